@@ -35,7 +35,6 @@ _ROWS = (
     ("inception.results",),
     ("inception.cluster", "inception.launching"),
     ("inception.training",),
-    ("inception.serving",),
     ("inception.on_spark",),
     ("inception.sweeping",),
     ("inception",),

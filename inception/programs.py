@@ -10,10 +10,11 @@ from absl.flags import FlagValues
 
 from inception import app
 from inception.flags import checks, command_line, large_batch
-from inception.flags.cluster import LAUNCHED, ClusterConfig
+from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import EvalConfig, TrainConfig
 from inception.flags.large_batch import LargeBatch
 from inception.training import refusals
+from terngrad.cluster.managed.role import LAUNCHED
 from terngrad.service import compiled, descriptors, handshakes, reading
 
 # For several workers: these name a lost one; TensorFlow would add many lines of its own.
@@ -77,9 +78,9 @@ def take_part(
         config, large_batches = read(values)
         if cluster.ps_hosts:
             # Errors here are seconds earlier than after TensorFlow is loaded.
-            from inception.cluster import network
+            from inception.cluster.join_config import join_config
 
-            network.security(cluster)
+            join_config(cluster).check()
         if not is_ps:
             _refuse(config, cluster)
     if is_ps:
@@ -95,27 +96,31 @@ def _told_to_others(cluster: ClusterConfig) -> Iterator[None]:
     """Tells the other workers if the block fails, in which this one has not joined them yet."""
     try:
         yield
-    except BaseException as error:
-        from inception.cluster import failures  # loads grpc
+    except BaseException:
+        # They load grpc.
+        from inception.cluster.join_config import join_config
+        from terngrad.library.failures import told_to_others
 
-        failures.tell(cluster, error)
-        raise
+        with told_to_others(join_config(cluster)):
+            raise
 
 
 def run_worker(
     config: TrainConfig, large_batches: LargeBatch | None, cluster: ClusterConfig
 ) -> None:
     """Trains as one of several workers; without `large_batches` at the config's own rates."""
-    with _told_to_others(cluster), app.quiet_import(_LOG_LEVEL):
-        from inception.cluster.join import joined
-        from inception.training import preparation, settings, train
-        from inception.training.shortage import naming_shortage
-    with joined(cluster) as workers, naming_shortage():
+    with _told_to_others(cluster):
+        with app.quiet_import(_LOG_LEVEL):
+            from inception.cluster import joining
+            from inception.training import preparation, settings, train
+            from inception.training.shortage import naming_shortage
+        devices = preparation.set_up(config)
+    with joining.join(cluster) as group, naming_shortage():
         if large_batches:
-            config = large_batch.apply(config, large_batches, workers.batches_per_step)
+            config = large_batch.apply(config, large_batches, group.batches_per_step)
         probes = {"predict": str(cluster.predict)}  # one that did not would let the others wait
-        workers.agree(settings.facts(config, workers.size) | probes)
-        ready = preparation.prepare(config, workers, probes=cluster.predict)
+        group.compare(settings.facts(config, group.size) | probes)
+        ready = preparation.prepare(config, group, cluster, devices)
         if ready:
             train.train(ready)
 
@@ -149,8 +154,8 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
         stack.enter_context(app.filtered_stderr([sys.executable, "-m", handshakes.__name__]))
         descriptors.raise_limit()
         with app.quiet_import(_LOG_LEVEL):
-            from inception.serving import serve as ps
-        ps.serve(config, cluster)
+            from inception.training import serving
+        serving.serve(config, cluster)
 
 
 def run_training(config: TrainConfig) -> None:

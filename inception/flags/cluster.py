@@ -16,16 +16,15 @@ from inception.flags.table import (
     refuse,
 )
 from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT, split_address
+from terngrad.cluster.managed.role import COLLECTIVE, LAUNCHED, SERVED, control_address
 
 _distributed = functools.partial(flag, "Distributed")
 
-LAUNCHED = ("mpi", "horovod")  # engines whose launcher knows the workers
-_SERVED, _COLLECTIVE = "parameter_server", "collective"
 _LONGEST_TIMEOUT_SECS = 1e6
 _SYNC = "--cross_replica_sync=True"
-ENGINES = (_SERVED, _COLLECTIVE, *LAUNCHED)
+ENGINES = (SERVED, COLLECTIVE, *LAUNCHED)
 ENGINES_HELP = (
-    f"{_SERVED} (the default with --ps_hosts), {_COLLECTIVE} (all-reduce by the workers, the "
+    f"{SERVED} (the default with --ps_hosts), {COLLECTIVE} (all-reduce by the workers, the "
     "default without --ps_hosts), mpi (start with mpirun) or horovod (start with horovodrun or "
     "mpirun); the last two know the workers themselves"
 )
@@ -177,17 +176,17 @@ class ClusterConfig(Checked):
             self._refuse_what_a_launcher_knows(launcher)
         else:
             self._check_hosts("worker", self.worker_hosts)
-        if self.engine == _SERVED:
+        if self.engine == SERVED:
             self._check_servers()
         else:
             self._refuse_what_is_for_servers()
-        if self.engine == _COLLECTIVE:
+        if self.engine == COLLECTIVE:
             self._check_control_port()
-        if self.engine in (_SERVED, _COLLECTIVE):
+        if self.engine in (SERVED, COLLECTIVE):
             self._check_certificates()
 
-        if not self.cross_replica_sync and self.engine != _SERVED:
-            why = f"needs --ps_hosts and --variable_update={_SERVED}, not {self.engine}"
+        if not self.cross_replica_sync and self.engine != SERVED:
+            why = f"needs --ps_hosts and --variable_update={SERVED}, not {self.engine}"
             raise refuse("cross_replica_sync", False, why)
         if not self.cross_replica_sync:
             self._refuse_what_is_for_steps_together()
@@ -211,7 +210,7 @@ class ClusterConfig(Checked):
     @property
     def engine(self) -> str:
         """The engine, also where --variable_update is not set."""
-        return self.variable_update or (_SERVED if self.ps_hosts else _COLLECTIVE)
+        return self.variable_update or (SERVED if self.ps_hosts else COLLECTIVE)
 
     @property
     def aggregated(self) -> int:
@@ -258,11 +257,11 @@ class ClusterConfig(Checked):
 
     def _refuse_what_is_for_servers(self) -> None:
         names = ("ps_hosts", "job_name", "elastic", "num_replicas_to_aggregate")
-        why = f"needs --ps_hosts and --variable_update={_SERVED}, not {self.engine}"
+        why = f"needs --ps_hosts and --variable_update={SERVED}, not {self.engine}"
         self._refuse_if_set(names, why)
-        if self.engine != _COLLECTIVE:
+        if self.engine != COLLECTIVE:
             names = ("tls_ca", "tls_cert", "tls_key", "tls_deny", "allow_insecure_network")
-            why = f"needs --variable_update={_COLLECTIVE} or {_SERVED}, not {self.engine}"
+            why = f"needs --variable_update={COLLECTIVE} or {SERVED}, not {self.engine}"
             self._refuse_if_set(names, why)
 
     def _refuse_if_set(self, names: Sequence[str], why: str) -> None:
@@ -287,6 +286,5 @@ class ClusterConfig(Checked):
     @property
     def control_address(self) -> str:
         """HOST:PORT at which the chief listens for the others."""
-        host, _, port = self.worker_hosts[0].rpartition(":")
-        chosen = self.control_port if self.control_port != -1 else int(port) + CONTROL_PORT_ABOVE
-        return f"{host}:{chosen}"
+        chosen = None if self.control_port == -1 else self.control_port
+        return control_address(self.worker_hosts, chosen)

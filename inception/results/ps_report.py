@@ -12,6 +12,8 @@ from terngrad.cluster.channel import name_of
 from terngrad.exchange.parameter_server.server.server import Server as AddingServer
 from terngrad.service.figures import Report, WorkerFigures
 
+Server = AddingServer | HoldingServer
+
 _MEGA = 1e6
 
 

@@ -6,9 +6,8 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from inception.cluster import failures
-from inception.cluster.network import security, tell_hosts
-from inception.cluster.workers import Workers
+from inception.cluster.join_config import join_config
+from inception.cluster.joining import tell_hosts
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.training.learning_rate import learning_rate
@@ -23,10 +22,11 @@ from terngrad.asynchronous.run_file import RunFile
 from terngrad.asynchronous.states import States
 from terngrad.asynchronous.stepper import AsynchronousStepper
 from terngrad.asynchronous.updates import state_groups
-from terngrad.cluster import run_secret
 from terngrad.cluster.channel import MembershipError
 from terngrad.codecs.codec import Codec, Payload
-from terngrad.service.security import Tls
+from terngrad.library.failures import told_to_others
+from terngrad.library.group import Group
+from terngrad.library.join_config import JoinConfig
 from terngrad.training import checkpoints
 from terngrad.training.signals import StopRequest
 
@@ -41,20 +41,21 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
       SystemExit: with a signal's status, after a signal stopped this worker or the run.
     """
     tell_hosts(cluster)
-    tls = security(cluster)
+    joining = join_config(cluster)
+    joining.check()
     hosts = cluster.worker_hosts
-    workers = Workers(cluster.task_id, len(hosts), cluster.split_data, aggregated=1)
-    with failures.told_to_others(cluster):
-        ready = prepare(config, workers, cluster)
+    group = Group(cluster.task_id, len(hosts), hosts=hosts, aggregated=1)
+    with told_to_others(joining):
+        ready = prepare(config, group, cluster)
     stop = StopRequest(stuck=lambda number, is_over: _hurry(client, is_over))
     with contextlib.ExitStack() as stack:
         if ready.lock:
             stack.callback(ready.lock.close)
-        client = _client(ready, cluster, tls, stop)
+        client = _client(ready, joining, stop)
         stack.callback(client.close)
-        chief = _chief(ready, client) if workers.is_chief else None
+        chief = _chief(ready, client) if group.is_chief else None
         if chief:
-            with failures.told_to_others(cluster):
+            with told_to_others(joining):
                 chief.begin_or_go_on(int(ready.training.step), ready.checkpoint)
         else:
             client.await_run()
@@ -63,13 +64,13 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
             pulled = _loop(ready, client, chief, stop)
             where = _end(ready, client, chief, pulled, stop)
         except (ValueError, OSError) as error:
-            client.bye(stop=workers.is_chief)
+            client.bye(stop=group.is_chief)
             if stop.signal and isinstance(error, MembershipError):  # a ps is away
-                unsaved = _unsaved(ready, cluster) if workers.is_chief else ""
+                unsaved = _unsaved(ready, cluster) if group.is_chief else ""
                 say(f"{stop.signal.name}: {error}{unsaved}.")
                 sys.exit(128 + stop.signal)
             raise
-        _tell_end(where, workers.is_chief, pulled, stop)
+        _tell_end(where, group.is_chief, pulled, stop)
 
 
 def _hurry(client: Client, is_over: threading.Event) -> None:
@@ -86,19 +87,20 @@ def _unsaved(ready: Ready, cluster: ClusterConfig) -> str:
     return f"; not saved since step {step}{held if cluster.ps_snapshot_steps else ''}"
 
 
-def _client(ready: Ready, cluster: ClusterConfig, tls: Tls | None, stop: StopRequest) -> Client:
+def _client(ready: Ready, joining: JoinConfig, stop: StopRequest) -> Client:
+    role = joining.role
     return Client(
-        cluster.ps_hosts,
-        cluster.worker_hosts,
-        ready.workers.rank,
-        cluster.worker_timeout_secs,
+        role.ps_hosts,
+        role.worker_hosts,
+        role.task_id,
+        joining.timeout_secs,
         ready.held.shards,
-        cluster.pull_bits,
+        ready.held.plan.pull_bits,
         ready.held.plan.facts,
-        tls,
+        joining.tls,
         _tell,
         lambda: bool(stop.signal),
-        run_secret.shared(),
+        joining.secret,
     )
 
 
@@ -116,11 +118,11 @@ def _tell(line: str) -> None:
 
 def _loop(ready: Ready, client: Client, chief: Chief | None, stop: StopRequest) -> Pulled:
     """Trains; returns the last pulled parameters."""
-    config, training, workers = ready.config, ready.training, ready.workers
+    config, training, group = ready.config, ready.training, ready.group
     codecs = training.runner.codecs
     pulled = client.pull()
     # In a continued run, each worker has made about as many steps.
-    start = pulled.version // workers.size
+    start = pulled.version // group.size
     stepper = AsynchronousStepper(
         client=client,
         compute=GradientStep(
@@ -129,13 +131,13 @@ def _loop(ready: Ready, client: Client, chief: Chief | None, stop: StopRequest) 
             codecs,
             training.exchange,
             config.seed,
-            workers.rank * config.nodes,
+            group.rank * config.nodes,
             ready.devices,
         ),
         layout=training.layout,
         shards=ready.held.shards,
         codecs=codecs,
-        batches=iter(worker_batches(config, ready.goal, ready.dataset, workers, start)),
+        batches=iter(worker_batches(ready, start)),
         batch_size=config.batch_size,
         schedule=learning_rate(config, ready.steps_per_epoch),
         pulled=pulled,

@@ -1,14 +1,15 @@
 import re
+import types
 
 import numpy as np
 import pytest
 
-from inception.cluster.workers import Workers
 from inception.flags.configs import EvalConfig, TrainConfig
 from inception.training import batches, problem, train
 from slim.conversion import convert
 from slim.datasets import dataset_factory, mnist, records
 from slim.datasets.dataset_factory import Dataset
+from terngrad.library.group import Group
 
 LABELS = np.array([1, 4, 9, 2, 5, 1, 1])
 
@@ -38,8 +39,9 @@ def test_workers_that_hold_the_same_records_do_not_train_on_the_same_batches(dat
     goal = problem.resolve(config)
 
     def orders(rank):
-        workers = Workers(rank, 2, split_data=False)
-        made = train.worker_batches(config, goal, dataset, workers, 0)
+        own = types.SimpleNamespace(split_data=False)
+        ready = {"config": config, "goal": goal, "dataset": dataset, "cluster": own}
+        made = train.worker_batches(types.SimpleNamespace(**ready, group=Group(rank, 2)), 0)
         return [labels.numpy().tolist() for _, labels in made.take(3)]
 
     for mine, others in zip(orders(0), orders(1), strict=True):

@@ -5,7 +5,6 @@ import json
 import secrets
 from collections.abc import Sequence
 
-from inception.cluster.workers import Workers
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.training import settings
@@ -17,6 +16,7 @@ from terngrad.asynchronous.gradient import check_codecs
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.space import Shard, make_shards
 from terngrad.codecs.factory import largest_code
+from terngrad.library.group import Group
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ def own_settings(cluster: ClusterConfig) -> dict[str, object]:
 def make_held(
     config: TrainConfig,
     cluster: ClusterConfig,
-    workers: Workers,
+    group: Group,
     dataset: Dataset | None,
     steps_per_epoch: float,
     training: Training,
@@ -54,7 +54,7 @@ def make_held(
     check_codecs(codecs, config.codec)
     statistics = sum(v.shape.num_elements() for v in training.classifier.state.values())
     max_code = largest_code(codecs)
-    facts = settings.facts(config, workers.size)
+    facts = settings.facts(config, group.size)
     facts |= settings.data_facts(dataset, cluster.split_data)
     facts |= {name: json.dumps(value) for name, value in own_settings(cluster).items()}
     facts["layout"] = layout.fingerprint().hex()
@@ -81,7 +81,7 @@ def make_held(
     return Held(plan, make_shards(layout, ps_count, config.nodes, statistics, max_code))
 
 
-def tell_held(config: TrainConfig, workers: Workers, training: Training, held: Held) -> None:
+def tell_held(config: TrainConfig, group: Group, training: Training, held: Held) -> None:
     """Prints what a worker pushes and pulls."""
     layout, shards = training.layout, held.shards
     pushed = sum(shard.pushed_bytes for shard in shards)
@@ -89,7 +89,7 @@ def tell_held(config: TrainConfig, workers: Workers, training: Training, held: H
     print(
         f"{config.net}: {layout.size} parameters in {len(layout.names)} variables, "
         f"{len(layout.coded)} of them {config.codec or 'ternary'}, on {len(shards)} ps; each of "
-        f"{workers.size} workers pushes {pushed} bytes a step and pulls {pulled}, without "
+        f"{group.size} workers pushes {pushed} bytes a step and pulls {pulled}, without "
         "waiting for the others.",
         flush=True,
     )

@@ -34,14 +34,14 @@ def run_loop(
     Raises:
       ValueError: a record is bad, or the training diverged.
     """
-    config, is_chief = ready.config, ready.workers.is_chief
+    config, group, is_chief = ready.config, ready.group, ready.group.is_chief
     nodes = "1 node" if config.nodes == 1 else f"{config.nodes} nodes"
     # A large net takes minutes until its first step.
     print(f"Building the training step of {config.net} for {nodes} ...", flush=True)
     with ProgressBar(stepper.step, config.max_steps) as bar, Spinner() as spinner:
 
         def report(progress: Progress) -> None:
-            print(step_line(progress, worker=ready.workers.label), flush=True)
+            print(step_line(progress, worker=group.rank if group.size > 1 else None), flush=True)
             bar.update(progress)
 
         loop = Loop(
@@ -95,7 +95,7 @@ def _cadence(ready: Ready) -> Cadence:
         save_every=config.save_iter,
         save_secs=config.save_interval_secs,
         summary_secs=config.save_summaries_secs,
-        profile=config.profile_steps if ready.workers.is_chief else None,
+        profile=config.profile_steps if ready.group.is_chief else None,
     )
 
 
@@ -103,7 +103,7 @@ def _writer(
     ready: Ready, step: int, traffic: Callable[[Sequence[Codec]], Sequence[Payload]]
 ) -> SummaryWriter | None:
     config = ready.config
-    if not (ready.workers.is_chief and config.save_summaries_secs > 0):
+    if not (ready.group.is_chief and config.save_summaries_secs > 0):
         return None
     counted = functools.partial(_counted, ready)
     counts = counted if ready.training.exchange.packs_codes else None

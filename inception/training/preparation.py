@@ -1,13 +1,11 @@
 """Builds and restores a training before its first step, alone or as one of several workers."""
 
-import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import IO
 
 import tensorflow as tf
 
-from inception.cluster.workers import ALONE, Workers, fingerprint
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
@@ -19,10 +17,10 @@ from inception.training.restoring import is_finished, restore_chief, restore_mem
 from slim.datasets import dataset_factory, labels
 from slim.datasets.dataset_factory import Dataset
 from terngrad.codecs.factory import find_codec
-from terngrad.coordination.client import InterruptionError
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.local import LocalExchange
 from terngrad.exchange.network_probe import Network, measure_network
+from terngrad.library.group import Group
 from terngrad.training import checkpoints, runtime
 from terngrad.training.runner import Runner
 
@@ -38,8 +36,8 @@ class Ready:
       steps_per_epoch: of the data set.
       settings: settings that its checkpoints note.
       training: parts of the training.
-      workers: workers of the training.
-      connection: connection between the workers; None if there is only one.
+      group: workers of the training.
+      cluster: flags of one of several workers; None in a program that trains alone.
       devices: towers of this process.
       held: what the ps hold of an asynchronous training; None if all workers step together.
       checkpoint: path of the current step's checkpoint, if there is one.
@@ -55,8 +53,8 @@ class Ready:
     steps_per_epoch: float
     settings: str
     training: Training
-    workers: Workers
-    connection: Connection | None
+    group: Group
+    cluster: ClusterConfig | None
     devices: Sequence[str]
     held: Held | None
     checkpoint: str | None = None
@@ -67,6 +65,11 @@ class Ready:
     )
 
     @property
+    def connection(self) -> Connection | None:
+        """The connection between the workers; None if there is only one."""
+        return self.group.connection
+
+    @property
     def shared(self) -> list[tf.Variable]:
         """The variables that are equal on all workers, the step first."""
         return [*self.training.state.values(), self.stopped]
@@ -74,10 +77,9 @@ class Ready:
 
 def prepare(
     config: TrainConfig,
-    workers: Workers = ALONE,
-    holders: ClusterConfig | None = None,
-    *,
-    probes: bool = False,
+    group: Group | None = None,
+    cluster: ClusterConfig | None = None,
+    devices: Sequence[str] = (),
 ) -> Ready | None:
     """Builds a training and restores its newest checkpoint; None if nothing is left to train.
 
@@ -86,33 +88,36 @@ def prepare(
 
     Args:
       config: what to train.
-      workers: workers of the training.
-      holders: names the ps that hold the parameters; None if all workers step together.
-      probes: measure the network, and print how long steps will take.
+      group: workers of the training; None = this process is alone.
+      cluster: flags of one of several workers.
+      devices: what `set_up` returned, if it was called.
 
     Raises:
       ValueError: data, net and checkpoint do not fit each other, or the workers differ.
     """
-    if workers.size == 1 and not holders and is_finished(config):
+    group = group or Group()
+    holders = cluster if cluster and not cluster.cross_replica_sync else None
+    if group.size == 1 and not holders and is_finished(config):
         return None
-    devices = _set_up(config)
+    devices = devices or set_up(config)
     goal = problem.resolve(config)
     if config.codec:
         find_codec(config.codec)  # an unknown codec fails before other processes wait for this one
     data = None if config.benchmark_mode else open_dataset(config)
     own = own_settings(holders) if holders else {}
-    noted = settings.describe(config, data, workers.size, workers.batches_per_step, own)
-    connection, examples = _connect(data, workers)
-    network = measure_network(connection) if probes and connection else None
-    epoch = examples / (config.batch_size * workers.batches_per_step)
-    on_batch = workers.pulse.tick if workers.size > 1 else None
-    training = build_training(config, goal, epoch, devices, connection, on_batch)
-    held = make_held(config, holders, workers, data, epoch, training) if holders else None
+    noted = settings.describe(config, data, group.size, group.batches_per_step, own)
+    examples = _count_examples(data, group, cluster)
+    probes = bool(cluster and cluster.predict)
+    network = measure_network(group.connection) if probes and group.connection else None
+    epoch = examples / (config.batch_size * group.batches_per_step)
+    on_batch = group.pulse.tick if group.size > 1 else None
+    training = build_training(config, goal, epoch, devices, group.connection, on_batch)
+    held = make_held(config, holders, group, data, epoch, training) if holders else None
     ready = _restore(
-        Ready(config, goal, data, epoch, noted, training, workers, connection, devices, held)
+        Ready(config, goal, data, epoch, noted, training, group, cluster, devices, held)
     )
     expected = _predict(ready, network) if network else ""
-    if workers.is_chief:
+    if group.is_chief:
         _tell_plan(ready)
         print(expected, end="\n" * bool(expected), flush=True)
     return ready
@@ -125,23 +130,12 @@ def _predict(ready: Ready, network: Network) -> str:
     )
 
 
-def _connect(dataset: Dataset | None, workers: Workers) -> tuple[Connection | None, int]:
-    """Connects the workers; returns the connection and the number of examples in an epoch."""
-    # All workers have counted their records here, so that none waits for another in TensorFlow.
-    workers.agree(settings.data_facts(dataset, workers.split_data))
-    connection = workers.connect()
-    examples = _count_examples(dataset, workers, connection)
-    # A worker that joined meanwhile may have changed the count.
-    workers.agree({"examples": str(examples)})
-    return connection, examples
-
-
 def _restore(ready: Ready) -> Ready:
     """Restores the chief's checkpoint, shares it among the workers, and restores memories."""
-    config, training, workers = ready.config, ready.training, ready.workers
+    config, training, group = ready.config, ready.training, ready.group
     lock = checkpoint = None
     saves_soon = False
-    if workers.is_chief:
+    if group.is_chief:
         saves_soon = checkpoints.was_interrupted(config.train_dir)
         lock, checkpoint = restore_chief(config, training, ready.settings)
         if ready.dataset:
@@ -153,7 +147,7 @@ def _restore(ready: Ready) -> Ready:
             checkpoint = None  # the others are at a later step
         _tell_if_ahead(newest, training)
     if not ready.held:
-        restore_memory(config, training, workers.rank)
+        restore_memory(config, training, group.rank)
     return dataclasses.replace(ready, checkpoint=checkpoint, saves_soon=saves_soon, lock=lock)
 
 
@@ -167,7 +161,7 @@ def _note_classes(config: TrainConfig, dataset: Dataset) -> None:
         raise refuse("train_dir", config.train_dir, why) from None
 
 
-def _set_up(config: TrainConfig) -> Sequence[str]:
+def set_up(config: TrainConfig) -> Sequence[str]:
     """Configures this process, before it computes anything; returns its towers."""
     runtime.configure(
         intra_threads=config.num_intra_threads,
@@ -178,48 +172,45 @@ def _set_up(config: TrainConfig) -> Sequence[str]:
     return runtime.towers(config.num_gpus, on_cpu=config.clone_on_cpu)
 
 
-def _count_examples(
-    dataset: Dataset | None, workers: Workers, connection: Connection | None
-) -> int:
+def _count_examples(dataset: Dataset | None, group: Group, cluster: ClusterConfig | None) -> int:
     """Returns the number of examples in an epoch.
 
     It is the same on all workers, since schedules and float epochs depend on it.
     """
+    split_data, connection = splits_data(cluster), group.connection
+    if connection:
+        # All workers have counted their records here, so that none waits for another in TensorFlow.
+        group.compare(settings.data_facts(dataset, split_data))
     if dataset is None:
-        return _SYNTHETIC_EXAMPLES
-    if workers.split_data:
-        return dataset.num_examples
-    if connection is None:
-        return dataset.num_examples * workers.size
-    shares = connection.all_gather(tf.constant([dataset.num_examples]), "examples")
-    return int(tf.reduce_sum(tf.cast(shares, tf.int64)))
+        examples = _SYNTHETIC_EXAMPLES
+    elif split_data:
+        examples = dataset.num_examples
+    elif connection is None:
+        examples = dataset.num_examples * group.size
+    else:
+        shares = connection.all_gather(tf.constant([dataset.num_examples]), "examples")
+        examples = int(tf.reduce_sum(tf.cast(shares, tf.int64)))
+    if connection:  # a worker that joined meanwhile may have changed the count
+        group.compare({"examples": str(examples)})
+    return examples
+
+
+def splits_data(cluster: ClusterConfig | None) -> bool:
+    """Whether each worker reads its share of the records, not records of its own."""
+    return cluster is None or cluster.split_data
 
 
 def _share_state(ready: Ready) -> None:
     """Makes parameters, slots, averages and step equal on all workers, and checks them."""
-    training, workers = ready.training, ready.workers
-    workers.agree(
+    training = ready.training
+    ready.group.compare(
         {
             "layout": training.layout.fingerprint().hex(),
             "kernels": training.kernel_choice.kernels.family,
         }
     )
-    if not synchronize(ready):
+    if not ready.group.synchronize(ready.shared):
         print(f"Joined the training at step {int(training.step)}.", flush=True)
-
-
-def synchronize(ready: Ready) -> bool:
-    """Gets the state of the training; returns whether the training begins with it.
-
-    All workers then compare it, also those that have trained before: if the last worker with the
-    state is lost while it sends the state, the training begins again from that of the chief.
-    """
-    variables = list(ready.training.state.values())
-    while ready.connection.synchronize(ready.shared):
-        with contextlib.suppress(InterruptionError):
-            ready.workers.agree({"parameters": fingerprint([v.numpy() for v in variables])})
-            return True
-    return False
 
 
 def _tell_if_ahead(own: str | None, training: Training) -> None:
@@ -242,10 +233,10 @@ def open_dataset(config: TrainConfig) -> Dataset:
 
 def _tell_plan(ready: Ready) -> None:
     if ready.held:
-        tell_held(ready.config, ready.workers, ready.training, ready.held)
+        tell_held(ready.config, ready.group, ready.training, ready.held)
         return
     _tell_exchange(ready.config, ready.training)
-    if ready.workers is not ALONE:
+    if ready.cluster:
         print(learning_rate.plan(ready.config, ready.steps_per_epoch), flush=True)
 
 

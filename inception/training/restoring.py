@@ -7,7 +7,7 @@ from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
 from inception.training import pretrained, settings
 from inception.training.build import Training
-from inception.training.folders import hold_alone
+from terngrad.folder_lock import FolderInUseError, hold_alone
 from terngrad.training import checkpoints
 
 
@@ -53,6 +53,8 @@ def _hold_folder(folder: str) -> IO[str]:
     try:
         os.makedirs(folder, exist_ok=True)
         return hold_alone(folder)
+    except FolderInUseError as error:
+        raise refuse("train_dir", folder, str(error)) from None
     except OSError as error:
         raise refuse("train_dir", folder, f"is not writable ({error.strerror})") from None
 

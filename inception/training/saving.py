@@ -69,7 +69,7 @@ class Saver:
           is_over: whether the main thread has saved.
         """
         ready = self._ready
-        why = f"worker {ready.workers.rank} was asked to end by {number.name}, and waits in vain"
+        why = f"worker {ready.group.rank} was asked to end by {number.name}, and waits in vain"
         give_up = lambda: ready.connection.give_up(why)
         save_while_stuck(number, is_over, self.save_copy, say, give_up)
 
@@ -118,7 +118,7 @@ class Saver:
             return self._last[1]
         memory, training = ready.training.memory, ready.training
         held = values if values is not training.state else None
-        memory.save(memory_folder(config, ready.workers.rank), step, config.keep_checkpoints, held)
+        memory.save(memory_folder(config, ready.group.rank), step, config.keep_checkpoints, held)
         path = None
         if leads:
             os.makedirs(config.train_dir, exist_ok=True)

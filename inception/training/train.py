@@ -9,17 +9,14 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from inception import app
-from inception.cluster.workers import Workers, fingerprint
-from inception.flags.configs import TrainConfig
 from inception.training.batches import training_batches
 from inception.training.looping import run_loop, say
-from inception.training.preparation import Ready, synchronize
-from inception.training.problem import Problem
+from inception.training.preparation import Ready, splits_data
 from inception.training.restoring import tell_cleared
 from inception.training.saving import Saver
-from slim.datasets.dataset_factory import Dataset
 from terngrad.cluster.channel import DifferenceError
 from terngrad.coordination.client import InterruptionError
+from terngrad.library.group import fingerprint
 from terngrad.training import checkpoints
 from terngrad.training.runner import Runner
 from terngrad.training.signals import StopRequest
@@ -42,7 +39,8 @@ def train(ready: Ready, unbegun: str = "") -> None:
     training = ready.training
     # Handles signals to the end, so that a stop while others save does not make them fail.
     end, saver = (lambda stop: app.end_at_once(stop, unbegun)), Saver(ready)
-    ready.workers.at_loss.append(saver.save_copy)
+    if not (ready.connection and ready.connection.repeats_steps):  # else see `at_a_loss`
+        ready.group.at_loss.append(saver.save_copy)
     stop = StopRequest(stuck=saver.save_while_stuck) if ready.connection else StopRequest(end)
     with stop, saver.at_a_loss(stop):
         checkpoint, stopped = _run(ready, stop, saver)
@@ -64,11 +62,11 @@ def _run(ready: Ready, stop: StopRequest, saver: Saver) -> tuple[str | None, boo
     config, training, step = ready.config, ready.training, int(ready.training.step)
     stepper = SynchronousStepper(
         runner_at=lambda step: _runner_at(ready, step),
-        batches=iter(worker_batches(config, ready.goal, ready.dataset, ready.workers, step)),
+        batches=iter(worker_batches(ready, step)),
         batch_size=config.batch_size,
         layout=training.layout,
         step=step,
-        pulse=ready.workers.pulse,
+        pulse=ready.group.pulse,
         regain=lambda: _regained(ready),
         is_stopped=lambda: bool(ready.stopped.numpy()),
     )
@@ -84,16 +82,15 @@ def how_to_go_on(saved: str) -> str:
     return f"saved {saved}; the same command continues from {where}"
 
 
-def worker_batches(
-    config: TrainConfig, goal: Problem, dataset: Dataset | None, workers: Workers, step: int
-) -> tf.data.Dataset:
-    """Returns a worker's batches from step `step` on; synthetic ones if `dataset` is None."""
-    if workers.split_data or dataset is None:
-        index, count, seed = workers.rank, workers.size, config.seed
+def worker_batches(ready: Ready, step: int) -> tf.data.Dataset:
+    """Returns a worker's batches from step `step` on."""
+    config, group = ready.config, ready.group
+    if splits_data(ready.cluster) or ready.dataset is None:
+        index, count, seed = group.rank, group.size, config.seed
     else:  # each worker reads all its records; with equal records, the order still differs
-        index, count, seed = 0, 1, config.seed + (workers.rank << 32)
+        index, count, seed = 0, 1, config.seed + (group.rank << 32)
     config = dataclasses.replace(config, seed=seed)
-    return training_batches(config, goal, dataset, step, index, count)
+    return training_batches(config, ready.goal, ready.dataset, step, index, count)
 
 
 def _regained(ready: Ready) -> tuple[int, Iterator | None] | None:
@@ -106,7 +103,7 @@ def _regained(ready: Ready) -> tuple[int, Iterator | None] | None:
     if connection is None or not connection.was_interrupted():
         return None
     before = int(training.step)
-    synchronize(ready)
+    ready.group.synchronize(ready.shared)
     step = int(training.step)
     if step == before and training.last_batch.holds(step):
         return step, None
@@ -114,8 +111,7 @@ def _regained(ready: Ready) -> tuple[int, Iterator | None] | None:
         training.memory.clear()
         tell_cleared(ready.config, f"this worker received the state of step {step}")
     training.last_batch.forget()
-    batches = worker_batches(ready.config, ready.goal, ready.dataset, ready.workers, step)
-    return step, iter(batches)
+    return step, iter(worker_batches(ready, step))
 
 
 def _compare_copies(ready: Ready) -> None:
@@ -126,13 +122,13 @@ def _compare_copies(ready: Ready) -> None:
     while True:
         values = [v.numpy() for name, v in state.items() if name.startswith("variables/")]
         try:
-            ready.workers.agree({"parameters at the end": fingerprint(values)})
+            ready.group.compare({"parameters at the end": fingerprint(values)})
             return
         except DifferenceError as error:  # only a warning: the chief's copy is saved
             print(f"Warning: the workers' copies differ: {error}.", flush=True)
             return
         except InterruptionError:  # a worker that is behind needs the state of the others
-            synchronize(ready)
+            ready.group.synchronize(ready.shared)
 
 
 def _runner_at(ready: Ready, step: int) -> tuple[Runner, int]:

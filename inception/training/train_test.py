@@ -16,7 +16,6 @@ import pytest
 import tensorflow as tf
 
 from inception import programs
-from inception.cluster.workers import Workers
 from inception.results import report
 from inception.training import train
 from slim.conversion import convert
@@ -223,11 +222,11 @@ def test_what_was_saved_and_from_where_the_same_command_goes_on(tmp_path):
 def test_copies_that_differ_at_the_end_are_told(capsys):
     training = types.SimpleNamespace(state={"variables/w": tf.Variable([1.0])})
 
-    def agree(facts):
+    def compare(facts):
         raise DifferenceError(f"{', '.join(facts)} differ")
 
-    workers = Workers(rank=0, size=2, agree=agree)
-    ready = types.SimpleNamespace(training=training, workers=workers, connection=object())
+    group = types.SimpleNamespace(compare=compare)
+    ready = types.SimpleNamespace(training=training, group=group, connection=object())
     train._compare_copies(ready)
     assert "Warning: the workers' copies differ: parameters at the end" in capsys.readouterr().out
 

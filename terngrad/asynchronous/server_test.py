@@ -13,7 +13,7 @@ import grpc
 import numpy as np
 import pytest
 
-from terngrad.asynchronous import early_failure, framing
+from terngrad.asynchronous import framing
 from terngrad.asynchronous.acts import BEGIN, BYE, ENTER, FETCH, MORE, PUSH, STATE
 from terngrad.asynchronous.client import Client
 from terngrad.asynchronous.framing import frames
@@ -24,7 +24,10 @@ from terngrad.asynchronous.server import Server
 from terngrad.asynchronous.store import Store
 from terngrad.asynchronous.updates import state_bytes
 from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.managed.role import Role
 from terngrad.exchange.parameter_server.operations import PIECE_BYTES
+from terngrad.library import failures
+from terngrad.library.join_config import JoinConfig
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.service import last_report
 from terngrad.service.messages import HELLO_KEY, SERVICE, Call, join_frame
@@ -220,9 +223,15 @@ def empty(tmp_path):
     server.close()
 
 
+def tell_failure(host, why):
+    """Tells a ps why worker 0 ends."""
+    role = Role(source="test", task_id=0, size=None, worker_hosts=WORKERS, ps_hosts=(host,))
+    failures.tell_servers(JoinConfig(role=role, synchronous=False), why, SECS)
+
+
 def test_law_10_why_the_chief_begins_no_run_is_told_to_the_others_and_ends_the_ps(empty):
     server, host = empty
-    early_failure.tell([host], WORKERS, "--train_dir=/x: is not writable", SECS)
+    tell_failure(host, "--train_dir=/x: is not writable")
     assert not server.wait(0.1)  # another worker may come
     client = Client([host], WORKERS, 1, SECS, [None], 32, FACTS)
     why = "--train_dir=/x: is not writable"
@@ -245,7 +254,7 @@ def test_a_signal_ends_a_chief_that_tells_why_it_begins_no_run(monkeypatch):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a test runner may ignore it
     try:
         with pytest.raises(KeyboardInterrupt):
-            early_failure.tell(["nowhere:1"], WORKERS, "why", HANG_SECS)
+            tell_failure("nowhere:1", "why")
     finally:
         signal.signal(signal.SIGINT, before)
     assert threads[0].is_alive()  # nothing has waited for it
@@ -255,7 +264,7 @@ def test_a_signal_ends_a_chief_that_tells_why_it_begins_no_run(monkeypatch):
 
 def test_a_chief_that_comes_again_begins_its_run(empty):
     server, host = empty
-    early_failure.tell([host], WORKERS, "why", SECS)
+    tell_failure(host, "why")
     assert server.seats.failure == "why"
     begin = [*frames(Call(act=BEGIN), PLAN.to_json().encode())]
     assert told(empty, *entry(0), *begin, worker=0) == ""
@@ -267,7 +276,7 @@ def test_a_chief_that_fails_after_it_has_entered_is_believed_unless_one_begins_a
     client = Client([host], WORKERS, 0, SECS, [None], 32, FACTS)
     client.enter()
     assert server.seats.present == [0]
-    early_failure.tell([host], WORKERS, "the disk is full", SECS)
+    tell_failure(host, "the disk is full")
     assert server.seats.failure == "the disk is full"
     *_, size = server.store.expect(PLAN.to_json().encode())
     client.begin(PLAN, [bytes(size)], 0)
@@ -277,7 +286,7 @@ def test_a_chief_that_fails_after_it_has_entered_is_believed_unless_one_begins_a
 
 def test_a_failing_newcomer_ends_no_run(served):
     server, host = served
-    early_failure.tell([host], WORKERS, "why", SECS)
+    tell_failure(host, "why")
     assert not server.seats.failure
 
 

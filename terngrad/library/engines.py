@@ -1,4 +1,4 @@
-"""The engines that join processes: each returns the group."""
+"""The engines that join workers: each returns the group."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from terngrad.cluster import admission, launched
-from terngrad.cluster.channel import MembershipError, name_of
-from terngrad.cluster.managed.role import Role
-from terngrad.cluster.membership import end_because_of_another, with_last_acts
+from terngrad.cluster.channel import MembershipError, PortError, name_of
+from terngrad.cluster.membership import with_last_acts
 from terngrad.cluster.pulse import Pulse
 from terngrad.exchange import all_reduce, launchers
 from terngrad.exchange.operation_errors import OperationError
@@ -21,37 +19,40 @@ from terngrad.exchange.parameter_server.membership import Ending, agree
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.exchange.two_shot import Transport
 from terngrad.exchange.watching import watching
-from terngrad.library.failures import ending_if_told, told_to_others
+from terngrad.library.failures import told_to_others
 from terngrad.library.group import Group
-from terngrad.library.roles import control_address, rules_of
+from terngrad.library.join_config import JoinConfig
 from terngrad.service.members import Members
-from terngrad.service.security import Tls
 
-LAUNCHED = ("mpi", "horovod")  # engines whose launcher knows the processes
 _LOOK_SECS = 0.1
 
 
-class Meeting(NamedTuple):
-    """What an engine needs to know; see `joining.join`."""
+def join(config: JoinConfig) -> Group:
+    """Joins the other workers.
 
-    role: Role
-    timeout_secs: float
-    tls: Tls | None = None
-    secret: bytes = b""
+    Raises:
+      ValueError: something in the configuration is wrong.
+      MembershipError: names the processes that did not join or cannot be reached.
+    """
+    return ENGINES[config.role.engine](config)
 
 
-def _by_collective(meeting: Meeting) -> Group:
+def _by_collective(config: JoinConfig) -> Group:
     """Meets the others at the chief's control port."""
-    role, timeout_secs, tls, secret = meeting
+    role, naming, timeout_secs = config.role, config.naming, config.timeout_secs
     hosts, rank, pulse, at_loss = role.worker_hosts, role.task_id, Pulse(), []
-    with told_to_others(role, timeout_secs, tls, secret):
+    with told_to_others(config):
+        config.check()
         try:
-            transport = all_reduce.choose_transport(encrypts=tls is not None)
+            transport = all_reduce.choose_transport(encrypts=bool(config.tls) and len(hosts) > 1)
         except ValueError as error:
-            raise ValueError(f"join: {error}") from None
-    members, address = Members(tls) if tls else None, control_address(role)
-    with ending_if_told(role):
+            raise naming.refuse("", None, str(error)) from None
+        members = Members(config.tls) if config.tls else None
+        address, secret = config.control_address, config.secret
+    try:
         peers = admission.join(hosts, rank, address, timeout_secs, members, secret)
+    except PortError as error:
+        raise naming.refuse("control_port", role.control_port, str(error)) from None
     token = admission.share_token(peers, rank, timeout_secs, secret)
     doors = {i: host for i, host in enumerate(hosts) if i != rank}
     with contextlib.ExitStack() as stack:
@@ -62,56 +63,87 @@ def _by_collective(meeting: Meeting) -> Group:
             timeout_secs,
             pulse=pulse,
             doors=doors,
-            on_loss=end_because_of_another,
+            on_loss=config.end,
             at_loss=at_loss,
         )
         membership = stack.enter_context(watched)
-        connection = all_reduce.connect(transport, hosts, rank, token, timeout_secs, members)
+        try:
+            connection = all_reduce.connect(transport, hosts, rank, token, timeout_secs, members)
+        except PortError as error:
+            why = f"must name free ports of the workers: {error}"
+            raise naming.refuse("hosts", hosts, why) from None
         stack.callback(connection.close)
         kept = stack.pop_all()
-    same = lambda facts: membership.agree({all_reduce.VARIABLE: transport, **facts})
-    return Group(rank, len(hosts), connection, same, pulse, kept, at_loss)
+
+    def same(facts: Mapping[str, str], what: str) -> None:
+        del what
+        membership.agree({all_reduce.VARIABLE: transport, **facts})
+
+    return Group(rank, len(hosts), connection, same, pulse, kept, at_loss, hosts=hosts)
 
 
 def _by_launcher(
-    start: Callable[[float], tuple[Transport, launched.Gather]], meeting: Meeting
+    start: Callable[[float], tuple[Transport, launched.Gather]], config: JoinConfig
 ) -> Group:
     """Meets the processes that a launcher has connected."""
+    config.check()
     try:
-        transport, gather = start(meeting.timeout_secs)
+        transport, gather = start(config.timeout_secs)
     except ValueError as error:
-        raise ValueError(f"join: engine {meeting.role.variable_update}: {error}") from None
+        raise config.naming.refuse("engine", config.role.engine, str(error)) from None
     rank, pulse, at_loss = transport.rank, Pulse(), []
     with contextlib.ExitStack() as stack:
         stack.enter_context(launchers.ending_at_once(f"worker {rank}"))
-        hosts, peers = launched.join(rank, gather, meeting.timeout_secs)
-        watched = watching(hosts, rank, peers, meeting.timeout_secs, pulse=pulse, at_loss=at_loss)
+        hosts, peers = launched.join(rank, gather, config.timeout_secs)
+        watched = watching(hosts, rank, peers, config.timeout_secs, pulse=pulse, at_loss=at_loss)
         membership = stack.enter_context(watched)
         kept = stack.pop_all()
-    return Group(rank, transport.size, transport, membership.agree, pulse, kept, at_loss)
+    same = lambda facts, what: membership.agree(facts)
+    return Group(rank, transport.size, transport, same, pulse, kept, at_loss, hosts=hosts)
 
 
-def _by_parameter_servers(meeting: Meeting) -> Group:
+def _by_parameter_servers(config: JoinConfig) -> Group:
     """Meets the others at the parameter servers."""
-    role, timeout_secs, tls, secret = meeting
+    config.check()
+    role, rules, timeout_secs = config.role, config.rules, config.timeout_secs
     hosts, rank, pulse, at_loss = role.worker_hosts, role.task_id, Pulse(), []
-    rules = str(rules_of(role, timeout_secs))
-    with ending_if_told(role):
-        client = Client(role.ps_hosts, hosts, rank, timeout_secs, tls, pulse, rules, secret=secret)
+    client = Client(
+        role.ps_hosts,
+        hosts,
+        rank,
+        timeout_secs,
+        config.tls,
+        pulse,
+        str(rules),
+        elastic=rules.elastic,
+        secret=config.secret,
+    )
     name = name_of(rank, hosts)
-    end = lambda message: end_because_of_another(with_last_acts(message, at_loss))
+    end = lambda message: config.end(with_last_acts(message, at_loss))
     ending = Ending(client, name, pulse, timeout_secs, end)
     with contextlib.ExitStack() as stack:
         stack.enter_context(ending.at_the_end_of_the_block())
         stack.enter_context(_naming_losses(client, name, timeout_secs, at_loss))
         connection = ParameterServerConnection(client)
         kept = stack.pop_all()
-    rounds = itertools.count()
+    rounds, is_elastic = itertools.count(), config.is_elastic
 
-    def same(facts: Mapping[str, str]) -> None:
-        agree(client, facts, hosts, next(rounds))
+    def same(facts: Mapping[str, str], what: str) -> None:
+        is_counted = what and not is_elastic  # who joins late has not counted those before
+        agree(client, facts, hosts, next(rounds) if is_counted else None, what)
 
-    return Group(rank, len(hosts), connection, same, pulse, kept, at_loss)
+    return Group(
+        rank,
+        len(hosts),
+        connection,
+        same,
+        pulse,
+        kept,
+        at_loss,
+        hosts=hosts,
+        aggregated=config.num_replicas_to_aggregate,
+        is_elastic=is_elastic,
+    )
 
 
 @contextlib.contextmanager
@@ -132,9 +164,9 @@ def _naming_losses(
         raise MembershipError(f"a step was abandoned: {why}") from error
 
 
-ENGINES: Mapping[str, Callable[[Meeting], Group]] = {
+ENGINES: Mapping[str, Callable[[JoinConfig], Group]] = {
     "collective": _by_collective,
     "parameter_server": _by_parameter_servers,
-    "mpi": lambda meeting: _by_launcher(lambda secs: launchers.start_mpi(), meeting),
-    "horovod": lambda meeting: _by_launcher(launchers.start_horovod, meeting),
+    "mpi": lambda config: _by_launcher(lambda secs: launchers.start_mpi(), config),
+    "horovod": lambda config: _by_launcher(launchers.start_horovod, config),
 }

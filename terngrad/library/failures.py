@@ -1,55 +1,39 @@
-"""What ends a process within `join` before it has met the others: these learn why."""
+"""What ends a process before it has joined the others: these learn why. TensorFlow is not loaded.
+
+Told are all that cannot train without it: with asynchronous parameter servers that is worker 0, and
+those of mpirun and horovodrun end by their launcher.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import sys
+import threading
 from collections.abc import Iterator
 
 from terngrad.cluster import admission
 from terngrad.cluster.channel import MembershipError, OtherFailedError, name_of
-from terngrad.cluster.managed.role import Role
+from terngrad.cluster.managed.role import LAUNCHED
 from terngrad.cluster.membership import end_because_of_another, reason_of
-from terngrad.exchange.parameter_server import early_failure
-from terngrad.library.roles import control_address, rules_of
+from terngrad.library.join_config import JoinConfig
 from terngrad.service.members import Members
-from terngrad.service.security import Tls
+
+_STOP_SECS = 2.0  # for a process that was asked to end
 
 
 @contextlib.contextmanager
-def told_to_others(
-    role: Role, timeout_secs: float, tls: Tls | None, secret: bytes
-) -> Iterator[None]:
-    """Tells the others why the block fails; it ends before this process joins them.
-
-    Args:
-      role: of this process; the others of a launcher that connects them end by that launcher.
-      timeout_secs: how long to wait for those that start later.
-      tls: certificates that are right; None = plain text is allowed.
-      secret: that all share; b"" = none.
-    """
+def told_to_others(config: JoinConfig) -> Iterator[None]:
+    """Tells the others why the block fails; it ends before this process joins them."""
     try:
         yield
-    except MembershipError:  # it comes from the others
+    except (MembershipError, SystemExit):  # the former comes from the others
         raise
-    except Exception as error:
-        hosts, rank, why = role.worker_hosts, role.task_id, reason_of(error)
-        if len(hosts) < 2 or role.job_name == "ps":
-            raise
-        told = f"tells the others first, for at most {timeout_secs:g} s"
-        print(f"{name_of(rank, hosts)} {told}: {why}", file=sys.stderr, flush=True)
-        if role.ps_hosts:
-            rules = rules_of(role, timeout_secs)
-            early_failure.tell(role.ps_hosts, hosts, rank, why, rules, timeout_secs, tls, secret)
-        else:
-            with contextlib.suppress(ValueError):  # as this, wrong alike in all of them
-                members, address = Members(tls) if tls else None, control_address(role)
-                admission.tell_failure(hosts, rank, address, why, timeout_secs, members, secret)
+    except BaseException as error:
+        _tell(config, error)
         raise
 
 
 @contextlib.contextmanager
-def ending_if_told(role: Role) -> Iterator[None]:
+def ending_if_told(config: JoinConfig) -> Iterator[None]:
     """Ends this process if it learns in the block that another has failed, whom a launcher blames.
 
     Its last line is the reason.
@@ -57,4 +41,65 @@ def ending_if_told(role: Role) -> Iterator[None]:
     try:
         yield
     except OtherFailedError as error:
+        role = config.role
         end_because_of_another(f"{name_of(role.task_id, role.worker_hosts)} ends: {error}")
+
+
+def _tell(config: JoinConfig, error: BaseException) -> None:
+    """Tells the others why this process ends; waits for those that start later."""
+    role = config.role
+    hosts, rank = role.worker_hosts, role.task_id
+    is_needed = config.synchronous or rank == 0
+    is_worker = role.job_name == "worker" and role.engine not in LAUNCHED
+    if not (is_worker and is_needed and len(hosts) > 1):
+        return
+    try:
+        config.check()
+        members, secret = Members(config.tls) if config.tls else None, config.secret
+        address = "" if role.ps_hosts else config.control_address
+    except (ValueError, OSError):  # then nobody would believe it
+        return
+    why, secs = reason_of(error), config.timeout_secs
+    secs = secs if isinstance(error, Exception) else min(secs, _STOP_SECS)
+    with contextlib.suppress(OSError):
+        told = f"tells the others first, for at most {secs:g} s"
+        config.say(f"{name_of(rank, hosts)} {told}: {why}")
+    if role.ps_hosts:
+        tell_servers(config, why, secs)
+    else:
+        admission.tell_failure(hosts, rank, address, why, secs, members, secret)
+
+
+def tell_servers(config: JoinConfig, why: str, secs: float) -> None:
+    """Tells parameter servers why this worker ends before it has joined; they tell the others.
+
+    Args:
+      config: of this worker.
+      why: the reason.
+      secs: how long to wait for servers that start later.
+    """
+    # Only parameter servers need the compiled service.proto.
+    from terngrad.asynchronous.acts import BYE
+    from terngrad.asynchronous.framing import frames
+    from terngrad.service import last_report
+    from terngrad.service.messages import Call, Report
+    from terngrad.service.streams import hello
+
+    role, why = config.role, why[: last_report.LONGEST_REASON]
+    if config.synchronous:  # ps 0 coordinates
+        servers, method, rules = range(1), "Meet", str(config.rules)
+        messages = [Report(failed=why).SerializeToString()]
+    else:
+        servers, method, rules = range(len(role.ps_hosts)), "Update", ""
+        messages = [*frames(Call(act=BYE, failed=why))]
+
+    def tell(ps: int) -> None:
+        introduction = hello(role.task_id, ps, role.ps_hosts, role.worker_hosts, rules)
+        last_report.send(introduction, method, messages, secs, config.tls, config.secret)
+
+    # A signal ends this process at once: nothing waits for a daemon.
+    threads = [threading.Thread(target=tell, args=(ps,), daemon=True) for ps in servers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

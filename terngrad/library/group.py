@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
+import hashlib
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ import tensorflow as tf
 from terngrad.cluster.channel import DifferenceError, MembershipError
 from terngrad.cluster.membership import note_shown, speaking, was_shown
 from terngrad.cluster.pulse import STEP, Pulse
+from terngrad.coordination.client import InterruptionError
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.operation_errors import LOSSES, OperationError, reason
 from terngrad.exchange.two_shot import Transport
@@ -40,6 +42,10 @@ class Group(contextlib.AbstractContextManager):
     Attributes:
       rank: index of this process.
       size: number of processes.
+      hosts: those of all processes, for messages.
+      batches_per_step: number of processes whose batches make a step.
+      is_elastic: whether steps may be made without some processes, which then need the others'
+        state: see `run_steps`.
       connection: the engine's connection to the others; None if there are none.
       pulse: counts what this process does together with the others.
       seeds_of_shuffles: those before `shard`, which all processes must have in common.
@@ -51,6 +57,7 @@ class Group(contextlib.AbstractContextManager):
       sequence: tells in `fit` whether the variables are those of a whole step; None without `fit`.
       at_loss: called in turn where the loss of another process is about to end this one; each
         returns what the last line shall say of it.
+      at_new_state: called in turn where this process has got the state of another step.
     """
 
     def __init__(
@@ -58,10 +65,14 @@ class Group(contextlib.AbstractContextManager):
         rank: int = 0,
         size: int = 1,
         connection: Connection | None = None,
-        agree: Callable[[Mapping[str, str]], None] = lambda facts: None,
+        agree: Callable[[Mapping[str, str], str], None] = lambda facts, what: None,
         pulse: Pulse | None = None,
         membership: contextlib.AbstractContextManager | None = None,
         at_loss: list[Callable[[], str]] | None = None,
+        *,
+        hosts: Sequence[str] = (),
+        aggregated: int | None = None,
+        is_elastic: bool = False,
     ) -> None:
         """Groups are made by `terngrad.join`; without arguments this process is alone.
 
@@ -69,13 +80,19 @@ class Group(contextlib.AbstractContextManager):
           rank: see class.
           size: see class.
           connection: see class.
-          agree: compares facts with the others.
+          agree: compares facts with the others; "" or the name of this operation.
           pulse: see class.
           membership: leaves the others when it is left; it was entered.
           at_loss: see class.
+          hosts: see class.
+          aggregated: see `batches_per_step`; None = all.
+          is_elastic: see class.
         """
         self.rank = rank
         self.size = size
+        self.hosts = hosts
+        self.batches_per_step = aggregated or size
+        self.is_elastic = is_elastic
         self.connection = connection
         self.pulse = pulse or Pulse()
         self._agree = agree
@@ -90,6 +107,7 @@ class Group(contextlib.AbstractContextManager):
         self.step: tf.Variable | None = None
         self.sequence: SequenceLock | None = None
         self.at_loss = [] if at_loss is None else at_loss
+        self.at_new_state: list[Callable[[], None]] = []
         self._stands = False  # whether parameter servers have let this process make steps
         self._shown: BaseException | None = None  # the last error that this group has shown
         self._all_reduce: AllReduce | None = None
@@ -157,6 +175,7 @@ class Group(contextlib.AbstractContextManager):
         Raises:
           MembershipError: a process left or called something else.
         """
+        self._check_fixed("barrier")
         self.agree({f"barrier {self.count('barrier')}": "reached"}, "barrier")
 
     def shared(self, name: str, nodes: int = 1) -> Shared:
@@ -179,7 +198,11 @@ class Group(contextlib.AbstractContextManager):
           MembershipError: all have left each other because of a difference.
         """
         self._check_alike()
-        self.pulse.begin(what)
+        self._count_operation(what)
+
+    def _count_operation(self, what: str) -> None:
+        if not self.is_elastic:  # those that join late have made fewer
+            self.pulse.begin(what)
 
     def agree(self, facts: Mapping[str, str], what: str) -> None:
         """Compares facts with those of the other processes, and waits for these.
@@ -192,12 +215,79 @@ class Group(contextlib.AbstractContextManager):
           MembershipError: names the first difference, or the process that left.
         """
         self.check_open()
-        self.pulse.begin(what)
+        self._count_operation(what)
         try:
-            self._agree(facts)
+            self._agree(facts, f"{what} {self.count(what)}" if self.is_elastic else what)
         except DifferenceError as error:
             self._difference = str(error)
             raise
+
+    def compare(self, facts: Mapping[str, str]) -> None:
+        """Compares facts as `agree` does, once in each view, also with those that join later.
+
+        Raises:
+          InterruptionError: a process came or went; see `synchronize`.
+          MembershipError: names the first difference, or the process that left.
+        """
+        self.check_open()
+        self._agree(facts, "")
+
+    def synchronize(self, state: Sequence[tf.Variable]) -> bool:
+        """Gives all processes the same state, and compares it.
+
+        At first that is the chief's, later that of the processes that make steps. If the last one
+        of these is lost while it sends its state, the training begins again from the chief's.
+
+        Args:
+          state: all that the processes have in common, the step first: int64.
+
+        Returns:
+          Whether the training begins with this state.
+
+        Raises:
+          MembershipError: the training ends, or names a process whose state differs.
+        """
+        self.check_open()
+        if self.connection is None:
+            return True
+        before = int(state[0])
+        begins = False
+        while not begins and self.connection.synchronize(state):
+            with contextlib.suppress(InterruptionError):
+                self.compare({"parameters": fingerprint([v.numpy() for v in state])})
+                begins = True
+        if int(state[0]) != before:
+            for act in self.at_new_state:
+                act()
+        return begins
+
+    def run_steps(self, make_step: Callable[[], Any], steps: int, state: Sequence[Any]) -> None:
+        """Makes steps up to a number, also where processes come and go; all end together.
+
+        A step that is given up because of that has changed nothing. This process then gets the
+        state of the others, and `make_step` is called anew, with whatever batch it takes next.
+
+        Args:
+          make_step: makes a step with a batch.
+          steps: number of the last step.
+          state: all variables that the processes have in common, of TensorFlow or Keras: first
+            the reducer's `state.step`, then weights and the optimizer's variables.
+
+        Raises:
+          MembershipError: the training ends.
+        """
+        state = [plain(variable) for variable in state]
+        self.synchronize(state)
+        while True:
+            try:
+                while int(state[0]) < steps:
+                    make_step()
+                self.compare({"steps at the end": str(steps)})
+                return
+            except (OperationError, InterruptionError):
+                if self.connection is None or not self.connection.was_interrupted():
+                    raise
+                self.synchronize(state)
 
     def broadcast(self, variables: Sequence[Any]) -> None:
         """Gives variables of all processes the chief's values.
@@ -210,6 +300,7 @@ class Group(contextlib.AbstractContextManager):
           TypeError: there is something else.
           MembershipError: names a process whose variables have other shapes or types.
         """
+        self._check_fixed("broadcast")
         held = [plain(variable) for variable in variables]
         for variable in held:
             _check_numbers(variable.name, variable.dtype.as_numpy_dtype)
@@ -259,6 +350,7 @@ class Group(contextlib.AbstractContextManager):
           MembershipError: a process left or does something else.
         """
         self.check_open()
+        self._check_fixed("all_reduce")
         if self._all_reduce is None:
             with tf.init_scope():
                 self._all_reduce = AllReduce(self.connection, self.begin_step)
@@ -318,6 +410,7 @@ class Group(contextlib.AbstractContextManager):
           MembershipError: names a process whose array has another shape or type.
         """
         self.check_open()
+        self._check_fixed(what)
         array = np.asarray(array)
         _check_numbers(what, array.dtype)
         if self.connection is None:
@@ -403,6 +496,14 @@ class Group(contextlib.AbstractContextManager):
         if self.size > 1 and self._membership is None:
             _is_closed({})
 
+    def _check_fixed(self, what: str) -> None:
+        """Raises ValueError if processes may come and go, which have made other calls before."""
+        if self.is_elastic:
+            raise ValueError(
+                f"{what}: not with elastic or num_replicas_to_aggregate; allowed are a Reducer and "
+                "Group.run_steps, which copies the state"
+            )
+
     def _check_alike(self) -> None:
         if self._difference:
             raise MembershipError(f"all have left each other: {self._difference}")
@@ -450,6 +551,14 @@ class Group(contextlib.AbstractContextManager):
             print(said, file=sys.stderr, flush=True)
 
 
+def fingerprint(values: Sequence[np.ndarray]) -> str:
+    """Differs between lists of arrays that are not equal bit for bit."""
+    digest = hashlib.sha256()
+    for value in values:
+        digest.update(np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()[:16]
+
+
 def _own(error: OperationError) -> RuntimeError:
     """Returns an error of the program itself in place of TensorFlow's."""
     own = RuntimeError(reason(error, ()))
@@ -477,7 +586,8 @@ def _check_numbers(name: str, dtype: Any) -> None:
         raise TypeError(f"{name} holds {np.dtype(dtype).name}; allowed are numbers and bools")
 
 
-def _is_closed(facts: Mapping[str, str]) -> None:
+def _is_closed(facts: Mapping[str, str], what: str = "") -> None:
+    del facts, what
     raise MembershipError("the group is closed: call terngrad.join once, and close at the end")
 
 

@@ -11,17 +11,16 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
-from terngrad.cluster import run_secret
-from terngrad.cluster.addresses import is_loopback
 from terngrad.cluster.channel import split_address
 from terngrad.cluster.managed import launch
 from terngrad.cluster.managed.find import find
-from terngrad.cluster.managed.role import NothingFoundError, Role, check_hosts
+from terngrad.cluster.managed.role import LAUNCHED, SERVED, NothingFoundError, Role, check_hosts
 from terngrad.library import engines, serving
 from terngrad.library.engines import ENGINES
-from terngrad.library.failures import told_to_others
+from terngrad.library.failures import ending_if_told, told_to_others
 from terngrad.library.group import Group
-from terngrad.service import certificates
+from terngrad.library.join_config import JoinConfig
+from terngrad.library.serving import Asynchronous
 from terngrad.service.security import Tls
 
 _NUMBERING = ("Slurm", "torchrun")  # launchers that know which tasks share a host
@@ -65,13 +64,16 @@ def join(
     tls: Tls | None = None,
     allow_insecure_network: bool = False,
     timeout_secs: float = 60.0,
+    elastic: bool = False,
+    num_replicas_to_aggregate: int | None = None,
+    asynchronous: Asynchronous | None = None,
 ) -> Group:
     """Joins the processes that train together.
 
     Call it once, before TensorFlow computes anything. Without arguments, what started this process
     says which one it is: `python -m terngrad.launch`, TF_CONFIG, torchrun, mpirun or Slurm's srun.
-    Where nothing does, this process is alone. A parameter server adds gradients until the others
-    are done, and ends here.
+    Where nothing does, this process is alone. A parameter server serves until the others are done,
+    and ends here.
 
     Args:
       hosts: "host:port" of each process, the same list on all; each needs its port free.
@@ -92,6 +94,12 @@ def join(
         TERNGRAD_ALLOW_INSECURE_NETWORK=1.
       timeout_secs: how long to wait for the others; later, a process that is silent for this long
         counts as lost, which ends the others.
+      elastic: with parameter servers: go on without workers, and without parameter servers other
+        than the first, that are lost, and let them join again; the loop is `Group.run_steps`.
+      num_replicas_to_aggregate: with parameter servers: the gradients of so many workers make a
+        step, those of the first to be ready; the loop is `Group.run_steps`. None = of all.
+      asynchronous: of a parameter server: it holds the parameters and applies each gradient when it
+        arrives. Only the programs of this suite have such workers.
 
     Raises:
       TypeError: an argument has another type.
@@ -104,9 +112,12 @@ def join(
         raise ValueError(f"join: timeout_secs is {timeout_secs}; allowed are more than 0")
     if job not in ("worker", "ps"):
         raise ValueError(f"join: job is {job!r}; allowed are worker and ps")
-    if engine in engines.LAUNCHED and (hosts is not None or rank is not None):
+    if engine in LAUNCHED and (hosts is not None or rank is not None):
         raise ValueError(f"join: engine={engine!r} knows the processes: leave out hosts and rank")
-    if engine in engines.LAUNCHED:
+    if not isinstance(num_replicas_to_aggregate, numbers.Integral | None):
+        given = f"num_replicas_to_aggregate is {num_replicas_to_aggregate!r}"
+        raise TypeError(f"join: {given}; allowed are integers, or None")
+    if engine in LAUNCHED:
         role = Role(source="join", task_id=0, size=None, variable_update=engine)
     elif hosts is not None:
         role = _given(hosts, rank, ps_hosts, job, control_port)
@@ -119,23 +130,33 @@ def join(
         return Group()
     if _joined:
         raise ValueError("join: this process has joined before; allowed is once")
-    chosen, mistake, secret = _engine("auto", role), _mistake(engine, role), run_secret.shared()
-    tls = tls or (None if chosen in engines.LAUNCHED else _launched_with(role))
+    if asynchronous and role.job_name != "ps":
+        raise ValueError(
+            "join: asynchronous is of a parameter server; allowed is None in a worker: the "
+            "programs train with --cross_replica_sync=False"
+        )
+    mistake = _mistake(engine, role)
+    tls = tls or (None if role.engine in LAUNCHED else _launched_with(role))
     allow_insecure_network |= os.environ.get(launch.INSECURE) == "1"
-    if chosen in engines.LAUNCHED and tls:
-        raise ValueError(f"join: tls needs engine collective or parameter_server, not {chosen}")
-    if chosen not in engines.LAUNCHED:
-        role = role if tls or allow_insecure_network else _at_loopback(role)
-        try:
-            _check_security(role, tls, allow_insecure_network)
-        except ValueError as error:  # the others would believe nothing
-            raise mistake or error from None
-    if mistake:
-        with told_to_others(role, timeout_secs, tls, secret):
+    if role.engine not in LAUNCHED and not (tls or allow_insecure_network):
+        role = _at_loopback(role)
+    config = JoinConfig(
+        role=role,
+        timeout_secs=timeout_secs,
+        tls=tls,
+        allow_insecure_network=allow_insecure_network,
+        num_replicas_to_aggregate=num_replicas_to_aggregate,
+        elastic=elastic,
+        synchronous=asynchronous is None,
+    )
+    with told_to_others(config):
+        if mistake:
             raise mistake
+        config.check()
     if role.job_name == "ps":
-        serving.serve(role, tls, timeout_secs, secret, is_open=allow_insecure_network)
-    group = ENGINES[chosen](engines.Meeting(role, timeout_secs, tls, secret))
+        serving.serve_and_exit(config, asynchronous)
+    with ending_if_told(config):
+        group = engines.join(config)
     _joined.append(group)
     return group
 
@@ -188,29 +209,18 @@ def _check_hosts(name: str, hosts: Sequence[str]) -> None:
     check_hosts(f"join: {name}", hosts)
 
 
-def _engine(engine: str, role: Role) -> str:
-    """Returns the engine's name."""
-    served = "parameter_server"
-    natural = role.variable_update or (served if role.ps_hosts else "collective")
+def _mistake(engine: str, role: Role) -> ValueError | None:
+    """Returns the error of an engine that does not fit; None if it does."""
     if engine == "auto":
-        return natural
-    if (engine == served) != bool(role.ps_hosts):
-        why = "needs ps_hosts" if engine == served else "must not have ps_hosts"
-        raise ValueError(f"join: engine={engine!r} {why}")
+        return None
+    if (engine == SERVED) != bool(role.ps_hosts):
+        why = "needs ps_hosts" if engine == SERVED else "must not have ps_hosts"
+        return ValueError(f"join: engine={engine!r} {why}")
     if role.variable_update and engine != role.variable_update:
-        raise ValueError(
+        return ValueError(
             f"join: engine is {engine!r}; {role.source} started this process, which "
             f"allows {role.variable_update}"
         )
-    return engine
-
-
-def _mistake(engine: str, role: Role) -> ValueError | None:
-    """Returns the error of an engine that does not fit."""
-    try:
-        _engine(engine, role)
-    except ValueError as error:
-        return error
     return None
 
 
@@ -238,21 +248,3 @@ def _at_loopback(role: Role) -> Role:
     return dataclasses.replace(
         role, worker_hosts=moved(role.worker_hosts), ps_hosts=moved(role.ps_hosts)
     )
-
-
-def _check_security(role: Role, tls: Tls | None, is_insecure_allowed: bool) -> None:
-    """Raises ValueError if certificates are wrong, or missing for another machine."""
-    if tls:
-        try:
-            certificates.check(tls)
-        except certificates.CertificateError as error:
-            raise ValueError(f"join: tls: {error}") from None
-    elif not is_insecure_allowed:
-        for host in role.ps_hosts or role.worker_hosts:
-            if not is_loopback(split_address(host)[0]):
-                raise ValueError(
-                    f"join: {host} is not on this machine: needs tls, or a folder of certificates "
-                    f"in {launch.CERTIFICATES}, or in a network where all are trusted "
-                    f"allow_insecure_network=True or {launch.INSECURE}=1; terngrad.launch sets "
-                    "them with --certificates and --allow_insecure_network"
-                )

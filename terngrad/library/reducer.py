@@ -161,7 +161,9 @@ class Reducer:
             },
             "a new Reducer",
         )
-        group.broadcast(held)
+        group.at_new_state.append(self.memory.clear)
+        if not group.is_elastic:  # `Group.run_steps` copies the whole state
+            group.broadcast(held)
 
     def __call__(self, gradients: Sequence[Gradient] | Sequence[Sequence[Gradient]]) -> list:
         """Returns the mean gradients over all nodes of all processes.

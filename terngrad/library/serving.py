@@ -1,67 +1,277 @@
-"""A parameter server, in a process that a cluster's description calls one."""
+"""A parameter server of either kind, from its first line to its last."""
 
 from __future__ import annotations
 
+import abc
 import contextlib
+import dataclasses
+import os
 import signal
 import sys
 import threading
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, NoReturn, Protocol
 
-from terngrad.cluster.channel import PortError, split_address
-from terngrad.cluster.managed.role import Role
+from terngrad.asynchronous.keeping import Keeping
+from terngrad.asynchronous.server import Server as HoldingServer
+from terngrad.asynchronous.store import Store
+from terngrad.cluster.channel import MembershipError, PortError, split_address
 from terngrad.cluster.membership import LOST_STATUS
 from terngrad.exchange.parameter_server.server.reduction import Reduction
-from terngrad.exchange.parameter_server.server.server import Server
-from terngrad.library.roles import rules_of
+from terngrad.exchange.parameter_server.server.server import Server as AddingServer
+from terngrad.folder_lock import FolderInUseError, hold_alone
+from terngrad.library.join_config import JoinConfig
+from terngrad.ops.kernels import Kernels
 from terngrad.service import listening, memory
 from terngrad.service.calls import ps_name
-from terngrad.service.security import Tls
+from terngrad.service.log_limiter import LogLimiter
 from terngrad.training import runtime
+from terngrad.training.schedules import Schedule
+
+_LOOK_SECS = 1.0  # between looks at whether a report is due
+
+
+@dataclasses.dataclass(frozen=True)
+class Asynchronous:
+    """How a parameter server holds the parameters of an asynchronous training.
+
+    Attributes:
+      read_schedule: returns the learning rate that the chief's program has written as text; raises
+        ValueError, TypeError or KeyError if it cannot.
+      folder: folder for the snapshots of this server alone; "" = it writes none.
+      snapshot_steps: most updates that its death loses; 0 = it writes no snapshots.
+      snapshot: a server that starts sets aside its snapshots of more updates than this, and goes on
+        from the newest of the others; -1 = from the newest.
+    """
+
+    read_schedule: Callable[[str], Schedule]
+    folder: str = ""
+    snapshot_steps: int = 1000
+    snapshot: int = -1
+
+
+class Report(Protocol):
+    """What a program reports of its parameter server."""
+
+    def beat(self) -> None:
+        """Called often; reports if a report is due."""
+
+    def report(self) -> None:
+        """Reports now."""
+
+
+class _NoReport:
+    """Reports nothing."""
+
+    def beat(self) -> None:
+        """See `Report`."""
+
+    def report(self) -> None:
+        """See `Report`."""
+
+
+def say(text: str) -> None:
+    """Logs a line; a full disk or a closed pipe does not end the training."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)
 
 
 def serve(
-    role: Role, tls: Tls | None, timeout_secs: float, secret: bytes, *, is_open: bool
-) -> NoReturn:
-    """Adds what the workers send until they are done, then ends this process.
+    config: JoinConfig,
+    asynchronous: Asynchronous | None = None,
+    make_report: Callable[[AddingServer | HoldingServer], Report] = lambda server: _NoReport(),
+) -> None:
+    """Serves until the workers need this server no more, or a signal arrives.
 
     Args:
-      role: of this process.
-      tls: its certificates.
-      timeout_secs: see `joining.join`; the workers need the same.
-      secret: that the workers must have, too; b"" = none.
-      is_open: whether other machines may connect without certificates.
+      config: of this process, which is a parameter server.
+      asynchronous: it holds the parameters; None = it adds gradients.
+      make_report: called with the server before it serves.
 
     Raises:
-      SystemExit: at the end: with status 0, or `LOST_STATUS` if a worker was lost.
-      ValueError: its port is taken.
+      MembershipError: a worker was lost.
+      ValueError: something in the configuration is wrong, or its port is taken.
+      SystemExit: with the signal's status, if it arrived while workers were connected.
     """
-    hosts, workers = role.ps_hosts, role.worker_hosts
-    own = hosts[role.task_id]
-    here = [host for host in hosts if split_address(host)[0] == split_address(own)[0]]
-    rules = rules_of(role, timeout_secs)
-    reduction = Reduction(runtime.kernels().kernels.packing)
-    most_bytes = memory.most_held() // len(here)
-    server = Server(role.task_id, hosts, workers, reduction, rules, tls, _say, most_bytes, secret)
-    name = ps_name(role.task_id, hosts)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # In a thread: this one may hold the lock that `stop` needs.
-        signal.signal(number, lambda *_: threading.Thread(target=server.stop).start())
+    config.check()
+    role, naming = config.role, config.naming
+    chosen, own = runtime.kernels(), role.ps_hosts[role.task_id]
+    if asynchronous:
+        ps: _Ps = _HoldingPs(config, asynchronous, chosen.kernels)
+    else:
+        ps = _AddingPs(config, chosen.kernels)
+    with stopped_by_signals(ps.server.stop) as signals:
+        is_open = config.allow_insecure_network
+        try:
+            who = listening.listen(ps.server.start, own, config.tls, is_open=is_open)
+        except PortError as error:
+            raise naming.refuse("ps_hosts", role.ps_hosts, str(error)) from None
+        say(f"{ps.name} {ps.task} {who}.")
+        say(f"Codes are {ps.use_of_kernels} by {chosen}.")
+        report = make_report(ps.server)
+        ps.wait(report.beat)
+        report.report()
+        ps.close()
+    ps.tell_end(signals)
+
+
+def serve_and_exit(config: JoinConfig, asynchronous: Asynchronous | None) -> NoReturn:
+    """Serves, then ends this process: with `LOST_STATUS` if a worker was lost."""
     try:
-        who = listening.listen(server.start, own, tls, is_open=is_open)
-    except PortError as error:
-        raise ValueError(f"join: ps_hosts: {error}") from None
-    _say(f"{name} waits for {len(workers)} workers {who}.")
-    outcome = server.wait(lambda: None)
-    server.close()
-    if outcome:
+        serve(config, asynchronous)
+    except MembershipError as error:
         with contextlib.suppress(OSError):
-            print(f"{name} ends: {outcome}", file=sys.stderr, flush=True)
+            print(error, file=sys.stderr, flush=True)
         sys.exit(LOST_STATUS)
-    _say(f"{name} ends.")
     sys.exit(0)
 
 
-def _say(text: str) -> None:
-    with contextlib.suppress(OSError):
-        print(text, flush=True)
+@contextlib.contextmanager
+def stopped_by_signals(end: Callable[[], None]) -> Iterator[list[signal.Signals]]:
+    """Calls `end` at SIGTERM or Ctrl-C, unless ignored; yields the received signals."""
+    came: list[signal.Signals] = []
+
+    def stop(number: int, frame) -> None:
+        del frame
+        came.append(signal.Signals(number))
+        threading.Thread(target=end).start()  # this thread may hold the lock that `end` needs
+
+    wanted = (signal.SIGTERM, signal.SIGINT)
+    heard = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in heard}
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Ps(abc.ABC):
+    """A parameter server as its process sees it.
+
+    Attributes:
+      name: its name in messages.
+      server: what listens.
+      task: what it does for its workers, for its first line.
+      use_of_kernels: what it does with codes, for its log.
+    """
+
+    name: str
+    server: AddingServer | HoldingServer
+    task: str
+    use_of_kernels: str
+
+    @abc.abstractmethod
+    def wait(self, beat: Callable[[], None]) -> None:
+        """Waits until no worker needs this server any more; calls `beat` regularly."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Ends all streams."""
+
+    @abc.abstractmethod
+    def tell_end(self, signals: Sequence[signal.Signals]) -> None:
+        """Prints the last line, after `close`, given the received signals; see `serve`."""
+
+
+class _AddingPs(_Ps):
+    """Adds what the workers push at each step."""
+
+    use_of_kernels = "added"
+
+    def __init__(self, config: JoinConfig, kernels: Kernels) -> None:
+        role = config.role
+        ps, hosts, workers = role.task_id, role.ps_hosts, role.worker_hosts
+        here = [host for host in hosts if split_address(host)[0] == split_address(hosts[ps])[0]]
+        self.name, self.task = ps_name(ps, hosts), f"waits for {len(workers)} workers"
+        self.server = AddingServer(
+            ps,
+            hosts,
+            workers,
+            Reduction(kernels.packing),
+            config.rules,
+            config.tls,
+            say,
+            memory.most_held() // len(here),
+            config.secret,
+        )
+        self._outcome: str | None = None  # see `Server.wait`
+        self._left = 0
+
+    def wait(self, beat: Callable[[], None]) -> None:
+        self._outcome = self.server.wait(beat)
+
+    def close(self) -> None:
+        self._left = self.server.attendance.present
+        self.server.close()
+
+    def tell_end(self, signals: Sequence[signal.Signals]) -> None:
+        if self._outcome:
+            raise MembershipError(f"{self.name} ends: {self._outcome}")
+        if self._outcome is None and self._left:
+            _leave(signals[0], f"{self.name} left {self._left} workers.")
+        why = signals[0].name if self._outcome is None else "all workers are done"
+        say(f"{self.name} ends: {why}.")
+
+
+class _HoldingPs(_Ps):
+    """Holds the parameters, and applies gradients as they arrive."""
+
+    use_of_kernels = "read"
+
+    def __init__(self, config: JoinConfig, asynchronous: Asynchronous, kernels: Kernels) -> None:
+        role, folder = config.role, asynchronous.folder
+        ps, hosts, workers = role.task_id, role.ps_hosts, role.worker_hosts
+        self.name = ps_name(ps, hosts)
+        self.task = f"holds the parameters of {len(workers)} workers"
+        steps = asynchronous.snapshot_steps if folder else 0
+        self._lock = _hold_folder(config, folder) if steps else None
+        log = LogLimiter(say)
+        tell = lambda text: log(f"{self.name}: {text}")
+        keeping, read = Keeping(folder, steps, asynchronous.snapshot), asynchronous.read_schedule
+        try:
+            store = Store(ps, len(hosts), workers, kernels, read, keeping, tell)
+        except (LookupError, OSError) as error:
+            why, value = f"in {folder} {error}", asynchronous.snapshot
+            raise config.naming.refuse("asynchronous.snapshot", value, why) from None
+        timeout_secs, tls, secret = config.timeout_secs, config.tls, config.secret
+        self.server = HoldingServer(ps, hosts, workers, store, timeout_secs, tls, log, secret)
+        self._left = 0
+
+    def wait(self, beat: Callable[[], None]) -> None:
+        while not self.server.wait(_LOOK_SECS):
+            beat()
+
+    def close(self) -> None:
+        self._left = len(self.server.seats.present)
+        self.server.close()
+        if self._lock:
+            self._lock.close()
+
+    def tell_end(self, signals: Sequence[signal.Signals]) -> None:
+        if why := self.server.seats.failure:
+            raise MembershipError(f"{self.name} ends: worker 0 failed: {why}")
+        at = f"at step {self.server.store.version}"
+        if signals and self._left:
+            _leave(signals[0], f"{self.name} left {self._left} workers {at}.")
+        why = signals[0].name if signals else self.server.seats.why_over
+        say(f"{self.name} ends {at}: {why}.")
+
+
+def _leave(why: signal.Signals, text: str) -> NoReturn:
+    say(f"{why.name}: {text}")
+    sys.exit(128 + why)
+
+
+def _hold_folder(config: JoinConfig, folder: str) -> IO[str]:
+    """Locks the folder of the snapshots, since another server would remove them."""
+    refuse = config.naming.refuse
+    try:
+        os.makedirs(folder, exist_ok=True)
+        return hold_alone(folder, "ps")
+    except FolderInUseError as error:
+        raise refuse("asynchronous.folder", folder, str(error)) from None
+    except OSError as error:
+        off = f"{config.naming.name('asynchronous.snapshot_steps')}=0 turns them off"
+        why = f"snapshots cannot be written there ({error.strerror}); {off}"
+        raise refuse("asynchronous.folder", folder, why) from None

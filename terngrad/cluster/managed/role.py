@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from terngrad.cluster.channel import MembershipError, split_address
+from terngrad.cluster.channel import CONTROL_PORT_ABOVE, MembershipError, split_address
 
+SERVED, COLLECTIVE = "parameter_server", "collective"  # engines that connect the processes
+LAUNCHED = ("mpi", "horovod")  # engines whose launcher knows the processes
 _MAX_DIGITS = 18  # int() refuses more than 4,300
 
 
@@ -52,6 +54,11 @@ class Role:
         return f"{self.source}: worker {self.task_id}{of_workers}{beside}"
 
     @property
+    def engine(self) -> str:
+        """The engine of the exchange."""
+        return self.variable_update or (SERVED if self.ps_hosts else COLLECTIVE)
+
+    @property
     def settings(self) -> dict[str, object]:
         """The fields that a program needs, by the names of its flags."""
         if self.variable_update:  # its engine knows the rest
@@ -59,6 +66,17 @@ class Role:
         control = {} if self.control_port is None else {"control_port": self.control_port}
         names = ("job_name", "task_id", "worker_hosts", "ps_hosts")
         return {name: getattr(self, name) for name in names} | control
+
+
+def control_address(worker_hosts: Sequence[str], control_port: int | None) -> str:
+    """Returns HOST:PORT at which the chief listens for the others.
+
+    Args:
+      worker_hosts: "host:port" of each worker.
+      control_port: its port; None = `CONTROL_PORT_ABOVE` above the chief's own, perhaps none.
+    """
+    host, _, port = worker_hosts[0].rpartition(":")
+    return f"{host}:{control_port or int(port) + CONTROL_PORT_ABOVE}"
 
 
 def ranked(

@@ -18,7 +18,11 @@ _LOOK_SECS = 1.0
 
 
 def agree(
-    client: Client, facts: Mapping[str, str], hosts: Sequence[str], round_: int | None = None
+    client: Client,
+    facts: Mapping[str, str],
+    hosts: Sequence[str],
+    round_: int | None = None,
+    what: str = "",
 ) -> None:
     """Compares facts with those of the other workers; see `Membership.agree`.
 
@@ -26,10 +30,11 @@ def agree(
       client: connection to the ps.
       facts: what must be equal.
       hosts: those of all workers.
-      round_: number of this call, the same on all workers; None = facts of these names are compared
-        once in each view.
+      round_: number of this call, the same on all workers; None = these facts are compared once in
+        each view.
+      what: names them then; "" = their own names do.
     """
-    name = "facts" if round_ is not None else f"facts:{min(facts)}"
+    name = "facts" if round_ is not None else f"facts:{what or min(facts)}"
     given = client.meeting.gather(name, json.dumps(dict(facts)).encode(), round_)
     facts_of = {worker: json.loads(text) for worker, text in given.items()}
     compare({**facts_of, client.rank: facts}, hosts)  # a late worker has not given its own

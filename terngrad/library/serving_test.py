@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 
-from inception.serving.process import stopped_by_signals
+from terngrad.library.serving import stopped_by_signals
 from terngrad.testing.limits import HANG_SECS
 
 

@@ -1,12 +1,11 @@
-"""What a ps checks before it listens."""
+"""What a process checks before it is reached from other machines."""
 
 import dataclasses
 import time
-from types import SimpleNamespace
 
 import pytest
 
-from inception.cluster.network import security
+from inception.cluster.join_config import join_config
 from inception.flags.cluster import ClusterConfig
 from terngrad.service import certificates
 from terngrad.testing.certificates import make_certificates
@@ -17,9 +16,16 @@ def _tls(tmp_path_factory):
     return make_certificates(tmp_path_factory.mktemp("certificates"), "ours", "ps")
 
 
+def security(cluster):
+    """Checks how a process may be reached; returns its certificates."""
+    config = join_config(cluster)
+    config.check()
+    return config.tls
+
+
 def cluster_of(tls, **changes):
     files = {f"tls_{name}": value for name, value in dataclasses.asdict(tls).items()}
-    return SimpleNamespace(**files | changes)
+    return ClusterConfig(worker_hosts=("127.0.0.1:2222", "127.0.0.1:2223"), **files | changes)
 
 
 def test_certificates_that_fit_are_taken(tls):

@@ -10,6 +10,10 @@ from typing import IO
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 
+class FolderInUseError(ValueError):
+    """Says which other process writes to a folder."""
+
+
 def hold_alone(folder: str, kind: str = "training") -> IO[str]:
     """Locks a folder until the returned file is closed or the process ends, even by SIGKILL.
 
@@ -20,7 +24,7 @@ def hold_alone(folder: str, kind: str = "training") -> IO[str]:
       kind: kind of process that holds such a lock, for the error.
 
     Raises:
-      ValueError: another process holds the lock.
+      FolderInUseError: another process holds the lock.
     """
     file = open(os.path.join(folder, ".lock"), "a+", encoding="utf-8")  # noqa: SIM115
     try:
@@ -30,7 +34,7 @@ def hold_alone(folder: str, kind: str = "training") -> IO[str]:
         holder = file.read().strip() or "which has just started"
         file.close()
         why = f"another {kind}, {holder}, writes there; allowed is a folder of its own"
-        raise ValueError(f"--train_dir={folder}: {why}") from None
+        raise FolderInUseError(why) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise

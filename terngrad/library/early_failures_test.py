@@ -5,12 +5,14 @@ import time
 
 import pytest
 
+from terngrad.cluster import run_secret
 from terngrad.cluster.channel import OtherFailedError
-from terngrad.coordination.states import Rules
-from terngrad.exchange.parameter_server import early_failure
+from terngrad.cluster.managed.role import Role
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client
+from terngrad.library.failures import tell_servers
+from terngrad.library.join_config import JoinConfig
 from terngrad.ops.packing import ReferencePacking
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
@@ -18,22 +20,30 @@ from terngrad.testing.threads import in_threads
 
 SECS = HANG_SECS
 WORKERS = ("one:1", "two:2", "three:3")
-RULES = Rules(3, False, SECS)
 WHY = "worker 0 (one:1) failed: --train_dir=/x: is not writable"
 LATE = "workers that have not come yet are told."
 
 
-def test_law_10_a_ps_stays_until_all_have_learned_why_a_worker_failed_before_it_joined():
+def chief_of(host):
+    """How worker 0 joins."""
+    role = Role(source="test", task_id=0, size=3, worker_hosts=WORKERS, ps_hosts=(host,))
+    return JoinConfig(role=role, timeout_secs=SECS)
+
+
+def test_law_10_a_ps_stays_until_all_have_learned_why_a_worker_failed_before_it_joined(
+    monkeypatch,
+):
     (host,) = free_addresses(1)
     secret, waits = b"a secret of many characters", threading.Event()
+    monkeypatch.setenv(run_secret.VARIABLE, secret.decode())
+    chief = chief_of(host)
     note = lambda line: waits.set() if line == f"{WHY}; {LATE}" else None
     reduction = Reduction(ReferencePacking())
-    server = Server(0, [host], WORKERS, reduction, RULES, tell=note, secret=secret)
+    server = Server(0, [host], WORKERS, reduction, chief.rules, tell=note, secret=secret)
     server.start(host)
 
     def fail():
-        why = "--train_dir=/x: is not writable"
-        early_failure.tell([host], WORKERS, 0, why, RULES, SECS, secret=secret)
+        tell_servers(chief, "--train_dir=/x: is not writable", SECS)
 
     def join_late(worker):
         assert waits.wait(SECS)  # the ps, for this one
@@ -50,5 +60,5 @@ def test_law_10_a_ps_stays_until_all_have_learned_why_a_worker_failed_before_it_
 
 def test_a_worker_whose_ps_never_comes_gives_up_after_the_time_out():
     began = time.monotonic()
-    early_failure.tell(free_addresses(1), WORKERS, 0, "why", RULES, 0.1)
+    tell_servers(chief_of(*free_addresses(1)), "why", 0.1)
     assert time.monotonic() - began >= 0.1

@@ -1,0 +1,66 @@
+"""The flags of a program as the arguments of `terngrad.join`. TensorFlow is not loaded."""
+
+from __future__ import annotations
+
+from inception.flags.cluster import ClusterConfig
+from inception.flags.table import RefusedError, refuse
+from terngrad.cluster.managed.role import Role
+from terngrad.cluster.membership import end_process
+from terngrad.library.join_config import JoinConfig, Naming
+from terngrad.service.security import Tls
+
+_FLAGS = {  # of arguments that have another name
+    "hosts": "worker_hosts",
+    "engine": "variable_update",
+    "asynchronous.folder": "train_dir",
+    "asynchronous.snapshot": "ps_snapshot",
+    "asynchronous.snapshot_steps": "ps_snapshot_steps",
+    **{f"tls.{part}": f"tls_{part}" for part in ("ca", "cert", "key", "deny")},
+}
+_NOT_SET = -1
+
+
+class _FlagNaming(Naming):
+    """Errors that name flags."""
+
+    encryption = (
+        "--tls_ca, --tls_cert and --tls_key, or --allow_insecure_network in a network where all "
+        "are trusted"
+    )
+
+    def name(self, argument: str) -> str:
+        """See base class."""
+        return f"--{_FLAGS.get(argument, argument)}"
+
+    def refuse(self, argument: str, value: object, why: str) -> ValueError | RefusedError:
+        """See base class."""
+        if not argument:
+            return ValueError(why)
+        return refuse(self.name(argument)[2:], _NOT_SET if value is None else value, why)
+
+
+def join_config(cluster: ClusterConfig) -> JoinConfig:
+    """Returns how this process joins the others."""
+    files = cluster.tls_ca, cluster.tls_cert, cluster.tls_key, cluster.tls_deny
+    value_of = lambda number: None if number == _NOT_SET else number
+    return JoinConfig(
+        role=Role(
+            source="flags",
+            job_name=cluster.job_name,
+            task_id=cluster.task_id,
+            size=len(cluster.worker_hosts),
+            worker_hosts=cluster.worker_hosts,
+            ps_hosts=cluster.ps_hosts,
+            control_port=value_of(cluster.control_port),
+            variable_update=cluster.variable_update,
+        ),
+        timeout_secs=cluster.worker_timeout_secs,
+        tls=Tls(*files) if cluster.tls_ca else None,
+        allow_insecure_network=cluster.allow_insecure_network,
+        num_replicas_to_aggregate=value_of(cluster.num_replicas_to_aggregate),
+        elastic=cluster.elastic,
+        synchronous=cluster.cross_replica_sync,
+        naming=_FlagNaming(),
+        say=lambda line: print(line, flush=True),
+        end=end_process,
+    )

@@ -1,1 +1,0 @@
-"""A ps as a process: what it serves, when it ends, and what it logs."""

@@ -1,0 +1,44 @@
+"""A ps: --job_name=ps of the *_distributed_train programs."""
+
+import functools
+import os
+
+from inception.cluster.join_config import join_config
+from inception.cluster.joining import tell_hosts
+from inception.flags.cluster import ClusterConfig
+from inception.flags.configs import TrainConfig
+from inception.results.ps_report import PsReport, Server, adding_told, holding_told
+from inception.training.learning_rate import read_schedule
+from terngrad.library import serving
+from terngrad.library.serving import Asynchronous
+from terngrad.service.calls import ps_name
+from terngrad.training import runtime
+
+_REPORT_SECS = 30.0
+
+
+def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
+    """Serves until the workers need no ps any more, or a signal arrives; see `serving.serve`."""
+    tell_hosts(cluster)
+    runtime.configure(
+        intra_threads=config.num_intra_threads,
+        inter_threads=config.num_inter_threads,
+        deterministic=config.deterministic,
+        log_placement=False,
+    )
+    folder = os.path.join(config.train_dir, f"ps_{cluster.task_id}")
+    asynchronous = None
+    if not cluster.cross_replica_sync:
+        steps, chosen = cluster.ps_snapshot_steps, cluster.ps_snapshot
+        asynchronous = Asynchronous(read_schedule, folder, steps, chosen)
+
+    def make_report(server: Server) -> PsReport:
+        name = ps_name(cluster.task_id, cluster.ps_hosts)
+        directory = folder if config.save_summaries_secs else None
+        if asynchronous:
+            told = functools.partial(holding_told, server)
+        else:
+            told = functools.partial(adding_told, server, cluster.worker_hosts)
+        return PsReport(told, name, _REPORT_SECS, directory, serving.say)
+
+    serving.serve(join_config(cluster), asynchronous, make_report)

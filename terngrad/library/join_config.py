@@ -1,0 +1,158 @@
+"""What a process knows before it joins the others, and what can be wrong with it.
+
+TensorFlow is not loaded, so that a mistake is told at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from terngrad.cluster import run_secret
+from terngrad.cluster.addresses import is_loopback
+from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT, split_address
+from terngrad.cluster.managed import launch
+from terngrad.cluster.managed.role import COLLECTIVE, LAUNCHED, SERVED, Role, control_address
+from terngrad.cluster.membership import end_because_of_another
+from terngrad.service import certificates
+from terngrad.service.security import Tls
+
+if TYPE_CHECKING:
+    from terngrad.coordination.states import Rules
+
+
+class Naming:
+    """How errors name what the user has set: here the arguments of `join`.
+
+    Attributes:
+      encryption: what a process needs that is reached from other machines.
+    """
+
+    encryption = (
+        f"tls, or a folder of certificates in {launch.CERTIFICATES}, or in a network where all are "
+        f"trusted allow_insecure_network=True or {launch.INSECURE}=1; terngrad.launch sets them "
+        "with --certificates and --allow_insecure_network"
+    )
+
+    def name(self, argument: str) -> str:
+        """Returns what the user calls an argument of `join`, or a part of it, as "tls.ca"."""
+        return argument.rpartition(".")[2]
+
+    def refuse(self, argument: str, value: object, why: str) -> ValueError:
+        """Returns the error of an argument that cannot have its value; "" = of no argument."""
+        whole = "".join(f"{name}: " for name in argument.split(".")[:-1])
+        shown = f" is {value!r}" if isinstance(value, (str, int, float)) else ""
+        part = f"{self.name(argument)}{shown}: " if argument else ""
+        return ValueError(f"join: {whole}{part}{why}")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JoinConfig:
+    """How a process joins the others; see `joining.join`.
+
+    Attributes:
+      role: which process this is, and where the others are.
+      timeout_secs: how long to wait for the others, and after which a silent one is lost.
+      tls: certificates; None = plain text.
+      allow_insecure_network: whether other machines may connect without certificates.
+      num_replicas_to_aggregate: of how many workers the gradients make a step; None = all.
+      elastic: whether the training goes on without processes that are lost.
+      synchronous: whether parameter servers add gradients; else they hold the parameters.
+      naming: how errors name these.
+      say: prints a line before this process has joined.
+      end: ends this process because of another, with a last line.
+    """
+
+    role: Role
+    timeout_secs: float = 60.0
+    tls: Tls | None = None
+    allow_insecure_network: bool = False
+    num_replicas_to_aggregate: int | None = None
+    elastic: bool = False
+    synchronous: bool = True
+    naming: Naming = dataclasses.field(default_factory=Naming)
+    say: Callable[[str], None] = _say
+    end: Callable[[str], None] = end_because_of_another
+
+    @property
+    def aggregated(self) -> int:
+        """Number of workers whose gradients make a step; 0 where a launcher knows the workers."""
+        return self.num_replicas_to_aggregate or len(self.role.worker_hosts)
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether steps may be made without some workers, who then need the others' state."""
+        return self.elastic or self.num_replicas_to_aggregate is not None
+
+    @property
+    def rules(self) -> Rules:
+        """The rules that parameter servers and workers must share."""
+        # Only parameter servers need the compiled service.proto.
+        from terngrad.coordination.states import Rules
+
+        return Rules(self.aggregated, self.elastic, self.timeout_secs)
+
+    @property
+    def secret(self) -> bytes:
+        """The secret that all processes share; b"" = none. For errors see `run_secret.shared`."""
+        return run_secret.shared()
+
+    @property
+    def control_address(self) -> str:
+        """HOST:PORT at which the chief listens for the others.
+
+        Raises:
+          ValueError: there is no such port.
+        """
+        address = control_address(self.role.worker_hosts, self.role.control_port)
+        port = int(address.rpartition(":")[2])
+        if not 0 < port <= LAST_PORT:
+            why = (
+                f"the chief listens at port {port}; allowed are 1 to {LAST_PORT}: without "
+                f"control_port it is {CONTROL_PORT_ABOVE} above the chief's port in hosts"
+            )
+            raise self.naming.refuse("", None, why)
+        return address
+
+    def check(self) -> None:
+        """Checks what does not fit the engine, and how this process may be reached.
+
+        Raises:
+          ValueError: names it, such as the file of a certificate, or a host of another machine that
+            is to be reached without one.
+        """
+        role, engine = self.role, self.role.engine
+        if engine != SERVED:
+            for name in ("num_replicas_to_aggregate", "elastic"):
+                if value := getattr(self, name):
+                    raise self.naming.refuse(name, value, "needs ps_hosts")
+        elif not 0 < self.aggregated <= (workers := len(role.worker_hosts)):
+            why = f"allowed are 1 to {workers}, the number of workers"
+            raise self.naming.refuse("num_replicas_to_aggregate", self.aggregated, why)
+        if engine in LAUNCHED:
+            if self.tls:
+                allowed = f"needs engine {COLLECTIVE} or {SERVED}, not {engine}"
+                raise self.naming.refuse("tls", None, allowed)
+            return
+        if self.tls:
+            try:
+                certificates.check(self.tls)
+            except certificates.CertificateError as error:
+                raise self.naming.refuse(f"tls.{error.field}", error.path, error.why) from None
+        elif not self.allow_insecure_network:
+            self._check_hosts()
+
+    def _check_hosts(self) -> None:
+        role = self.role
+        name, hosts = ("ps_hosts", role.ps_hosts) if role.ps_hosts else ("hosts", role.worker_hosts)
+        is_alone = not role.ps_hosts and len(hosts) == 1
+        for host in hosts:
+            if not is_alone and not is_loopback(split_address(host)[0]):
+                why = f"{host} is not on this machine: needs {self.naming.encryption}"
+                raise self.naming.refuse(name, hosts, why)
