@@ -83,7 +83,8 @@ class JoinConfig:
     @property
     def aggregated(self) -> int:
         """Number of workers whose gradients make a step; 0 where a launcher knows the workers."""
-        return self.num_replicas_to_aggregate or len(self.role.worker_hosts)
+        given = self.num_replicas_to_aggregate
+        return len(self.role.worker_hosts) if given is None else given
 
     @property
     def is_elastic(self) -> bool:
@@ -130,10 +131,10 @@ class JoinConfig:
         role, engine = self.role, self.role.engine
         if engine != SERVED:
             for name in ("num_replicas_to_aggregate", "elastic"):
-                if value := getattr(self, name):
+                if (value := getattr(self, name)) not in (None, False):
                     raise self.naming.refuse(name, value, "needs ps_hosts")
-        elif not 0 < self.aggregated <= (workers := len(role.worker_hosts)):
-            why = f"allowed are 1 to {workers}, the number of workers"
+        elif not 0 < self.aggregated <= len(role.worker_hosts):
+            why = f"allowed are 1 to {len(role.worker_hosts)}, the number of workers"
             raise self.naming.refuse("num_replicas_to_aggregate", self.aggregated, why)
         if engine in LAUNCHED:
             if self.tls:

@@ -442,7 +442,7 @@ def test_it_is_too_late_to_join_over_tensorflow_after_it_has_computed_something(
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"engine": "mpi"}, "join: engine mpi: must be started by mpirun|needs mpi4py"),
+        ({"engine": "mpi"}, "join: engine is 'mpi': must be started by mpirun|needs mpi4py"),
         ({"engine": "mpi", "rank": 0}, "'mpi' knows the processes: leave out hosts and rank"),
         ({"engine": "tcp"}, "join: engine is 'tcp'; allowed are auto, collective"),
         ({"job": "ps"} | TWO, "join: ps_hosts is .*; it must list HOST:PORT"),
@@ -457,7 +457,7 @@ def test_it_is_too_late_to_join_over_tensorflow_after_it_has_computed_something(
             {"hosts": ["127.0.0.1:1", "c.invalid:1"], "rank": 0},
             "c.invalid:1 is not .* needs tls, or .* TERNGRAD_CERTIFICATES, or .*_NETWORK=1;",
         ),
-        ({"engine": "mpi", "tls": Tls("a", "b", "c")}, "join: tls needs engine collective or"),
+        ({"engine": "mpi", "tls": Tls("a", "b", "c")}, "join: tls: needs engine collective or"),
         (
             {"ps_hosts": ["c:1"], "tls": Tls("/gone", "/gone", "/gone")} | TWO,
             "join: tls: ca is '/gone': cannot be read: No such file",
@@ -580,7 +580,7 @@ def test_an_error_of_join_is_a_line_where_a_launcher_gave_its_arguments(monkeypa
         join()
     sys.excepthook(ValueError, error.value, error.value.__traceback__)
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("join: 10.0.0.1:2 is not on this machine: needs tls")
+    assert line.startswith("join: ps_hosts: 10.0.0.1:2 is not on this machine: needs tls")
     sys.excepthook(ValueError, other := ValueError("other"), None)
     assert capsys.readouterr().err.splitlines() == [f"ValueError: {other}"]
 

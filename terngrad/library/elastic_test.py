@@ -1,0 +1,120 @@
+"""Loops of a user's own that go on while processes of parameter servers come and go."""
+
+import contextlib
+import re
+import signal
+import sys
+import time
+
+import pytest
+
+from terngrad.cluster.managed import launch
+from terngrad.cluster.ports import free_ports
+from terngrad.library.group import Group
+from terngrad.library.joining import join
+from terngrad.testing.limits import HANG_SECS
+from terngrad.testing.processes import Started
+
+STEPS = 150
+TWO = {"hosts": ["127.0.0.1:1", "127.0.0.1:2"], "rank": 0}
+PS = {"ps_hosts": ["127.0.0.1:3"]}
+
+
+@contextlib.contextmanager
+def cluster(steps, *arguments):
+    """Runs of two workers and a ps, and what starts a worker again."""
+    control, *ports = free_ports(4, "127.0.0.1")
+    *workers, ps = [f"127.0.0.1:{port}" for port in ports]
+    command = [sys.executable, "-m", "terngrad.testing.elastic_loop", str(steps), *arguments]
+    with contextlib.ExitStack() as stack:
+
+        def start(job, rank):
+            own = launch.variables(workers, rank, control, [ps], job)
+            return stack.enter_context(Started(command, own))
+
+        runs = [start("worker", 0), start("worker", 1), start("ps", 0)]
+        yield runs, lambda rank: start("worker", rank)
+
+
+def weights_of(run):
+    """The weights that a worker has at the end."""
+    assert run.finish() == 0, run.output
+    return re.search("weights ([0-9a-f]+)", run.output)[1]
+
+
+def wait_for_step(run, step):
+    """Waits until a worker has made at least so many steps."""
+    deadline = time.monotonic() + HANG_SECS
+    while not any(int(s) >= step for s in re.findall(r"step (\d+)\n", run.output)):
+        assert time.monotonic() < deadline and run.process.poll() is None, run.output
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_law_8_a_worker_that_is_killed_and_comes_back_changes_no_bit():
+    command = [sys.executable, "-m", "terngrad.testing.elastic_loop", str(STEPS), "nodes=2"]
+    with Started(command) as alone:
+        expected = weights_of(alone)
+    with cluster(STEPS, "elastic=1", f"timeout_secs={HANG_SECS:.0f}") as (runs, start):
+        wait_for_step(runs[0], 20)
+        runs[1].process.send_signal(signal.SIGKILL)
+        runs[1] = start(1)
+        assert [weights_of(run) for run in runs[:2]] == [expected] * 2
+        assert "step 1\n" not in runs[1].output
+        assert runs[2].finish() == 0, runs[2].output
+
+
+@pytest.mark.slow
+def test_an_elastic_loop_goes_on_without_a_worker_and_takes_it_in_again():
+    steps = 100_000
+    with cluster(steps, "elastic=1", "timeout_secs=5") as (runs, start):
+        wait_for_step(runs[0], 20)
+        runs[1].process.send_signal(signal.SIGKILL)
+        runs[2].wait_for(r"^Worker 0 trains from step \d+ on")
+        runs[1] = start(1)
+        runs[1].wait_for(r"^step [1-9]\d+$")
+
+
+@pytest.mark.slow
+def test_the_first_worker_makes_a_step_and_one_that_is_behind_gets_the_state_of_the_others():
+    arguments = "num_replicas_to_aggregate=1", f"timeout_secs={HANG_SECS:.0f}"
+    with cluster(4 * STEPS, *arguments) as (runs, _):
+        for run in runs[:2]:
+            wait_for_step(run, 20)
+        runs[1].process.send_signal(signal.SIGSTOP)
+        wait_for_step(runs[0], STEPS)
+        runs[1].process.send_signal(signal.SIGCONT)
+        assert weights_of(runs[0]) == weights_of(runs[1])
+        assert runs[2].finish() == 0, runs[2].output
+        assert "train from step 0 on, 1 of them at each step" in runs[2].output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (TWO | {"elastic": True}, "join: elastic is True: needs ps_hosts"),
+        (
+            TWO | {"num_replicas_to_aggregate": 1},
+            "join: num_replicas_to_aggregate is 1: needs ps_hosts",
+        ),
+        (
+            TWO | PS | {"num_replicas_to_aggregate": 3},
+            "join: num_replicas_to_aggregate is 3: allowed are 1 to 2, the number of workers",
+        ),
+        (
+            TWO | PS | {"num_replicas_to_aggregate": 0},
+            "join: num_replicas_to_aggregate is 0: allowed are 1 to 2",
+        ),
+    ],
+)
+def test_law_10_rules_that_do_not_fit_are_named(arguments, why):
+    with pytest.raises(ValueError, match=why):
+        join(**arguments)
+
+
+@pytest.mark.parametrize("call", ["barrier", "all_gather", "all_reduce", "broadcast"])
+def test_law_10_calls_that_all_must_make_alike_are_refused_where_processes_come_and_go(call):
+    group = Group(0, 1, is_elastic=True)
+    given = {"barrier": (), "broadcast": ([],)}.get(call, (1,))
+    with pytest.raises(ValueError, match=f"{call}: not with elastic or num_replicas_to_aggregate"):
+        getattr(group, call)(*given)
