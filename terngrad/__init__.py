@@ -16,14 +16,25 @@ if TYPE_CHECKING:
     from terngrad.library.group import Group
     from terngrad.library.joining import join
     from terngrad.library.reducer import Reducer
+    from terngrad.library.serving import Asynchronous
     from terngrad.library.settings import configure
     from terngrad.service.security import Tls
 
 __version__ = "2.0.0"
-__all__ = ["Group", "MembershipError", "Reducer", "Tls", "__version__", "configure", "join"]
+__all__ = [
+    "Asynchronous",
+    "Group",
+    "MembershipError",
+    "Reducer",
+    "Tls",
+    "__version__",
+    "configure",
+    "join",
+]
 
 _SUBMODULES = ("keras", "numpy")
 _MODULES = {
+    "Asynchronous": "terngrad.library.serving",
     "Group": "terngrad.library.group",
     "MembershipError": "terngrad.cluster.channel",
     "Reducer": "terngrad.library.reducer",

@@ -67,6 +67,7 @@ def _by_collective(config: JoinConfig) -> Group:
             at_loss=at_loss,
         )
         membership = stack.enter_context(watched)
+        membership.agree({all_reduce.VARIABLE: transport})  # others would wait elsewhere
         try:
             connection = all_reduce.connect(transport, hosts, rank, token, timeout_secs, members)
         except PortError as error:
@@ -74,11 +75,7 @@ def _by_collective(config: JoinConfig) -> Group:
             raise naming.refuse("hosts", hosts, why) from None
         stack.callback(connection.close)
         kept = stack.pop_all()
-
-    def same(facts: Mapping[str, str], what: str) -> None:
-        del what
-        membership.agree({all_reduce.VARIABLE: transport, **facts})
-
+    same = lambda facts, what: membership.agree(facts)
     return Group(rank, len(hosts), connection, same, pulse, kept, at_loss, hosts=hosts)
 
 

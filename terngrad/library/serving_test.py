@@ -1,11 +1,63 @@
-"""The signals that end a ps."""
+"""A parameter server that holds the parameters, in a program of one's own; signals end it."""
 
 import os
+import re
 import signal
+import sys
 import threading
 
-from terngrad.library.serving import stopped_by_signals
+import pytest
+
+from terngrad.asynchronous.client import Client
+from terngrad.asynchronous.proposal import read_proposal
+from terngrad.library.joining import join
+from terngrad.library.serving import Asynchronous, stopped_by_signals
+from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
+from terngrad.testing.plans import FACTS, PLAN
+from terngrad.testing.processes import Started
+from terngrad.training import schedules
+
+WORKERS = ["127.0.0.1:1", "127.0.0.1:2"]
+SERVER = """
+import sys, terngrad
+from terngrad.training import schedules
+held = terngrad.Asynchronous(lambda text: schedules.fixed(0.1), folder=sys.argv[2])
+workers = ["127.0.0.1:1", "127.0.0.1:2"]
+terngrad.join(workers, rank=0, ps_hosts=[sys.argv[1]], job="ps", asynchronous=held)
+raise SystemExit("the ps goes on")
+"""
+
+
+@pytest.mark.slow
+def test_a_ps_that_holds_the_parameters_joins_serves_and_ends_through_join(tmp_path):
+    (host,) = free_addresses(1)
+    folder = str(tmp_path / "snapshots")
+    command = [sys.executable, "-m", "terngrad.testing.snippet", SERVER, host]
+    with Started([*command, folder]) as run:
+        run.wait_for(r"ps 0 \(.*\) holds the parameters of 2 workers on this machine\.")
+        with Started([*command, folder]) as second:  # its port is taken, too
+            assert second.finish() == 1
+            why = f"join: asynchronous: folder is '{folder}': another ps, process {run.process.pid}"
+            assert why in second.output
+        workers = [Client([host], WORKERS, rank, HANG_SECS, [None], 32, FACTS) for rank in (0, 1)]
+        workers[0].enter()
+        *_, size = read_proposal(PLAN.to_json().encode(), 0, 1, lambda text: schedules.fixed(0.1))
+        workers[0].begin(PLAN, [bytes(size)], 0)
+        workers[1].await_run()
+        workers[0].bye(done=True, stop=True)
+        workers[1].bye(done=True)
+        assert run.finish() == 0, run.output
+        for worker in workers:
+            worker.close()
+    assert re.search(r"ps 0 \(.*\) ends at step 0: ", run.output)
+    assert [name for name in os.listdir(folder) if name.startswith("snapshot-")]
+
+
+def test_law_10_a_worker_that_should_hold_parameters_is_named():
+    held = Asynchronous(lambda text: schedules.fixed(0.1))
+    with pytest.raises(ValueError, match="join: asynchronous is of a parameter server; allowed is"):
+        join(WORKERS, rank=0, ps_hosts=["127.0.0.1:3"], asynchronous=held)
 
 
 def test_a_signal_ends_a_ps_unless_it_is_ignored():
