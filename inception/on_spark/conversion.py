@@ -20,7 +20,7 @@ from slim.conversion.shard_writer import Shard
 from slim.conversion.sources import PictureSource, Source
 from slim.datasets import records
 from slim.datasets.pictures import Picture, Pictures
-from terngrad.spark.failures import reason
+from terngrad.spark.errors import reason
 
 if TYPE_CHECKING:
     from pyspark import RDD

@@ -23,7 +23,7 @@ from inception.sweeping import messages
 from inception.sweeping.messages import End, Evaluation, Order, Outcome
 from terngrad.cluster.acceptor import Acceptor
 from terngrad.launcher.hosts import WORKSPACE
-from terngrad.spark.failures import reason
+from terngrad.spark.errors import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,7 +16,7 @@ from inception.training.restoring import tell_cleared
 from inception.training.saving import Saver
 from terngrad.cluster.channel import DifferenceError
 from terngrad.coordination.client import InterruptionError
-from terngrad.library.group import fingerprint
+from terngrad.library.arrays import fingerprint
 from terngrad.training import checkpoints
 from terngrad.training.runner import Runner
 from terngrad.training.signals import StopRequest

@@ -420,11 +420,9 @@ def test_only_a_worker_that_lacks_the_batch_of_its_step_reads_its_batches_anew(
             ),
         ),
         config=None,
-        goal=None,
-        dataset=None,
-        workers=None,
+        group=types.SimpleNamespace(synchronize=lambda state: step.assign(after)),
+        shared=[],
     )
-    monkeypatch.setattr(train, "synchronize", lambda ready: step.assign(after))
     monkeypatch.setattr(train, "worker_batches", lambda *arguments: [arguments[-1]])
     at, batches = train._regained(ready)
     assert at == after

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
-import hashlib
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from terngrad.exchange.connection import Connection
 from terngrad.exchange.operation_errors import LOSSES, OperationError, reason
 from terngrad.exchange.two_shot import Transport
 from terngrad.library import objects
+from terngrad.library.arrays import check_numbers, fingerprint, octets, packed, unpacked
 from terngrad.library.data_digest import digest
 from terngrad.library.reshuffle import EpochOrder
 from terngrad.library.shard import Data, seeds_of, shard, shard_anew
@@ -303,14 +303,14 @@ class Group(contextlib.AbstractContextManager):
         self._check_fixed("broadcast")
         held = [plain(variable) for variable in variables]
         for variable in held:
-            _check_numbers(variable.name, variable.dtype.as_numpy_dtype)
+            check_numbers(variable.name, variable.dtype.as_numpy_dtype)
         self.check_open()
         if self.connection is None or not held:
             return
         kinds = ", ".join(f"{v.dtype.name}{list(v.shape)}" for v in held)
         self.agree({"variables to broadcast": kinds}, "broadcast")
-        content = self._of_chief(_packed([v.numpy() for v in held]))
-        values = _unpacked(content, [(v.shape, v.dtype.as_numpy_dtype) for v in held])
+        content = self._of_chief(packed([v.numpy() for v in held]))
+        values = unpacked(content, [(v.shape, v.dtype.as_numpy_dtype) for v in held])
         if not self.is_chief:
             for variable, value in zip(held, values, strict=True):
                 variable.assign(value)
@@ -323,9 +323,9 @@ class Group(contextlib.AbstractContextManager):
             return connection.broadcast(tf.constant(content), f"copy/{len(content)}").numpy()
         if not self._stands:
             self._stands = True
-            packed = tf.Variable(content, trainable=False)
-            connection.synchronize([self.step or tf.Variable(0, dtype=tf.int64), packed])
-            return packed.numpy()
+            held = tf.Variable(content, trainable=False)
+            connection.synchronize([self.step or tf.Variable(0, dtype=tf.int64), held])
+            return held.numpy()
         return self._gathered(content, "copy")[0]
 
     def all_reduce(self, value: Any, op: str = "mean") -> Any:
@@ -373,7 +373,7 @@ class Group(contextlib.AbstractContextManager):
         size = self._sizes(content, what)[0]
         if self.connection is None:
             return objects.unpack(content)
-        return objects.unpack(self._of_chief(_packed([_octets(content, size)])).tobytes()[:size])
+        return objects.unpack(self._of_chief(packed([octets(content, size)])).tobytes()[:size])
 
     def all_gather_object(self, value: Any, *, what: str = "all_gather_object") -> list[Any]:
         """Returns the values of all processes, in the order of their ranks.
@@ -389,7 +389,7 @@ class Group(contextlib.AbstractContextManager):
         """
         content = objects.pack(value, what)
         sizes = self._sizes(content, what)
-        rows = self.all_gather(_octets(content, max(sizes)), what=what)
+        rows = self.all_gather(octets(content, max(sizes)), what=what)
         return [objects.unpack(row.tobytes()[:size]) for row, size in zip(rows, sizes, strict=True)]
 
     def _sizes(self, content: bytes, what: str) -> list[int]:
@@ -412,14 +412,14 @@ class Group(contextlib.AbstractContextManager):
         self.check_open()
         self._check_fixed(what)
         array = np.asarray(array)
-        _check_numbers(what, array.dtype)
+        check_numbers(what, array.dtype)
         if self.connection is None:
             return array[np.newaxis]
         self.agree({f"the array to {what}": f"{array.dtype.name}{list(array.shape)}"}, what)
         self.pulse.begin(what)
-        rows = self._gathered(_packed([array]), "gather")
+        rows = self._gathered(packed([array]), "gather")
         kind = [(array.shape, array.dtype)]
-        return np.stack([_unpacked(row, kind)[0] for row in rows])
+        return np.stack([unpacked(row, kind)[0] for row in rows])
 
     def _gathered(self, content: np.ndarray, name: str) -> np.ndarray:
         """Returns the contents of all processes, int32 [n] -> [size, n], in parts."""
@@ -551,14 +551,6 @@ class Group(contextlib.AbstractContextManager):
             print(said, file=sys.stderr, flush=True)
 
 
-def fingerprint(values: Sequence[np.ndarray]) -> str:
-    """Differs between lists of arrays that are not equal bit for bit."""
-    digest = hashlib.sha256()
-    for value in values:
-        digest.update(np.ascontiguousarray(value).tobytes())
-    return digest.hexdigest()[:16]
-
-
 def _own(error: OperationError) -> RuntimeError:
     """Returns an error of the program itself in place of TensorFlow's."""
     own = RuntimeError(reason(error, ()))
@@ -581,32 +573,6 @@ def plain(variable: Any) -> tf.Variable:
     return held
 
 
-def _check_numbers(name: str, dtype: Any) -> None:
-    if np.dtype(dtype).kind in "OSU":
-        raise TypeError(f"{name} holds {np.dtype(dtype).name}; allowed are numbers and bools")
-
-
 def _is_closed(facts: Mapping[str, str], what: str = "") -> None:
     del facts, what
     raise MembershipError("the group is closed: call terngrad.join once, and close at the end")
-
-
-def _octets(content: bytes, size: int) -> np.ndarray:
-    """Returns bytes, with zeros to a size, as an array."""
-    return np.frombuffer(content[:size].ljust(size, b"\0"), np.uint8)
-
-
-def _packed(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the bytes of arrays as int32, which every engine moves."""
-    content = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
-    return np.frombuffer(content + bytes(-len(content) % 4), np.int32)
-
-
-def _unpacked(packed: np.ndarray, kinds: Sequence[tuple[Sequence[int], Any]]) -> list[np.ndarray]:
-    """Returns arrays of some shapes and types."""
-    content, start, arrays = packed.tobytes(), 0, []
-    for shape, dtype in kinds:
-        count = int(np.prod(shape, dtype=np.int64))
-        arrays.append(np.frombuffer(content, dtype, count, start).reshape(shape))
-        start += count * np.dtype(dtype).itemsize
-    return arrays

@@ -149,10 +149,9 @@ def join(
         elastic=elastic,
         synchronous=asynchronous is None,
     )
-    with told_to_others(config):
-        if mistake:
+    if mistake:
+        with told_to_others(config):
             raise mistake
-        config.check()
     if role.job_name == "ps":
         serving.serve_and_exit(config, asynchronous)
     with ending_if_told(config):

@@ -1,0 +1,44 @@
+"""Arrays as bytes that every engine moves, and what tells them apart."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+def fingerprint(values: Sequence[np.ndarray]) -> str:
+    """Differs between lists of arrays that are not equal bit for bit."""
+    digest = hashlib.sha256()
+    for value in values:
+        digest.update(np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def check_numbers(name: str, dtype: Any) -> None:
+    """Raises TypeError, which names an array of something else than numbers and bools."""
+    if np.dtype(dtype).kind in "OSU":
+        raise TypeError(f"{name} holds {np.dtype(dtype).name}; allowed are numbers and bools")
+
+
+def octets(content: bytes, size: int) -> np.ndarray:
+    """Returns bytes, with zeros to a size, as an array."""
+    return np.frombuffer(content[:size].ljust(size, b"\0"), np.uint8)
+
+
+def packed(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns the bytes of arrays as int32, which every engine moves."""
+    content = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
+    return np.frombuffer(content + bytes(-len(content) % 4), np.int32)
+
+
+def unpacked(words: np.ndarray, kinds: Sequence[tuple[Sequence[int], Any]]) -> list[np.ndarray]:
+    """Returns the arrays, of some shapes and types, whose bytes `packed` has returned."""
+    content, start, arrays = words.tobytes(), 0, []
+    for shape, dtype in kinds:
+        count = int(np.prod(shape, dtype=np.int64))
+        arrays.append(np.frombuffer(content, dtype, count, start).reshape(shape))
+        start += count * np.dtype(dtype).itemsize
+    return arrays
