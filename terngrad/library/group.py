@@ -80,7 +80,7 @@ class Group(contextlib.AbstractContextManager):
           rank: see class.
           size: see class.
           connection: see class.
-          agree: compares facts with the others; "" or the name of this operation.
+          agree: compares facts with the others, given the operation's name; "" = once in each view.
           pulse: see class.
           membership: leaves the others when it is left; it was entered.
           at_loss: see class.

@@ -60,16 +60,6 @@ class Report(Protocol):
         """Reports now."""
 
 
-class _NoReport:
-    """Reports nothing."""
-
-    def beat(self) -> None:
-        """See `Report`."""
-
-    def report(self) -> None:
-        """See `Report`."""
-
-
 def say(text: str) -> None:
     """Logs a line; a full disk or a closed pipe does not end the training."""
     with contextlib.suppress(OSError):
@@ -79,14 +69,14 @@ def say(text: str) -> None:
 def serve(
     config: JoinConfig,
     asynchronous: Asynchronous | None = None,
-    make_report: Callable[[AddingServer | HoldingServer], Report] = lambda server: _NoReport(),
+    make_report: Callable[[AddingServer | HoldingServer], Report] | None = None,
 ) -> None:
     """Serves until the workers need this server no more, or a signal arrives.
 
     Args:
       config: of this process, which is a parameter server.
       asynchronous: it holds the parameters; None = it adds gradients.
-      make_report: called with the server before it serves.
+      make_report: called with the server before it serves; None = it reports nothing.
 
     Raises:
       MembershipError: a worker was lost.
@@ -108,9 +98,10 @@ def serve(
             raise naming.refuse("ps_hosts", role.ps_hosts, str(error)) from None
         say(f"{ps.name} {ps.task} {who}.")
         say(f"Codes are {ps.use_of_kernels} by {chosen}.")
-        report = make_report(ps.server)
-        ps.wait(report.beat)
-        report.report()
+        report = make_report(ps.server) if make_report else None
+        ps.wait(report.beat if report else lambda: None)
+        if report:
+            report.report()
         ps.close()
     ps.tell_end(signals)
 
