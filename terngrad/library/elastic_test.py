@@ -15,25 +15,34 @@ from terngrad.library.joining import join
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
 
+LOOP = [sys.executable, "-m", "terngrad.testing.elastic_loop"]
 STEPS = 150
 TWO = {"hosts": ["127.0.0.1:1", "127.0.0.1:2"], "rank": 0}
 PS = {"ps_hosts": ["127.0.0.1:3"]}
 
 
 @contextlib.contextmanager
-def cluster(steps, *arguments):
-    """Runs of two workers and a ps, and what starts a worker again."""
-    control, *ports = free_ports(4, "127.0.0.1")
-    *workers, ps = [f"127.0.0.1:{port}" for port in ports]
-    command = [sys.executable, "-m", "terngrad.testing.elastic_loop", str(steps), *arguments]
+def cluster(steps, *arguments, servers=1):
+    """Runs of two workers and the servers, and what starts a worker again."""
+    control, *ports = free_ports(3 + servers, "127.0.0.1")
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    command = [*LOOP, str(steps), *arguments]
     with contextlib.ExitStack() as stack:
 
         def start(job, rank):
-            own = launch.variables(workers, rank, control, [ps], job)
+            own = launch.variables(addresses[:2], rank, control, addresses[2:], job)
             return stack.enter_context(Started(command, own))
 
-        runs = [start("worker", 0), start("worker", 1), start("ps", 0)]
+        runs = [start("worker", 0), start("worker", 1)]
+        runs += [start("ps", i) for i in range(servers)]
         yield runs, lambda rank: start("worker", rank)
+
+
+@pytest.fixture(scope="module", name="alone")
+def _alone():
+    """The weights of one process of two nodes."""
+    with Started([*LOOP, str(STEPS), "nodes=2"]) as run:
+        return weights_of(run)
 
 
 def weights_of(run):
@@ -51,15 +60,21 @@ def wait_for_step(run, step):
 
 
 @pytest.mark.slow
-def test_law_8_a_worker_that_is_killed_and_comes_back_changes_no_bit():
-    command = [sys.executable, "-m", "terngrad.testing.elastic_loop", str(STEPS), "nodes=2"]
-    with Started(command) as alone:
-        expected = weights_of(alone)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("servers", [0, 1])
+def test_law_4_run_steps_gives_the_same_bits_where_nobody_comes_or_goes(alone, servers):
+    with cluster(STEPS, "timeout_secs=20", servers=servers) as (runs, _):
+        assert [weights_of(run) for run in runs[:2]] == [alone] * 2
+        assert [run.finish() for run in runs[2:]] == [0] * servers
+
+
+@pytest.mark.slow
+def test_law_8_a_worker_that_is_killed_and_comes_back_changes_no_bit(alone):
     with cluster(STEPS, "elastic=1", f"timeout_secs={HANG_SECS:.0f}") as (runs, start):
         wait_for_step(runs[0], 20)
         runs[1].process.send_signal(signal.SIGKILL)
         runs[1] = start(1)
-        assert [weights_of(run) for run in runs[:2]] == [expected] * 2
+        assert [weights_of(run) for run in runs[:2]] == [alone] * 2
         assert "step 1\n" not in runs[1].output
         assert runs[2].finish() == 0, runs[2].output
 
