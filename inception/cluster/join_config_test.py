@@ -7,6 +7,7 @@ import pytest
 
 from inception.cluster.join_config import join_config
 from inception.flags.cluster import ClusterConfig
+from terngrad.library.join_config import Naming
 from terngrad.service import certificates
 from terngrad.testing.certificates import make_certificates
 
@@ -95,3 +96,22 @@ def test_law_10_without_certificates_an_all_reduce_between_machines_is_refused(t
     assert security(ClusterConfig(worker_hosts=hosts, allow_insecure_network=True)) is None
     files = {"tls_ca": tls.ca, "tls_cert": tls.cert, "tls_key": tls.key}
     assert security(ClusterConfig(worker_hosts=hosts, **files)) == tls
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "of_library", "of_program"),
+    [
+        ("hosts", ("a:1", "b:1"), "join: hosts: why", "flag --worker_hosts=a:1,b:1: why"),
+        ("control_port", None, "join: control_port: why", "flag --control_port=-1: why"),
+        ("engine", "mpi", "join: engine is 'mpi': why", "flag --variable_update=mpi: why"),
+        ("tls.key", "/k", "join: tls: key is '/k': why", "flag --tls_key=/k: why"),
+        ("asynchronous.snapshot", 3, "join: asynchronous: snapshot is 3: why", "--ps_snapshot=3: "),
+        ("", None, "join: why", "why"),
+    ],
+)
+def test_errors_name_the_arguments_of_join_or_the_flags_of_a_program(
+    argument, value, of_library, of_program
+):
+    own = join_config(ClusterConfig(worker_hosts=("a:1",))).naming
+    assert str(Naming().refuse(argument, value, "why")) == of_library
+    assert of_program in str(own.refuse(argument, value, "why"))
