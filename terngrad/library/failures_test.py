@@ -2,11 +2,29 @@
 
 import re
 import sys
+import threading
+import time
 
 import pytest
 
+from terngrad.cluster import run_secret
+from terngrad.cluster.channel import OtherFailedError
+from terngrad.cluster.managed.role import Role
+from terngrad.exchange.parameter_server.server.reduction import Reduction
+from terngrad.exchange.parameter_server.server.server import Server
+from terngrad.exchange.parameter_server.worker.client import Client
+from terngrad.library.failures import tell_servers
+from terngrad.library.join_config import JoinConfig
+from terngrad.ops.packing import ReferencePacking
+from terngrad.testing.addresses import free_addresses
+from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
+from terngrad.testing.threads import in_threads
 
+SECS = HANG_SECS
+WORKERS = ("one:1", "two:2", "three:3")
+WHY = "worker 0 (one:1) failed: --train_dir=/x: is not writable"
+LATE = "workers that have not come yet are told."
 PROGRAM = """
 import os
 import terngrad
@@ -45,3 +63,43 @@ def test_law_10_an_error_in_join_is_told_to_the_others(tmp_path, wrong, options,
     told = rf"worker {wrong} \(.*\) failed: {re.escape(why)}"
     assert re.search(rf"^\[{other}\] worker {other} \(.*\) ends: {told}$", run.output, re.M)
     assert f"[{wrong}] {why}" in run.output
+
+
+def chief_of(host):
+    """How worker 0 joins."""
+    role = Role(source="test", task_id=0, size=3, worker_hosts=WORKERS, ps_hosts=(host,))
+    return JoinConfig(role=role, timeout_secs=SECS)
+
+
+def test_law_10_a_ps_stays_until_all_have_learned_why_a_worker_failed_before_it_joined(
+    monkeypatch,
+):
+    (host,) = free_addresses(1)
+    secret, waits = b"a secret of many characters", threading.Event()
+    monkeypatch.setenv(run_secret.VARIABLE, secret.decode())
+    chief = chief_of(host)
+    note = lambda line: waits.set() if line == f"{WHY}; {LATE}" else None
+    reduction = Reduction(ReferencePacking())
+    server = Server(0, [host], WORKERS, reduction, chief.rules, tell=note, secret=secret)
+    server.start(host)
+
+    def fail():
+        tell_servers(chief, "--train_dir=/x: is not writable", SECS)
+
+    def join_late(worker):
+        assert waits.wait(SECS)  # the ps, for this one
+        with pytest.raises(OtherFailedError) as raised:
+            Client([host], WORKERS, worker, SECS, secret=secret).meeting.next_view(0, is_live=False)
+        return str(raised.value)
+
+    try:
+        outcome, *others = in_threads(server.wait, lambda: join_late(1), lambda: join_late(2), fail)
+    finally:
+        server.close()
+    assert [outcome, *others[:2]] == [WHY] * 3
+
+
+def test_a_worker_whose_ps_never_comes_gives_up_after_the_time_out():
+    began = time.monotonic()
+    tell_servers(chief_of(*free_addresses(1)), "why", 0.1)
+    assert time.monotonic() - began >= 0.1

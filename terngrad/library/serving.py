@@ -21,7 +21,7 @@ from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server as AddingServer
 from terngrad.folder_lock import FolderInUseError, hold_alone
 from terngrad.library.join_config import JoinConfig
-from terngrad.ops.kernels import Kernels
+from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.service import listening, memory
 from terngrad.service.calls import ps_name
 from terngrad.service.log_limiter import LogLimiter
@@ -170,7 +170,7 @@ class _AddingPs(_Ps):
 
     use_of_kernels = "added"
 
-    def __init__(self, config: JoinConfig, kernels: Kernels) -> None:
+    def __init__(self, config: JoinConfig, kernels: GradientKernels) -> None:
         role = config.role
         ps, hosts, workers = role.task_id, role.ps_hosts, role.worker_hosts
         here = [host for host in hosts if split_address(host)[0] == split_address(hosts[ps])[0]]
@@ -210,7 +210,7 @@ class _HoldingPs(_Ps):
 
     use_of_kernels = "read"
 
-    def __init__(self, config: JoinConfig, asynchronous: Asynchronous, kernels: Kernels) -> None:
+    def __init__(self, config: JoinConfig, asynchronous: Asynchronous, kernels: GradientKernels) -> None:
         role, folder = config.role, asynchronous.folder
         ps, hosts, workers = role.task_id, role.ps_hosts, role.worker_hosts
         self.name = ps_name(ps, hosts)
