@@ -210,7 +210,9 @@ class _HoldingPs(_Ps):
 
     use_of_kernels = "read"
 
-    def __init__(self, config: JoinConfig, asynchronous: Asynchronous, kernels: GradientKernels) -> None:
+    def __init__(
+        self, config: JoinConfig, asynchronous: Asynchronous, kernels: GradientKernels
+    ) -> None:
         role, folder = config.role, asynchronous.folder
         ps, hosts, workers = role.task_id, role.ps_hosts, role.worker_hosts
         self.name = ps_name(ps, hosts)
