@@ -18,6 +18,12 @@ _ROWS = (
     ("terngrad",),
     ("terngrad.ops",),
     ("terngrad.numpy",),
+    (
+        "terngrad.connect",
+        "terngrad.cluster.addresses",
+        "terngrad.cluster.channel",
+        "terngrad.cluster.run_secret",
+    ),
     ("terngrad.cluster",),
     ("terngrad.launcher",),
     ("terngrad.service",),

@@ -11,7 +11,6 @@ import sys
 
 import setuptools
 from setuptools.command.build_ext import build_ext
-from setuptools.command.build_py import build_py
 from setuptools.errors import CompileError
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -19,8 +18,6 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import terngrad
 from inception import console
 from terngrad.ops import build, library
-from terngrad.service import build as messages
-from terngrad.service import compiled
 
 TENSORFLOW = "~=2.21.0"
 TENSORFLOW_CPU = [  # tensorflow-cpu exists for x86 only; elsewhere tensorflow has no GPU part
@@ -31,20 +28,6 @@ SWEEP = ["optuna>=4.5,<6"]  # chooses the trials of inception.sweep and keeps th
 # Executors as places for trials and clusters, which get rows as Arrow batches. It needs Java 17.
 SPARK = ["pyspark[sql]>=4,<5", "pandas<3"]
 MPI = ["mpi4py>=4,<5", "mpich>=4.3,<6"]
-GRPC_TOOLS = "grpcio-tools>=1.74,<2"  # compiles service.proto; an installed package is without
-
-
-class BuildMessages(build_py):
-    """Compiles service.proto as `python -m terngrad.service.build` does."""
-
-    def run(self) -> None:
-        """Compiles into the build's folder, or in place for an editable installation."""
-        super().run()
-        folder = os.path.join(self.build_lib, "terngrad", "service")
-        try:
-            messages.build(compiled.FOLDER if self.editable_mode else folder)
-        except messages.BuildError as error:
-            raise CompileError(str(error)) from error
 
 
 class BuildKernels(build_ext):
@@ -71,15 +54,15 @@ def with_kernels() -> bool:
 
 
 def build_requirements() -> list[str]:
-    """The compiler of service.proto; TensorFlow's headers and flags, if they are not installed."""
+    """TensorFlow's headers and flags, if they are not installed and kernels are compiled."""
     if not with_kernels():
-        return [GRPC_TOOLS]
+        return []
     try:
         version, *_ = build.tensorflow()
         fits = version.startswith(TENSORFLOW[2:6])
     except build.BuildError:
         fits = False
-    return [GRPC_TOOLS] if fits else [GRPC_TOOLS, *TENSORFLOW_CPU]
+    return [] if fits else [*TENSORFLOW_CPU]
 
 
 setuptools.setup(
@@ -106,7 +89,6 @@ setuptools.setup(
     package_data={
         "inception.cluster": ["network.sh"],
         "slim.datasets": ["imagenet_synsets.txt", "mnist_sample/*"],
-        "terngrad.service": ["service.proto"],
         # Another TensorFlow needs the sources compiled again.
         "terngrad": ["cc/*/*.h", "cc/*/*.cc", "py.typed"],
     },
@@ -119,11 +101,10 @@ setuptools.setup(
             f"{console.command_of(m)} = inception.console:run" for m in console.MODULES
         ]
     },
-    cmdclass={"build_ext": BuildKernels, "build_py": BuildMessages},
+    cmdclass={"build_ext": BuildKernels},
     setup_requires=build_requirements(),
     install_requires=[
         "absl-py>=2.1",
-        "grpcio>=1.74,<2",
         "h5py>=3.11,<4",  # reads weight files of Keras, which brings it
         "matplotlib>=3.8,<4",
         "numpy>=1.26,<3",
@@ -138,9 +119,7 @@ setuptools.setup(
         "mpi": MPI,  # there is none for Horovod: scripts/install_horovod.sh builds it
         "sweep": SWEEP,
         "spark": SPARK,
-        "build": [GRPC_TOOLS],
         "dev": [
-            GRPC_TOOLS,
             *MPI,
             *SPARK,
             *SWEEP,

@@ -73,9 +73,9 @@ def joined(options: HostOptions) -> Iterator[Connection]:
 
 
 def _by_sockets(options: HostOptions) -> Iterator[Connection]:
+    from terngrad.connect.certificates import Tls
+    from terngrad.connect.tls import Members
     from terngrad.exchange import sockets
-    from terngrad.service.members import Members
-    from terngrad.service.security import Tls
 
     hosts, rank, members = options.worker_hosts, options.task_id, None
     if options.engine == "sockets_tls":

@@ -61,7 +61,6 @@ def run(
         parse(values, arguments, positional)
         if "log_device_placement" in values and values.log_device_placement:
             os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0")  # placements are of level INFO
-        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # a ps filters its log instead
         if argv is None:
             allocator.start_anew_with_huge_pages()
         main(values)

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from absl.flags import FlagValues
@@ -15,7 +14,7 @@ from inception.flags.configs import EvalConfig, TrainConfig
 from inception.flags.large_batch import LargeBatch
 from inception.training import refusals
 from terngrad.cluster.managed.role import LAUNCHED
-from terngrad.service import compiled, descriptors, handshakes, reading
+from terngrad.connect import descriptors
 
 # For several workers: these name a lost one; TensorFlow would add many lines of its own.
 _LOG_LEVEL = "3"
@@ -70,10 +69,6 @@ def take_part(
       own_names: lets the errors of a block name flags as the program does.
     """
     is_ps = cluster.job_name == "ps"
-    if is_ps:
-        reading.wait_for_frames()  # before the first import of grpc, which follows
-    if cluster.ps_hosts:
-        compiled.descriptor()  # without it nobody can be told anything
     with _told_to_others(cluster), own_names():
         config, large_batches = read(values)
         if cluster.ps_hosts:
@@ -97,7 +92,6 @@ def _told_to_others(cluster: ClusterConfig) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        # They load grpc.
         from inception.cluster.join_config import join_config
         from terngrad.library.failures import told_to_others
 
@@ -148,14 +142,10 @@ def _refuse(config: TrainConfig, cluster: ClusterConfig) -> None:
 
 def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
     """Serves as a ps: adds what workers push, or holds their parameters, until they have ended."""
-    with contextlib.ExitStack() as stack:
-        if cluster.tls_ca and os.environ.get("GRPC_VERBOSITY") == "ERROR":
-            os.environ["GRPC_VERBOSITY"] = "INFO"  # this level reports failed handshakes
-        stack.enter_context(app.filtered_stderr([sys.executable, "-m", handshakes.__name__]))
-        descriptors.raise_limit()
-        with app.quiet_import(_LOG_LEVEL):
-            from inception.training import serving
-        serving.serve(config, cluster)
+    descriptors.raise_limit()
+    with app.quiet_import(_LOG_LEVEL):
+        from inception.training import serving
+    serving.serve(config, cluster)
 
 
 def run_training(config: TrainConfig) -> None:

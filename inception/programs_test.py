@@ -1,13 +1,8 @@
-import os
-import subprocess
-import sys
-
 import pytest
 import tensorflow as tf
 
 from inception import programs
 from inception.training import preparation
-from terngrad.testing.limits import HANG_SECS
 from terngrad.training import checkpoints
 
 
@@ -39,30 +34,3 @@ def test_a_training_with_nothing_left_ends_before_it_reads_or_builds(tmp_path, c
         capsys.readouterr().out
         == f"There is nothing left to train up to step {max_steps}: {path}\n"
     )
-
-
-_FIRST_IMPORT_OF_GRPC = """
-import os, sys
-
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        if name == "grpc":
-            print(os.environ.get("GRPC_EXPERIMENTS"), flush=True)
-            os._exit(0)
-
-sys.meta_path.insert(0, Finder())
-from inception import programs
-
-hosts = ["--ps_hosts=127.0.0.1:1", "--worker_hosts=127.0.0.1:2"]
-programs.train_distributed("mnist", "", ["mnist", "--job_name=ps", *hosts])
-"""
-
-
-@pytest.mark.slow
-def test_a_ps_tells_grpc_to_wait_for_frames_before_it_imports_grpc():
-    environment = {name: os.environ[name] for name in os.environ if name != "GRPC_EXPERIMENTS"}
-    command = [sys.executable, "-c", _FIRST_IMPORT_OF_GRPC]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=HANG_SECS, check=True
-    )
-    assert "tcp_rcv_lowat" in done.stdout, done.stdout + done.stderr

@@ -37,12 +37,11 @@ if [[ ! -f "${stamp}" || "$(< "${stamp}")" != "${fingerprint}" ]]; then
   [[ -t 1 ]] || quiet=(--quiet)
   # The kernels are built below: pip would install another TensorFlow to build them against.
   TERNGRAD_WITHOUT_KERNELS=1 "${VENV}/bin/python" -m pip install "${quiet[@]}" \
-    --disable-pip-version-check -e "${REPO}[build,${extras}]"
+    --disable-pip-version-check -e "${REPO}[${extras}]"
   # An installation with the test tools includes the plain one.
   echo "${fingerprint}" | tee "${VENV}/terngrad-setup-${device}" > "${stamp}"
 fi
 
 export PYTHONPATH="${REPO}"
-"${VENV}/bin/python" -m terngrad.service.build --if-needed
 "${VENV}/bin/python" -m terngrad.ops.build --if-needed \
   || echo "setup.sh: continuing with the reference ops, which are slower" >&2

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from terngrad import keras as keras
     from terngrad import numpy as numpy
     from terngrad.cluster.channel import MembershipError
+    from terngrad.connect.certificates import Tls
     from terngrad.library.group import Group
     from terngrad.library.joining import join
     from terngrad.library.reducer import Reducer
     from terngrad.library.serving import Asynchronous
     from terngrad.library.settings import configure
-    from terngrad.service.security import Tls
 
 __version__ = "2.0.0"
 __all__ = [
@@ -38,7 +38,7 @@ _MODULES = {
     "Group": "terngrad.library.group",
     "MembershipError": "terngrad.cluster.channel",
     "Reducer": "terngrad.library.reducer",
-    "Tls": "terngrad.service.security",
+    "Tls": "terngrad.connect.certificates",
     "configure": "terngrad.library.settings",
     "join": "terngrad.library.joining",
 }

@@ -20,6 +20,9 @@ from terngrad.asynchronous.store import Store
 from terngrad.cluster import admission
 from terngrad.cluster.addresses import listen
 from terngrad.cluster.channel import split_address
+from terngrad.connect.calling import ChannelOpener
+from terngrad.connect.introduction import Hello
+from terngrad.connect.tls import Members, members_of
 from terngrad.coordination.states import Rules
 from terngrad.exchange import sockets
 from terngrad.exchange.parameter_server.server.reduction import Reduction
@@ -27,12 +30,7 @@ from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.packing import ReferencePacking
 from terngrad.ops.reference import ReferenceKernels
-from terngrad.service import grpc_network
-from terngrad.service.calls import open_channel, open_stream
-from terngrad.service.data_connection import dial
-from terngrad.service.data_listener import DataListener
-from terngrad.service.members import Members
-from terngrad.service.streams import LONGEST_PUSH, hello, read_offer
+from terngrad.service.messages import LONGEST_RESULT
 from terngrad.spark.certificates import make_certificates as make_spark_certificates
 from terngrad.spark.driver import Driver, Line, Placement, ProcessId
 from terngrad.testing.addresses import free_addresses
@@ -86,26 +84,8 @@ class Served:
 
 
 @contextlib.contextmanager
-def data_port(tls, folder):
-    """The port for gradients alone."""
-    listener = DataListener(tls, SECS, 2, print)
-    listener.start(HOST)
-
-    def join():
-        offer = listener.offer()
-        port, token = read_offer(offer.metadata)
-        members = Members(tls) if tls else None
-        repeat(lambda: dial((HOST, port), token, members, LONGEST_PUSH, SECS).send(b"gradient"))
-        assert bytes(next(iter(offer.connection))) == b"gradient"
-        offer.close()
-
-    yield Served(listener.port, join)
-    listener.close()
-
-
-@contextlib.contextmanager
-def ps(tls, folder, *, floods_data=False):
-    """A ps of synchronous training; its workers must get to both of its ports."""
+def ps(tls, folder):
+    """A ps of synchronous training."""
     (host,) = free_addresses(1)
     rules = Rules(2, False, SECS)
     server = Server(0, [host], WORKERS, Reduction(ReferencePacking()), rules, tls)
@@ -116,23 +96,17 @@ def ps(tls, folder, *, floods_data=False):
         with futures.ThreadPoolExecutor(2) as pool:
             for view in [pool.submit(c.meeting.next_view, 0, is_live=False) for c in clients]:
                 view.result(SECS)
-        offers = lambda: [*server._data._offers.values()]  # to those that have not moved yet
-        await_that(lambda: all(offer.connection for offer in offers()))
         for client in clients:
             client.close(is_done=False)
 
-    def bother():
-        credentials = tls.channel_credentials() if tls else None
-        stranger(host, credentials=credentials)
-
-    port = server._data.port if floods_data else split_address(host)[1]
-    yield Served(port, join, bother)
+    yield Served(split_address(host)[1], join, lambda: bother(host, tls))
     server.close()
 
 
-def data_port_of_a_ps(tls, folder):
-    """The same, flooded at the port for gradients."""
-    return ps(tls, folder, floods_data=True)
+def bother(host, tls):
+    """Makes a call to a ps that it refuses."""
+    with contextlib.suppress(OSError):  # a flood may have ended it
+        stranger(host, b"GET / HTTP/1.0", Members(tls).client if tls else None)
 
 
 @contextlib.contextmanager
@@ -143,16 +117,9 @@ def asynchronous_ps(tls, folder):
     store = Store(0, 1, WORKERS, ReferenceKernels(), make, Keeping(str(folder), 10), print)
     server = asynchronous.Server(0, [host], WORKERS, store, SECS, tls)
     server.start(host)
-    credentials = tls.channel_credentials() if tls else None
-
-    def join():
-        with open_channel(host, tls, SECS) as channel:
-            call, outbox = open_stream(channel, "Update", hello(1, 0, [host], WORKERS), SECS)
-            outbox.close()
-            call.cancel()
-
-    bother = lambda: stranger(host, method="Update", credentials=credentials)
-    yield Served(split_address(host)[1], join, bother)
+    hello = Hello("Update", 1, 0, list(WORKERS), [host])
+    join = lambda: ChannelOpener(hello, LONGEST_RESULT, members_of(tls)).open().cut()
+    yield Served(split_address(host)[1], join, lambda: bother(host, tls))
     server.close()
 
 
@@ -164,6 +131,7 @@ def chief(tls, folder):
     listener = listen(*split_address(hosts[0]))
     with futures.ThreadPoolExecutor(1) as pool:
         met = pool.submit(admission.receive_all, listener, hosts, SECS, members)
+        repeat(lambda: refuse_a_byte(split_address(hosts[0])))  # its thread runs
 
         def join():
             reach = lambda: admission.reach_chief([hosts[0]], hosts, 1, SECS, members)
@@ -197,7 +165,9 @@ def refuse_a_byte(address):
     """Fails if no listener refuses a byte that is no hello."""
     with socket.create_connection(address, SECS) as caller:
         caller.sendall(b"?")
-        assert caller.recv(1) == b""
+        caller.shutdown(socket.SHUT_WR)
+        while caller.recv(100):
+            pass
 
 
 def repeat(act):
@@ -209,14 +179,6 @@ def repeat(act):
         except (OSError, ValueError):  # a flood may have ended its connection
             if time.monotonic() > deadline:
                 raise
-        time.sleep(0.01)
-
-
-def await_that(condition):
-    """Waits for a condition."""
-    deadline = time.monotonic() + SECS
-    while not condition():
-        assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
@@ -237,7 +199,7 @@ def spark_driver(tls, folder):
     driver.close()
 
 
-LISTENERS = (data_port, data_port_of_a_ps, ps, asynchronous_ps, chief, mesh, spark_driver)
+LISTENERS = (ps, asynchronous_ps, chief, mesh, spark_driver)
 ROWS = [
     pytest.param((listener, encrypts), id=f"{listener.__name__}-{'tls' if encrypts else 'plain'}")
     for listener in LISTENERS
@@ -255,8 +217,7 @@ def _certificates(tmp_path_factory):
 
 
 @pytest.fixture(name="served", params=ROWS)
-def _served(request, certificates, tmp_path, few_descriptors, monkeypatch):
-    monkeypatch.setattr(grpc_network, "_AGAIN_SECS", 0.05)
+def _served(request, certificates, tmp_path, few_descriptors):
     listener, encrypts = request.param
     if listener is mesh:
         request.getfixturevalue("native_library")
@@ -302,7 +263,7 @@ def test_a_flood_takes_neither_all_descriptors_nor_threads_and_keeps_no_worker_o
     with flood(served.port) as flooded:
         flooded("go on")
         assert_some_are_left()
-        assert threading.active_count() <= threads + 4  # of gRPC
+        assert threading.active_count() <= threads
         served.join()
         assert_some_are_left()
 

@@ -6,8 +6,8 @@ from inception.flags.cluster import ClusterConfig
 from inception.flags.table import RefusedError, refuse
 from terngrad.cluster.managed.role import Role
 from terngrad.cluster.membership import end_process
+from terngrad.connect.certificates import Tls
 from terngrad.library.join_config import JoinConfig, Naming
-from terngrad.service.security import Tls
 
 _FLAGS = {  # of arguments that have another name
     "hosts": "worker_hosts",

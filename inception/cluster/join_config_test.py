@@ -7,8 +7,8 @@ import pytest
 
 from inception.cluster.join_config import join_config
 from inception.flags.cluster import ClusterConfig
+from terngrad.connect import certificates
 from terngrad.library.join_config import Naming
-from terngrad.service import certificates
 from terngrad.testing.certificates import make_certificates
 
 

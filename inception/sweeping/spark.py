@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from inception.on_spark import session
 from inception.sweeping import messages
 from inception.sweeping.messages import End, Evaluation, Order, Outcome
-from terngrad.cluster.acceptor import Acceptor
+from terngrad.connect.acceptor import Acceptor, fixed
 from terngrad.launcher.hosts import WORKSPACE
 from terngrad.spark.errors import reason
 
@@ -124,7 +124,11 @@ class _SocketChannel:
         self._lock = threading.Lock()
         self._connection: socket.socket | None = None
         self._acceptor = Acceptor(
-            server, len(secret), self._take, print, most=_MOST_PENDING, timeout_secs=_HELLO_SECS
+            server,
+            fixed(len(secret), self._take),
+            print,
+            most=_MOST_PENDING,
+            timeout_secs=_HELLO_SECS,
         )
         self._acceptor.start()
 

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from inception.cluster import members
-from terngrad.service.security import Tls
+from terngrad.connect.certificates import Tls
 from terngrad.testing import forked
 from terngrad.testing.processes import Started, mpirun
 

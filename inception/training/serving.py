@@ -9,9 +9,9 @@ from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.results.ps_report import PsReport, Server, adding_told, holding_told
 from inception.training.learning_rate import read_schedule
+from terngrad.connect.calling import ps_name
 from terngrad.library import serving
 from terngrad.library.serving import Asynchronous
-from terngrad.service.calls import ps_name
 from terngrad.training import runtime
 
 _REPORT_SECS = 30.0

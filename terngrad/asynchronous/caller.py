@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import grpc
-
 from terngrad.asynchronous.acts import BEGIN, BYE, ENTER, FETCH, PULL, PUSH, STATE
 from terngrad.asynchronous.framing import collect, frames
 from terngrad.asynchronous.proposal import CallError, Proposal, read_entry
 from terngrad.asynchronous.seats import Seat, Seats
 from terngrad.asynchronous.status import RunStatus
 from terngrad.asynchronous.store import OtherRunError
+from terngrad.connect.channel import Channel
 from terngrad.service.messages import Call, split_frame
 
 _LONGEST = {ENTER: 1 << 16, BEGIN: 1 << 20}  # bytes of content
@@ -28,18 +27,19 @@ class Caller:
         self,
         seats: Seats,
         worker: int,
-        context: grpc.ServicerContext,
-        requests: Iterator[bytes],
+        channel: Channel,
     ) -> None:
         """Serves an admitted worker; reads nothing yet."""
-        self.seat = Seat(worker, context)
+        self.seat = Seat(worker, channel)
         self._seats, self._store, self._figures = seats, seats.store, seats.figures
-        self._requests = requests
         self._begins: Proposal | None = None  # the run whose state follows
         self._count = [0]  # bytes received
 
-    def replies(self) -> Iterator[bytes]:
+    def replies(self, requests: Iterator[memoryview]) -> Iterator[bytes]:
         """Answers calls until the worker ends.
+
+        Args:
+          requests: the worker's messages.
 
         Raises:
           CallError, PlanError, GradientError, FrameError, DecodeError: a call is wrong.
@@ -54,7 +54,7 @@ class Caller:
             FETCH: self._fetch,
         }
         worker = self.seat.worker
-        for message in self._requests:
+        for message in requests:
             call, first = split_frame(message, Call)
             self._count[0], self.seat.is_pushing = len(message), call.act == PUSH
             if call.act == BYE and call.failed and not self.seat.incarnation:
@@ -69,7 +69,7 @@ class Caller:
             if call.act not in acts:
                 raise CallError(f"act is {call.act}; allowed are 1 to {BYE}")
             self._check_size(call)
-            content = collect(call, first, self._requests, self._count)
+            content = collect(call, first, requests, self._count)
             self._figures.received(worker, self._count[0])
             for frame in acts[call.act](call, content):
                 self._figures.sent(worker, len(frame))

@@ -16,8 +16,10 @@ from terngrad.asynchronous.remote import RemotePs
 from terngrad.asynchronous.space import Shard
 from terngrad.asynchronous.status import RunStatus, status_in
 from terngrad.cluster.channel import MembershipError, name_of
+from terngrad.connect.certificates import Tls
+from terngrad.connect.channel import KeepAlive
+from terngrad.connect.tls import members_of
 from terngrad.service.messages import Call, Reply
-from terngrad.service.security import Tls
 
 _LOOK_SECS = 0.3
 _MOST_UNTAKEN = 1 << 16  # values of staleness; older ones are dropped
@@ -63,6 +65,7 @@ class Client:
         self._tell, self._stopped = tell, stopped
         self._sequence = 0
         incarnation = secrets.randbits(63) + 1
+        members, self._alive = members_of(tls), KeepAlive()
         self._servers = [
             RemotePs(
                 ps,
@@ -71,10 +74,11 @@ class Client:
                 rank,
                 incarnation,
                 timeout_secs,
-                tls,
+                members,
                 facts,
                 tell,
                 stopped,
+                self._alive,
                 secret,
             )
             for ps in range(len(ps_hosts))
@@ -197,6 +201,7 @@ class Client:
         """Ends all streams."""
         for server in self._servers:
             server.close()
+        self._alive.stop()
         self._threads.shutdown(wait=False)
 
     def _statuses(self) -> list[RunStatus]:

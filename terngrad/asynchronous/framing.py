@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from terngrad.service.messages import PIECE_BYTES, FrameError, join_frame, split_frame
+from terngrad.connect.channel import FrameError
+from terngrad.service.messages import PIECE_BYTES, join_frame, split_frame
 
 
 def frames(header: Any, content: bytes | memoryview = b"") -> Iterator[bytes]:

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import grpc
-
 from terngrad.asynchronous.acts import ENTER, PULL, PUSH
 from terngrad.asynchronous.framing import collect, frames
 from terngrad.cluster.channel import MembershipError
-from terngrad.service.calls import (
-    AwayError,
-    Search,
-    open_channel,
-    ps_name,
-    try_stream,
-    why_ended,
-)
-from terngrad.service.messages import Call, FrameError, Reply, split_frame
-from terngrad.service.security import Tls
-from terngrad.service.streams import UNKEPT, Outbox, hello
+from terngrad.connect.calling import AwayError, ChannelOpener, Search, why_ended
+from terngrad.connect.channel import Channel, End, FrameError, KeepAlive
+from terngrad.connect.introduction import Hello
+from terngrad.connect.tls import Members
+from terngrad.service.messages import LONGEST_RESULT, Call, Reply, split_frame
 
-# Endings after which no other stream is opened.
-_FINAL = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
 _STOP_SECS = 5.0  # how long a worker that was asked to end waits for a ps
 _BYE_SECS = 2.0
 _UNKEPT_PAUSE_SECS = 1.0
@@ -50,10 +41,11 @@ class RemotePs:
         rank: int,
         incarnation: int,
         timeout_secs: float,
-        tls: Tls | None,
+        members: Members | None,
         facts: Mapping[str, str],
         tell: Callable[[str], None],
         stopped: Callable[[], bool],
+        alive: KeepAlive,
         secret: bytes = b"",
     ) -> None:
         """Sends nothing yet.
@@ -65,20 +57,22 @@ class RemotePs:
           rank: index of this worker.
           incarnation: number of this process; not 0.
           timeout_secs: how long the ps may be away.
-          tls: None = plain text.
+          members: with TLS; None = plain text.
           facts: settings that must be equal on all workers.
           tell: called with a line when the ps is lost, and when it is back.
           stopped: whether this worker was asked to end; it then soon gives up a ps that is away.
+          alive: keeps the channel alive between calls.
           secret: that the ps must have, too; b"" = none.
         """
         self.run = ""
-        self._name = ps_name(ps, ps_hosts)
-        self._introduction = hello(rank, ps, ps_hosts, worker_hosts)
-        self._channel = open_channel(ps_hosts[ps], tls, timeout_secs)
+        hosts = list(worker_hosts), list(ps_hosts)
+        hello = Hello("Update", rank, ps, *hosts, timeout_secs=timeout_secs)
+        self._caller = ChannelOpener(hello, LONGEST_RESULT, members, secret)
+        self._name, self._alive = self._caller.name, alive
         self._incarnation, self._facts = incarnation, dict(facts)
-        self._timeout_secs, self._secret = timeout_secs, secret
+        self._timeout_secs = timeout_secs
         self._tell, self._stopped = tell, stopped
-        self._stream: tuple[grpc.Call, Outbox] | None = None
+        self._stream: Channel | None = None
         self._stream_was_open = self._was_there = False
         self._unkept = ""  # the last such reason that was told
         self._heard_at: float | None = None  # last sign of the ps in a call; None between calls
@@ -94,7 +88,7 @@ class RemotePs:
         """Calls, and waits for the reply.
 
         Args:
-          call: see service.proto.
+          call: see terngrad/asynchronous/acts.py.
           content: content of the call.
           size: bytes of the reply's content, if it has any.
           again: called with the reply to ENTER when a lost ps is back; returns another call without
@@ -128,15 +122,13 @@ class RemotePs:
         """Gives up a call in which a ps has been silent for 5 s, as this worker must end."""
         heard_at, stream = self._heard_at, self._stream
         if stream and heard_at is not None and time.monotonic() > heard_at + _STOP_SECS:
-            stream[0].cancel()
+            stream.cut()
 
     def close(self) -> None:
         """Ends the stream, and any search by another thread."""
         self._closed.set()
         if stream := self._stream:
-            stream[1].close()
-            stream[0].cancel()
-        self._channel.close()
+            stream.cut()
 
     def _call(
         self,
@@ -187,14 +179,11 @@ class RemotePs:
         return Search(self._name, self._timeout_secs, was_there=self._was_there)
 
     def _enter(self, timeout_secs: float) -> Reply:
-        try:
-            self._stream = try_stream(
-                self._channel, "Update", self._introduction, timeout_secs, self._secret
-            )
-        except ValueError:
-            if self._closed.is_set():  # another thread closed it meanwhile
-                raise self._unused() from None
-            raise
+        self._stream = self._caller.try_once(timeout_secs)
+        self._alive.add(self._stream)
+        if self._closed.is_set():  # another thread closed it meanwhile
+            self._stream.cut()
+            raise self._unused()
         self._stream_was_open = True
         return self._exchange(self._entry(), self._entry_content(), 0)[0]
 
@@ -207,12 +196,13 @@ class RemotePs:
     def _exchange(
         self, call: Call, content: bytes | memoryview, size: int
     ) -> tuple[Reply, bytearray]:
-        stream, outbox = self._stream
+        channel = self._stream
         self._heard_at = time.monotonic()
-        for frame in frames(call, content):
-            outbox.put(frame)
         try:
-            messages = self._noting(stream)
+            with contextlib.suppress(OSError):  # reading tells why
+                for frame in frames(call, content):
+                    channel.send(frame)
+            messages = self._noting(channel)
             message = next(messages, None)
             if message is None:
                 raise self._lost()
@@ -222,28 +212,31 @@ class RemotePs:
                 text = f"{self._name} sent {reply.size} bytes; allowed are {size}"
                 raise MembershipError(text)
             return reply, collect(reply, first, messages)
-        except grpc.RpcError:
-            raise self._lost() from None
+        except FrameError:
+            if channel.ending:  # within a reply
+                raise self._lost() from None
+            raise
         finally:
             self._heard_at = None
 
-    def _noting(self, stream: Iterator[bytes]) -> Iterator[bytes]:
-        for message in stream:
+    def _noting(self, channel: Channel) -> Iterator[memoryview]:
+        for message in channel:
             self._heard_at = time.monotonic()
             yield message
 
     def _lost(self) -> Exception:
         """Returns the error of a stream that has ended; the next call opens another."""
-        stream, _ = self._stream
+        channel = self._stream
         self._drop()
-        text = why_ended(stream, self._name)
-        if stream.code() in _FINAL:
+        text = why_ended(channel, self._name)
+        end = channel.ending.end if channel.ending else End.ENDED
+        if end is End.REFUSED:
             return MembershipError(text)
-        return _UnkeptError(text) if stream.code() == UNKEPT else AwayError(text)
+        return _UnkeptError(text) if end is End.UNKEPT else AwayError(text)
 
     def _unused(self) -> MembershipError:
         return MembershipError(f"{self._name} is not called any more: this worker ends")
 
     def _drop(self) -> None:
-        self._stream[1].close()
+        self._stream.cut()
         self._stream = None

@@ -7,16 +7,15 @@ import threading
 import time
 from collections.abc import Sequence
 
-import grpc
-
 from terngrad.asynchronous.bound import Bound
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.space import Shard
 from terngrad.asynchronous.status import RunStatus
 from terngrad.asynchronous.store import Pushed, Store
+from terngrad.connect.calling import LONGEST_REASON
+from terngrad.connect.channel import Channel
+from terngrad.connect.streams import GRACE_SECS
 from terngrad.service.figures import Figures
-from terngrad.service.gate import GRACE_SECS
-from terngrad.service.last_report import LONGEST_REASON
 from terngrad.service.messages import Call, Reply
 
 _LOOK_SECS = 0.5
@@ -32,14 +31,14 @@ class Seat:
 
     Attributes:
       worker: index of the worker.
-      context: context of the stream.
+      channel: the stream.
       incarnation: number of the worker's process; 0 until it has entered.
       run: run that the last reply named; "" for none.
       is_pushing: whether a pushed gradient has not reached the store yet.
     """
 
     worker: int
-    context: grpc.ServicerContext
+    channel: Channel
     incarnation: int = 0
     run: str = ""
     is_pushing: bool = False
@@ -72,7 +71,7 @@ class Seats:
         self._bound = Bound(timeout_secs)
         self._changed = threading.Condition()
         self._seats: dict[int, Seat] = {}
-        self._arriving: dict[int, grpc.ServicerContext] = {}
+        self._arriving: dict[int, Channel] = {}
         self._done = False  # whether a worker reported that the run has all its updates
         self._parted: set[int] = set()
         self._end: Call | None = None  # the call by which worker 0 ended the run
@@ -124,13 +123,13 @@ class Seats:
         with self._changed:
             self._changed.wait(min(secs, _LOOK_SECS))
 
-    def arrive(self, worker: int, context: grpc.ServicerContext) -> None:
+    def arrive(self, worker: int, channel: Channel) -> None:
         """Notes a stream that has not entered; a worker's second one ends its first."""
         with self._changed:
             before = self._arriving.get(worker)
-            self._arriving[worker] = context
+            self._arriving[worker] = channel
         if before:
-            before.cancel()
+            before.cut()
 
     def take(self, seat: Seat) -> None:
         """Gives a worker's process its seat, perhaps with a new stream.
@@ -141,10 +140,10 @@ class Seats:
         worker = seat.worker
         with self._changed:
             there = self._seats.get(worker)
-            if there and there.incarnation != seat.incarnation and there.context.is_active():
+            if there and there.incarnation != seat.incarnation and there.channel.is_open:
                 raise HereAlreadyError
             self._seats[worker] = seat
-            if self._arriving.get(worker) is seat.context:
+            if self._arriving.get(worker) is seat.channel:
                 del self._arriving[worker]
             self._parted.discard(worker)
             self._have_come.add(worker)
@@ -152,9 +151,9 @@ class Seats:
                 self._end, self.failure = None, ""
                 self.store.go_on()
         if there:
-            there.context.cancel()
-        if not seat.context.add_callback(lambda: self._leave(seat)):
-            self._leave(seat)  # the stream has ended already
+            there.channel.cut()
+        if not seat.channel.is_open:
+            self.leave(seat)  # the stream has ended already
 
     def begin(
         self, chief: Seat, plan: Plan, shard: Shard, content: bytes | bytearray, version: int
@@ -168,7 +167,7 @@ class Seats:
             others = [s for s in self._seats.values() if s.run not in ("", plan.run)]
         for other in others:
             if other is not chief:
-                other.context.cancel()
+                other.channel.cut()
 
     def part(self, seat: Seat, call: Call) -> None:
         """Notes that a worker ends, and why."""
@@ -202,8 +201,8 @@ class Seats:
     def await_turn(self, seat: Seat) -> None:
         """Holds back a worker that is too far ahead, see `Bound`."""
         if self._holds_back:
-            is_here = seat.context.is_active
-            goes_on = lambda: is_here() and not self._end and not self.store.is_finished
+            channel = seat.channel
+            goes_on = lambda: channel.is_open and not self._end and not self.store.is_finished
             secs = self._bound.wait(seat.worker, self.store.max_staleness, goes_on)
             self.figures.held(seat.worker, secs)
 
@@ -233,7 +232,8 @@ class Seats:
         """Returns staleness to report: only ps 0 reports it, to worker 0."""
         return self.store.untold_staleness() if worker == 0 and self._holds_back else ()
 
-    def _leave(self, seat: Seat) -> None:
+    def leave(self, seat: Seat) -> None:
+        """Notes that a worker's stream has ended."""
         worker = seat.worker
         with self._changed:
             if self._seats.get(worker) is seat:

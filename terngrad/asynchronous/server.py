@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import queue
+import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-import grpc
 from google.protobuf.message import DecodeError
 
 from terngrad.asynchronous.caller import Caller
@@ -17,15 +19,20 @@ from terngrad.asynchronous.seats import HereAlreadyError, Seats
 from terngrad.asynchronous.store import OtherRunError, Store, UnkeptError
 from terngrad.asynchronous.updates import GradientError
 from terngrad.cluster.channel import name_of
-from terngrad.service.gate import Gate, Listener
-from terngrad.service.log_limiter import LogLimiter
-from terngrad.service.messages import FrameError
-from terngrad.service.security import Tls
-from terngrad.service.streams import UNKEPT, WELCOME
+from terngrad.connect.certificates import Tls
+from terngrad.connect.channel import Channel, End, Ending, FrameError
+from terngrad.connect.log_limiter import LogLimiter
+from terngrad.connect.streams import Streams
+from terngrad.connect.tls import Members
+from terngrad.service.messages import LONGEST_PUSH
+
+_STREAM_THREADS = 2  # one reads, one answers
+_LOOK_SECS = 0.5
+_MOST_READ = 4  # messages of a worker that are read before they are answered
 
 
 class Server:
-    """The gRPC server of a ps that holds parameters.
+    """Serves the workers of a ps that holds parameters.
 
     Attributes:
       store: the parameters.
@@ -59,14 +66,23 @@ class Server:
         self.seats = Seats(store, len(worker_hosts), timeout_secs, holds_back=ps == 0)
         self._hosts = worker_hosts
         self._log = log or LogLimiter(print)
-        self._gate = Gate(ps, ps_hosts, worker_hosts, self._log, tls, secret=secret)
         self._asked_to_end = False
-        methods = {"Update": self._update}
-        self._listener = Listener(self._gate, len(worker_hosts), timeout_secs, tls, methods)
+        self._streams = Streams(
+            ps,
+            ps_hosts,
+            worker_hosts,
+            {"Update": self._update},
+            self._log,
+            longest=LONGEST_PUSH,
+            timeout_secs=timeout_secs,
+            threads=_STREAM_THREADS,
+            members=Members(tls) if tls else None,
+            secret=secret,
+        )
 
     def start(self, address: str) -> int:
-        """Listens at "host:port"; see `Listener.start`."""
-        return self._listener.start(address)
+        """Listens at "host:port"; see `Streams.start`."""
+        return self._streams.start(address)
 
     def wait(self, secs: float) -> bool:
         """Waits up to `secs` for the end of the run; returns whether the run is over.
@@ -86,33 +102,87 @@ class Server:
 
     def close(self) -> None:
         """Ends all streams, then writes a last snapshot."""
-        self._listener.close()
+        self._streams.close()
         self.store.close()
         self._log.flush(is_end=True)
 
     def _is_over(self) -> bool:
         return self._asked_to_end or self.seats.is_over
 
-    def _update(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        worker = self._gate.admit(context)
-        self.seats.arrive(worker, context)
-        context.send_initial_metadata(WELCOME)
-        caller = Caller(self.seats, worker, context, requests)
+    def _update(self, worker: int, channel: Channel) -> Sequence[Callable[[], None]]:
+        """See `Open`."""
+        self.seats.arrive(worker, channel)
+        caller, requests = Caller(self.seats, worker, channel), _Requests()
+
+        def answer() -> None:
+            ending = self._answer(caller, channel, requests)
+            requests.close()
+            channel.finish(ending)
+
+        return [lambda: self._read(caller, channel, requests), answer]
+
+    def _read(self, caller: Caller, channel: Channel, requests: _Requests) -> None:
+        """Reads a worker's messages, also while it waits for an answer; notes when it leaves."""
+        last = None
         try:
-            yield from caller.replies()
+            for message in channel:
+                requests.put(message)
+        except FrameError as error:
+            last = error
+        finally:
+            self.seats.leave(caller.seat)
+            requests.put(last)
+
+    def _answer(self, caller: Caller, channel: Channel, requests: _Requests) -> Ending:
+        """Answers a worker's calls; returns why it does so no more."""
+        worker = caller.seat.worker
+        refuse = functools.partial(self._refuse, channel)
+        try:
+            for frame in caller.replies(iter(requests)):
+                channel.send(frame)
         except HereAlreadyError:
-            self._gate.refuse_second(context, worker)
+            return Ending(End.ENDED, str(self._streams.refuse_second(worker)))
         except OtherRunError:
             if caller.seat.is_pushing:
                 self.seats.figures.dropped(worker)
-            context.abort(grpc.StatusCode.ABORTED, "another run has begun")
+            return Ending(End.ENDED, "another run has begun")
         except UnkeptError as error:
-            context.abort(UNKEPT, str(error))
+            return Ending(End.UNKEPT, str(error))
         except (FrameError, PlanError, GradientError, CallError, DecodeError) as error:
-            self._gate.refuse(context, f"{name_of(worker, self._hosts)}: {error}")
-        except grpc.RpcError:  # the worker has left
-            return
+            return refuse(f"{name_of(worker, self._hosts)}: {error}")
+        except OSError:  # the worker has left
+            pass
         except Exception as error:  # refused for good, since each repeated call would fail again
             with contextlib.suppress(OSError):  # the log's disk is full
                 traceback.print_exc()
-            self._gate.refuse(context, f"this ps failed: {error!r}")
+            return refuse(f"this ps failed: {error!r}")
+        return Ending(End.DONE)
+
+    def _refuse(self, channel: Channel, why: str) -> Ending:
+        return Ending(End.REFUSED, self._streams.complain(channel, why))
+
+
+class _Requests:
+    """What was read of a worker and is not answered yet; one thread puts, and another iterates."""
+
+    def __init__(self) -> None:
+        self._queue: queue.Queue[memoryview | FrameError | None] = queue.Queue(_MOST_READ)
+        self._over = threading.Event()
+
+    def put(self, message: memoryview | FrameError | None) -> None:
+        """Waits for room. None says that nothing follows; an error, why nothing does."""
+        while not self._over.is_set():
+            with contextlib.suppress(queue.Full):
+                self._queue.put(message, timeout=_LOOK_SECS)
+                return
+
+    def close(self) -> None:
+        """Lets nobody wait for room any more."""
+        self._over.set()
+
+    def __iter__(self) -> Iterator[memoryview]:
+        """Yields messages; raises the error that ended them."""
+        while (message := self._queue.get()) is not None:
+            if isinstance(message, FrameError):
+                raise message
+            yield message

@@ -32,17 +32,23 @@ def listen(host: str, port: int) -> socket.socket:
         raise PortError(f"cannot listen at {host}:{port}: {reason}") from None
 
 
-def listen_at_any_port(address: str, backlog: int) -> socket.socket:
-    """Listens at a port that the system chooses, of an address or, for "::", of all addresses.
+def bind(address: str, backlog: int) -> socket.socket:
+    """Listens at "address:port"; "[::]" stands for all addresses of this machine.
 
     Raises:
-      OSError: this is not possible.
+      PortError: this process cannot listen there, for example because the port is taken.
     """
-    if address == "::" and not socket.has_dualstack_ipv6():
-        address = ""
-    is_any = address == "::"
-    family = _family(address)
-    return socket.create_server((address, 0), family=family, backlog=backlog, dualstack_ipv6=is_any)
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if host == "::" and not socket.has_dualstack_ipv6():
+        host = ""
+    is_any = host == "::"
+    family, both = _family(host), {"backlog": backlog, "dualstack_ipv6": is_any}
+    try:
+        return socket.create_server((host, int(port)), family=family, **both)
+    except OSError as error:
+        reason = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror
+        raise PortError(f"cannot listen at {address}: {reason}") from None
 
 
 def listening_address(host: str, port: int, *, only_here: bool) -> str:

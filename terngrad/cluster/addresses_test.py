@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from terngrad.cluster.addresses import is_loopback, listen, listen_at_any_port, listening_address
+from terngrad.cluster.addresses import bind, is_loopback, listen, listening_address
 from terngrad.testing.limits import HANG_SECS
 
 
@@ -27,12 +27,14 @@ def test_a_process_listens_at_its_own_address_alone_where_that_is_known(host, el
         assert is_reached("127.0.0.2", port) == elsewhere
 
 
-@pytest.mark.parametrize(("address", "elsewhere"), [("127.0.0.1", False), ("::", True)])
+@pytest.mark.parametrize(("address", "elsewhere"), [("127.0.0.1", False), ("[::]", True)])
 @pytest.mark.parametrize("has_ipv6", [True, False])
-def test_a_process_listens_at_any_port_also_without_ipv6(monkeypatch, address, elsewhere, has_ipv6):
+def test_a_process_listens_at_all_addresses_without_ipv6_too(
+    monkeypatch, address, elsewhere, has_ipv6
+):
     if not has_ipv6:
         monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
-    with listen_at_any_port(address, 4) as listener:
+    with bind(f"{address}:0", 4) as listener:
         port = listener.getsockname()[1]
         assert is_reached("127.0.0.1", port)
         assert is_reached("127.0.0.2", port) == elsewhere

@@ -8,14 +8,12 @@ that it has it. A caller that has shown neither learns nothing of the training.
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import errno
 import secrets
-import selectors
 import socket
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from terngrad.cluster import run_secret
 from terngrad.cluster.addresses import listen
@@ -23,27 +21,32 @@ from terngrad.cluster.channel import (
     ForeignError,
     MembershipError,
     OtherFailedError,
-    Peer,
     name_of,
     printable,
     split_address,
 )
-from terngrad.cluster.encrypted import (
-    ALL_OR_NONE,
-    ChangedError,
-    EncryptedSocket,
-    Encryption,
-    EncryptionError,
+from terngrad.cluster.peer import LONGEST_MESSAGE, Peer
+from terngrad.connect.acceptor import Connection
+from terngrad.connect.calling import dial, encrypted, introduce
+from terngrad.connect.channel import Channel
+from terngrad.connect.introduction import (
+    NO_INTRODUCTION,
+    AdmissionError,
+    ForeignProgramError,
+    Hello,
 )
-from terngrad.cluster.introduction import Introductions, UnprovenError, introduce
+from terngrad.connect.listener import Listener
+from terngrad.connect.log_limiter import LogLimiter
+from terngrad.connect.tls import ChangedError, EncryptionError, Members
 
+_PURPOSE = "Membership"
+_FOREVER_SECS = 1e8  # the processes may do something else before they watch each other
 _RETRY_SECS = 0.2
-_CONNECT_SECS = 2.0
 _TOKEN, _TOKEN_BYTES = "token", 16
 _MOST_STRANGERS = 64  # connections that are not admitted, besides one for each process
-_MOST_GONE = 16  # refused connections that are not closed yet
 _LONGEST_REASON = 1000  # characters
 _GRACE_SECS = 2.0  # lets the chief's own time-out, which says more, arrive first
+_RULE = "all processes need the same list of hosts, and each its own index"
 
 
 def join(
@@ -51,7 +54,7 @@ def join(
     rank: int,
     address: str,
     timeout_secs: float,
-    encryption: Encryption | None = None,
+    encryption: Members | None = None,
     secret: bytes = b"",
 ) -> dict[int, Peer]:
     """Meets the other processes; returns when all have joined.
@@ -79,26 +82,23 @@ def receive_all(
     listener: socket.socket,
     hosts: Sequence[str],
     timeout_secs: float,
-    encryption: Encryption | None = None,
+    encryption: Members | None = None,
     secret: bytes = b"",
     failure: str = "",
 ) -> dict[int, Peer]:
     """Does the chief's part of `join` and closes the listener; see also `tell_failure`."""
-    with listener, _Reception(listener, hosts, encryption, secret) as reception:
+    with Reception(listener, hosts, encryption, secret) as reception:
         reception.fail(failure)
-        deadline = time.monotonic() + timeout_secs
-        while reception.absent() and (left_secs := deadline - time.monotonic()) > 0:
-            reception.serve(left_secs)
+        all_came = reception.wait(timeout_secs)
         if reception.failure:
             raise OtherFailedError(reception.failure)
-        if reception.absent():
+        if not all_came:
             text = reception.complaint(timeout_secs)
             for peer in reception.peers.values():
                 peer.send({"failed": text})
             raise MembershipError(text)
         for peer in reception.peers.values():
-            peer.trust()
-            peer.send({"welcome": True})
+            peer.send({"joined": True})
         return reception.peers
 
 
@@ -107,7 +107,7 @@ def reach_chief(
     hosts: Sequence[str],
     rank: int,
     timeout_secs: float,
-    encryption: Encryption | None = None,
+    encryption: Members | None = None,
     secret: bytes = b"",
     failure: str = "",
 ) -> dict[int, Peer]:
@@ -115,29 +115,28 @@ def reach_chief(
 
     See also `tell_failure`.
     """
-    hello = {"rank": rank, "hosts": list(hosts)} | ({"failed": failure} if failure else {})
+    hello = Hello(_PURPOSE, rank, 0, list(hosts), failed=failure[:_LONGEST_REASON])
     deadline = time.monotonic() + timeout_secs
     chief = name_of(0, hosts)
     while True:
         for address in addresses:
             try:
-                called = _call(address, timeout_secs, encryption)
-                if encryption and (why := called.objection(encryption, hosts[0])):
-                    called.close()
-                    raise EncryptionError(why)
-                return {0: _introduce(called, address, hosts, hello, timeout_secs, secret)}
+                peer = _call(address, hello, deadline, encryption, secret)
+                return {0: _joined(peer, address, hosts, rank, timeout_secs)}
             except ChangedError as error:
                 raise MembershipError(error.between(name_of(rank, hosts), chief)) from None
             except EncryptionError as error:
+                raise MembershipError(f"{chief}: {error}") from None
+            except (ForeignProgramError, ForeignError):
+                reason = f"the program at {address} is not a worker of this training"
+                if len(addresses) == 1:
+                    raise MembershipError(f"{chief}: {reason}") from None
+            except AdmissionError as error:
                 raise MembershipError(f"{chief}: {error}") from None
             except OSError as error:
                 reason = (
                     f"{chief} cannot be reached at {address} within {timeout_secs:g} s: {error}"
                 )
-            except ForeignError:
-                reason = f"the program at {address} is not a worker of this training"
-                if len(addresses) == 1:
-                    raise MembershipError(f"{chief}: {reason}") from None
         if time.monotonic() > deadline:
             raise MembershipError(reason)
         time.sleep(_RETRY_SECS)
@@ -149,7 +148,7 @@ def tell_failure(
     address: str,
     why: str,
     timeout_secs: float,
-    encryption: Encryption | None = None,
+    encryption: Members | None = None,
     secret: bytes = b"",
 ) -> None:
     """Tells the other processes why this one ends before it has joined them.
@@ -191,106 +190,116 @@ def share_token(
     chief = peers[0]
     chief.wait_at_most(timeout_secs + _GRACE_SECS)
     message = chief.receive() or {}
-    chief.trust()
+    chief.wait_at_most(_FOREVER_SECS)
     if "token" not in message:
         raise MembershipError("worker 0, the chief, left when all workers had joined")
     token = bytes.fromhex(message["token"])
     return run_secret.proof(secret, _TOKEN, token) if secret else token
 
 
-def _call(address: str, timeout_secs: float, encryption: Encryption | None) -> Peer:
-    connection = socket.create_connection(split_address(address), timeout=_CONNECT_SECS)
-    if connection.getsockname() == connection.getpeername():
-        # TCP can connect a socket to itself if nothing listens on a port of the outgoing range yet.
-        connection.close()
-        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
-    if encryption is None:
-        return Peer(connection, rank=0)
-    encrypted = EncryptedSocket(connection, encryption.client)
-    encrypted.settimeout(timeout_secs)
-    try:
-        encrypted.handshake()
-    except BaseException:
-        encrypted.close()
-        raise
-    return Peer(encrypted, rank=0)
-
-
-def _introduce(
-    chief: Peer, address: str, hosts: Sequence[str], hello: dict, timeout_secs: float, secret: bytes
+def _call(
+    address: str, hello: Hello, deadline: float, members: Members | None, secret: bytes
 ) -> Peer:
+    """Connects to the chief, which admits this process."""
+    with contextlib.ExitStack() as opened:
+        connected = dial(split_address(address), deadline)
+        opened.callback(lambda: connected.close())
+        if members:
+            host, _ = split_address(hello.worker_hosts[0])
+            connected = encrypted(connected, members, host, deadline)
+        introduce(connected, hello, secret, deadline + _GRACE_SECS)
+        opened.pop_all()
+    return Peer(Channel(connected, LONGEST_MESSAGE, _FOREVER_SECS), rank=0)
+
+
+def _joined(
+    chief: Peer, address: str, hosts: Sequence[str], rank: int, timeout_secs: float
+) -> Peer:
+    """Waits until all have joined, or the chief says why they have not."""
     chief.wait_at_most(timeout_secs + _GRACE_SECS)
-    try:
-        answer = introduce(chief, hello, secret)
-        if answer is None and chief.changed:
-            raise chief.changed
-        if answer is None:
-            answer = {"failed": chief.fault or f"{address}: it left or did not answer"}
-        if why := answer.get("failed"):
-            if answer.get("ends_all"):
-                raise OtherFailedError(why)
-            raise MembershipError(f"{name_of(0, hosts)}: {why}")
-        if "welcome" not in answer:
-            raise ForeignError("the answer is neither a welcome nor an error")
-    except ValueError:
-        chief.close()
-        raise
-    chief.trust()
+    answer = chief.receive()
+    if answer is None and chief.changed:
+        raise chief.changed
+    if answer is None:
+        answer = {"failed": chief.fault or f"{address}: it left or did not answer"}
+    if why := answer.get("failed"):
+        if answer.get("ends_all"):
+            raise OtherFailedError(why)
+        raise MembershipError(f"{name_of(0, hosts)}: {why}")
+    if "joined" not in answer:
+        raise ForeignError("the answer is neither a welcome nor an error")
+    chief.wait_at_most(_FOREVER_SECS)
     return chief
 
 
-class _Reception:
-    """The chief's connections: the admitted peers and those that have not introduced themselves.
+class Reception:
+    """The chief's side of a meeting; as a context manager it listens until the block ends.
 
-    One thread serves all. It reads a connection only when data is there, so none can block it.
+    Attributes:
+      peers: the admitted processes, by rank.
+      failure: why the others, also those that come later, must end; "" = they need not.
     """
 
     def __init__(
         self,
         listener: socket.socket,
         hosts: Sequence[str],
-        encryption: Encryption | None,
+        members: Members | None = None,
         secret: bytes = b"",
     ) -> None:
+        """Takes a listening socket; admits nobody yet."""
         self.peers: dict[int, Peer] = {}
-        self._hosts = hosts
-        self._listener = listener
-        self._encryption = encryption
-        self._shows_secret = bool(secret)
-        self._introductions = Introductions(secret)
-        self._waiting: dict[Peer, None] = {}  # not admitted yet, the oldest first
-        self._new: set[Peer] = set()  # of those, the ones that have sent nothing
-        self._gone: collections.deque[Peer] = collections.deque()
+        self.failure = ""
+        self._hosts = list(hosts)
         self._refused: dict[int, str] = {}
-        self.failure = ""  # why the others, also those that come later, must end
-        self._fault = ""  # of the last connection that was refused for what it has not shown
-        listener.setblocking(False)  # a caller may have gone before it is accepted
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(listener, selectors.EVENT_READ)
+        self._fault = ""  # of the last caller that was refused for what it has not shown
+        self._changed = threading.Condition()
+        self._listener = Listener(
+            listener,
+            hosts,
+            {_PURPOSE: self._take},
+            self._check,
+            LogLimiter(self._say),
+            timeout_secs=_FOREVER_SECS,
+            most=_MOST_STRANGERS,
+            members=members,
+            secret=secret,
+            on_refused=self._note_refusal,
+        )
 
-    def __enter__(self) -> _Reception:
+    def __enter__(self) -> Reception:
+        self._listener.start()
         return self
 
     def __exit__(self, *exception) -> None:
-        """Closes the connections that were not admitted."""
-        inside = set(self.peers.values())
-        for key in self._selector.get_map().values():
-            if key.fileobj is not self._listener and key.fileobj not in inside:
-                key.fileobj.close()
-        for peer in self._gone:
-            peer.close()
-        self._selector.close()
+        self._listener.close()
 
     def absent(self) -> list[int]:
-        return [rank for rank in range(1, len(self._hosts)) if rank not in self.peers]
+        """The processes that have not come, or have left again."""
+        with self._changed:
+            if not self.failure:  # else they have been told
+                for rank in [rank for rank, peer in self.peers.items() if peer.has_left]:
+                    del self.peers[rank]
+            return [rank for rank in range(1, len(self._hosts)) if rank not in self.peers]
+
+    def wait(self, timeout_secs: float) -> bool:
+        """Waits until all have come; returns whether they have."""
+        deadline = time.monotonic() + timeout_secs
+        with self._changed:
+            while self.absent():
+                if (left_secs := deadline - time.monotonic()) <= 0:
+                    return False
+                self._changed.wait(min(left_secs, _RETRY_SECS))
+            return True
 
     def fail(self, text: str) -> None:
         """Tells the others that they must end, and why; the first reason counts, "" is none."""
-        if self.failure or not text:
-            return
-        self.failure = text
-        for peer in self.peers.values():
-            peer.send({"failed": text, "ends_all": True})
+        with self._changed:
+            if self.failure or not text:
+                return
+            self.failure = text
+            for peer in self.peers.values():
+                peer.send({"failed": text, "ends_all": True})
 
     def complaint(self, timeout_secs: float) -> str:
         """Says why each absent process has not joined."""
@@ -302,144 +311,49 @@ class _Reception:
                 texts.append(f"a process was refused: {self._fault}")
         return "; ".join(texts)
 
-    def serve(self, timeout_secs: float) -> None:
-        """Waits for new connections and messages, and handles them."""
-        for key, _ in self._selector.select(timeout_secs):
-            if key.fileobj is self._listener:
-                self._accept()
-            elif key.fileobj in self._waiting or key.fileobj in self.peers.values():
-                self._hear(key.fileobj)  # it was not sent away in this turn
+    def _check(self, hello: Hello) -> None:
+        rank, name = hello.worker, name_of(hello.worker, self._hosts)
+        if differs := _differing_hosts(self._hosts, list(hello.worker_hosts)):
+            text = f"{name} was refused: {differs}"
+            short = f"worker {rank} was refused: its hosts differ from the chief's, whose log says "
+            raise AdmissionError(f"{text}: {_RULE}", f"{short}where: {_RULE}", fault=text)
+        if not 0 < rank < len(self._hosts):
+            raise AdmissionError(f"{name} is not among the {len(self._hosts)} hosts: {_RULE}")
 
-    def _accept(self) -> None:
-        try:
-            peer = Peer(self._listener.accept()[0])
-        except (BlockingIOError, ConnectionAbortedError):  # it has gone
-            return
-        except OSError:  # most likely there is no descriptor left
-            self._free_descriptors()
-            return
-        if len(self._waiting) >= len(self._hosts) + _MOST_STRANGERS:
-            self._send_away(next(iter(self._waiting)))
-        self._new.add(peer)
-        self._waiting[peer] = None
-        self._selector.register(peer, selectors.EVENT_READ)
+    def _take(self, hello: Hello, connection: Connection, address: str) -> Callable[[], object]:
+        """See `Open`."""
+        del address
+        rank = hello.worker
+        with self._changed:
+            there = self.peers.get(rank)
+            if there and not self.failure and not there.has_left:
+                raise AdmissionError(f"{name_of(rank, self._hosts)} has already joined: {_RULE}")
+        peer = Peer(Channel(connection, LONGEST_MESSAGE, _FOREVER_SECS), rank)
+        return lambda: self._add(peer, hello.failed)
 
-    def _hear(self, peer: Peer) -> None:
-        try:
-            if peer in self._new and not self._secure(peer):
-                return
-            alive = peer.fill()
-            message = peer.next_message()
-            if message and peer.rank < 0:
-                self._admit(peer, message)
-                return
-        except ForeignError:
-            alive = False
-        if not alive:
-            self._fault = peer.fault or self._fault
-            if not self.failure:  # else it has been told
-                self.peers.pop(peer.rank, None)  # it may join again
-            self._send_away(peer)
+    def _add(self, peer: Peer, failed: str) -> None:
+        """Adds a process; tells it that all must end, or the others that it does."""
+        with self._changed:
+            self.peers[peer.rank] = peer
+            self._refused.pop(peer.rank, None)
+            self._changed.notify_all()
+            if self.failure:
+                peer.send({"failed": self.failure, "ends_all": True})
+            elif failed:
+                why = printable(" ".join(failed.split()), _LONGEST_REASON)
+                self.fail(f"{name_of(peer.rank, self._hosts)} failed: {why}")
+                if absent := [name_of(rank, self._hosts) for rank in self.absent()]:
+                    print(f"{self.failure}; {', '.join(absent)} will be told.", flush=True)
 
-    def _secure(self, peer: Peer) -> bool:
-        """Looks whether a new connection uses TLS; returns whether it does as the others do."""
-        self._new.discard(peer)
-        is_encrypted = peer.is_encrypted()
-        if is_encrypted == bool(self._encryption):
-            with contextlib.suppress(OSError):
-                if self._encryption:
-                    peer.encrypt(self._encryption)
-                return True
-            is_encrypted = None
-        if is_encrypted is not None:
-            self._fault = f"{'it uses' if is_encrypted else 'without'} TLS: {ALL_OR_NONE}"
-            peer.send({"failed": ALL_OR_NONE})
-        self._send_away(peer)
-        return False
+    def _note_refusal(self, hello: Hello | None, why: str) -> None:
+        with self._changed:
+            if hello is None:
+                self._fault = self._fault if why == NO_INTRODUCTION else why
+            elif hello.worker < len(self._hosts) and " was refused: " in why:
+                self._refused[hello.worker] = why
 
-    def _admit(self, peer: Peer, message: dict) -> None:
-        try:
-            hello = self._introductions.hear(peer, message)
-        except UnprovenError as error:
-            self._fault = error.fault
-            self._refuse(peer, str(error))
-            return
-        if hello is None:  # it must answer first
-            return
-        rank = hello["rank"]
-        if why := self._objection(rank, hello["hosts"]) or self._doubt(peer, rank):
-            self._refuse(peer, why)
-        else:
-            peer.rank = rank
-            self.peers[rank] = peer
-            del self._waiting[peer]
-            self._refused.pop(rank, None)
-            self._note_failure(peer, hello)
-
-    def _note_failure(self, peer: Peer, hello: dict) -> None:
-        """Tells a process that all must end, or the others that this one does."""
-        if self.failure:
-            peer.send({"failed": self.failure, "ends_all": True})
-        elif why := hello.get("failed"):
-            why = printable(" ".join(str(why).split()), _LONGEST_REASON)
-            self.fail(f"{name_of(peer.rank, self._hosts)} failed: {why}")
-            if absent := [name_of(rank, self._hosts) for rank in self.absent()]:
-                print(f"{self.failure}; {', '.join(absent)} will be told.", flush=True)
-
-    def _refuse(self, peer: Peer, why: str) -> None:
-        peer.send({"failed": why})
-        self._send_away(peer)
-
-    def _objection(self, rank: int, hosts: list) -> str:
-        """Returns why this process cannot join, as far as it may know; "" if it can."""
-        name, count, text = name_of(rank, self._hosts), len(self._hosts), ""
-        if differs := _differing_hosts(list(self._hosts), hosts):
-            text = self._note_other_hosts(rank, differs)
-        elif rank >= count:
-            text = f"{name} is not among the {count} hosts"
-        elif rank in self.peers and not self.failure:
-            text = f"{name} has already joined"
-        rule = "all processes need the same list of hosts, and each its own index"
-        return f"{text}: {rule}" if text else ""
-
-    def _note_other_hosts(self, rank: int, differs: str) -> str:
-        """Notes that a process has other hosts; returns what it may know of that."""
-        text = f"{name_of(rank, self._hosts)} was refused: {differs}"
-        is_new = rank < len(self._hosts) and rank not in self._refused
-        if rank < len(self._hosts):
-            self._refused[rank] = text
-        if self._encryption or self._shows_secret:  # it has shown that it belongs here
-            return text
-        if is_new:
-            print(f"{name_of(0, self._hosts)}: {text}", flush=True)
-        return f"worker {rank} was refused: its hosts differ from the chief's, whose log says where"
-
-    def _doubt(self, peer: Peer, rank: int) -> str:
-        """Returns why this process is not the one that it says; "" if it is, or without TLS."""
-        if not self._encryption or not (why := peer.objection(self._encryption, self._hosts[rank])):
-            return ""
-        self._refused[rank] = f"{name_of(rank, self._hosts)} was refused: {why}"
-        return self._refused[rank]
-
-    def _free_descriptors(self) -> None:
-        """Ends the oldest connection that is not admitted; waits a little if there is none."""
-        if self._waiting:
-            self._send_away(next(iter(self._waiting)))
-        if not self._gone:
-            time.sleep(_RETRY_SECS)
-        while self._gone:
-            self._gone.popleft().close()
-
-    def _send_away(self, peer: Peer) -> None:
-        """Ends a connection. It is closed later, so that the last message to it is not lost."""
-        self._selector.unregister(peer)
-        self._new.discard(peer)
-        self._waiting.pop(peer, None)
-        self._introductions.forget(peer)
-        peer.shut()
-        self._gone.append(peer)
-        if len(self._gone) > _MOST_GONE:
-            self._gone.popleft().close()
+    def _say(self, text: str) -> None:
+        print(f"{name_of(0, self._hosts)}: {text}", flush=True)
 
 
 def _differing_hosts(mine: list, theirs: list) -> str:

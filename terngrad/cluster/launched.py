@@ -19,8 +19,8 @@ from typing import Any
 from terngrad.cluster import run_secret
 from terngrad.cluster.addresses import listen
 from terngrad.cluster.admission import reach_chief, receive_all
-from terngrad.cluster.channel import Peer
 from terngrad.cluster.membership import end_process
+from terngrad.cluster.peer import Peer
 
 _SIOCGIFADDR = 0x8915  # Linux: address of a network interface
 _LOOPBACK = "127.0.0.1"

@@ -20,10 +20,10 @@ from terngrad.cluster.channel import (
     DifferenceError,
     ForeignError,
     MembershipError,
-    Peer,
     SharedError,
     name_of,
 )
+from terngrad.cluster.peer import Peer
 from terngrad.cluster.pulse import Begun, Pulse, Standstill, divergence
 from terngrad.cluster.reachability import Reachability
 

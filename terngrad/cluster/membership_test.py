@@ -159,7 +159,7 @@ def test_a_process_that_dies_is_named_to_all_others(lost):
     members, losses = join_all(3)
     for peer in members[lost]._peers.values():  # the kernel closes them so after kill -9
         peer.left = True
-        peer._connection.shutdown(socket.SHUT_RDWR)
+        peer.close()
     told = dict(losses.get(timeout=TIMEOUT) for _ in range(2))
     assert told.keys() == {0, 1, 2} - {lost}
     for text in told.values():
@@ -243,7 +243,7 @@ def test_law_10_one_that_ends_before_all_agree_is_named(how):
         if how == "leaves":
             members[1].__exit__(None, None, None)
         else:
-            members[1]._peers[0]._connection.shutdown(socket.SHUT_RDWR)
+            members[1]._peers[0].close()
 
     error, _ = in_threads(lambda: members[0].agree({}), go)
     assert str(error) == "worker 1 (host1:2222) left before all workers had agreed"

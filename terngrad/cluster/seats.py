@@ -10,24 +10,23 @@ from __future__ import annotations
 import hashlib
 import hmac
 import socket
-import struct
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from terngrad.cluster.acceptor import Acceptor
 from terngrad.cluster.addresses import listen
 from terngrad.cluster.channel import MembershipError, name_of, split_address
-from terngrad.cluster.silence import end_if_silent
+from terngrad.connect.acceptor import Connection
+from terngrad.connect.calling import dial, introduce
+from terngrad.connect.introduction import AdmissionError, Hello
+from terngrad.connect.listener import Listener
+from terngrad.connect.log_limiter import LogLimiter
+from terngrad.connect.silence import end_if_silent
 
-_MAGIC = b"terngrad mesh 4\n"
-_HELLO = struct.Struct("<16sI32s")  # magic, rank, proof
-_PROOF_BYTES = 32
-_CALL_SECS = 2.0
+_PURPOSE = "Mesh"
+_MOST_WAITING = 64  # callers at a time that are not admitted, besides one for each process
 _RETRY_SECS = 0.1
-_HELLO_SECS = 5.0  # for a whole hello
-_MORE_PENDING = 64  # callers at a time without one, besides one for each process
 
 
 class Seats:
@@ -44,23 +43,21 @@ class Seats:
         Raises:
           PortError: this process cannot listen at its address.
         """
-        self._hosts = hosts
-        self._rank = rank
-        self._token = token
-        self._taken: dict[int, socket.socket] = {}
+        self._hosts, self._rank = list(hosts), rank
+        self._token = hmac.digest(token, "\n".join(hosts).encode(), hashlib.sha256)
+        self._taken: dict[int, Connection] = {}
         self._news = threading.Condition()
-        self._has_warned = False
-        self._acceptor = Acceptor(
+        self._listener = Listener(
             listen(*split_address(hosts[rank])),
-            _HELLO.size,
-            self._take,
-            self._tell,
-            most=len(hosts) + _MORE_PENDING,
-            timeout_secs=_HELLO_SECS,
-            may_begin=_may_begin,
-            on_rejected=self._reject,
+            hosts,
+            {_PURPOSE: self._take},
+            self._check,
+            LogLimiter(self._tell),
+            timeout_secs=_RETRY_SECS,
+            most=_MOST_WAITING,
+            secret=self._token,
         )
-        self._acceptor.start()
+        self._listener.start()
 
     def fill(self, timeout_secs: float) -> dict[int, socket.socket]:
         """Returns a socket to each other process, by rank.
@@ -84,72 +81,50 @@ class Seats:
 
     def name(self, rank: int) -> str:
         """Returns a name for the socket to a process, which both know and no other run has."""
-        return self._proof(max(rank, self._rank), min(rank, self._rank)).hex()
+        text = f"{max(rank, self._rank)} to {min(rank, self._rank)}"
+        return hmac.digest(self._token, text.encode(), hashlib.sha256).hex()
 
     def close(self) -> None:
         """Closes the port."""
-        self._acceptor.close()
-
-    # ---- Calling the processes of lower rank --------------------------------
+        self._listener.close()
 
     def _call(self, rank: int, deadline: float) -> socket.socket:
+        """Connects to a process of lower rank."""
+        hello = Hello(_PURPOSE, self._rank, rank, self._hosts)
         while True:
             try:
-                return self._introduce(rank, deadline)
-            except OSError as error:
+                called = dial(split_address(self._hosts[rank]), deadline)
+                try:
+                    introduce(called, hello, self._token, deadline)
+                except BaseException:
+                    called.close()
+                    raise
+                return called
+            except (OSError, AdmissionError) as error:
                 if time.monotonic() > deadline:
                     host = name_of(rank, self._hosts)
                     raise MembershipError(f"{host} cannot be reached: {error}") from None
             time.sleep(_RETRY_SECS)
 
-    def _introduce(self, rank: int, deadline: float) -> socket.socket:
-        called = socket.create_connection(split_address(self._hosts[rank]), _CALL_SECS)
-        try:
-            called.sendall(_HELLO.pack(_MAGIC, self._rank, self._proof(self._rank, rank)))
-            called.settimeout(max(_CALL_SECS, deadline - time.monotonic()))
-            answer = called.recv(_PROOF_BYTES, socket.MSG_WAITALL)
-            if not hmac.compare_digest(answer, self._proof(rank, self._rank)):
-                raise ConnectionError("the program at its port is not a worker of this training")
-        except BaseException:
-            called.close()
-            raise
-        return called
+    def _check(self, hello: Hello) -> None:
+        if list(hello.worker_hosts) != self._hosts or hello.callee != self._rank:
+            raise AdmissionError("it looks for another training")
+        if not self._rank < hello.worker < len(self._hosts):
+            raise AdmissionError(f"worker {hello.worker} does not call this one")
 
-    def _proof(self, speaker: int, listener: int) -> bytes:
-        """Shows that a process has the token, without telling it to a stranger."""
-        text = "\n".join([f"{speaker} to {listener}", *self._hosts])
-        return hmac.digest(self._token, text.encode(), hashlib.sha256)
-
-    # ---- Receiving the processes of higher rank -----------------------------
-
-    def _take(self, caller: socket.socket, hello: bytes) -> bool:
-        _, rank, proof = _HELLO.unpack(hello)
-        is_expected = self._rank < rank < len(self._hosts) and rank not in self._taken
-        if not is_expected or not hmac.compare_digest(proof, self._proof(rank, self._rank)):
-            self._warn()
-            return False
-        caller.setblocking(True)
-        try:
-            caller.sendall(self._proof(self._rank, rank))
-        except OSError:
-            return False
+    def _take(self, hello: Hello, caller: Connection, address: str) -> Callable[[], object]:
+        """See `Open`."""
+        del address
         with self._news:
-            self._taken[rank] = caller
-            self._news.notify_all()
-        return True
+            if hello.worker in self._taken:
+                raise AdmissionError(f"{name_of(hello.worker, self._hosts)} is connected already")
 
-    def _reject(self, is_silent: bool) -> None:
-        if not is_silent:  # another worker that looks says nothing
-            self._warn()
+        def hand_over() -> None:
+            with self._news:
+                self._taken[hello.worker] = caller
+                self._news.notify_all()
 
-    def _warn(self) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            self._tell("another program connects; it is ignored.")
+        return hand_over
 
     def _tell(self, text: str) -> None:
         print(f"{self._hosts[self._rank]}: {text}", file=sys.stderr, flush=True)
-
-
-def _may_begin(received: bytes) -> bool:
-    return _MAGIC.startswith(received[: len(_MAGIC)])

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from terngrad.cluster import seats as seats_of_a_mesh
 from terngrad.cluster.channel import MembershipError, PortError, split_address
 from terngrad.cluster.seats import Seats
+from terngrad.connect import listener
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
 
@@ -71,7 +71,9 @@ def test_each_process_gets_a_socket_to_each_other(capfd):
         socket.create_connection(split_address(hosts[3]), TIMEOUT_SECS).close()
         for sockets in found:
             close(sockets)
-    assert "another program connects; it is ignored" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert f"{hosts[1]}: Refused 127.0.0.1: it did not introduce itself" in said
+    assert f"{hosts[2]}: Refused 127.0.0.1: it did not introduce itself" in said
 
 
 def test_a_process_with_another_token_gets_no_seat_and_is_named():
@@ -89,7 +91,7 @@ def test_a_taken_port_is_named():
 
 
 def test_silent_strangers_are_sent_away_and_bounded(monkeypatch):
-    monkeypatch.setattr(seats_of_a_mesh, "_HELLO_SECS", 0.5)
+    monkeypatch.setattr(listener, "_INTRODUCTION_SECS", 0.5)
     hosts = free_addresses(2)
     with opened(hosts, [b"secret"] * 2) as seats, contextlib.ExitStack() as stack:
         address = split_address(hosts[0])

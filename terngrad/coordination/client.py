@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from terngrad.cluster.channel import FinishedError, MembershipError
 from terngrad.cluster.pulse import Pulse
+from terngrad.connect.network import Link
 from terngrad.coordination import groups
 from terngrad.service.messages import Order, Report, Values, View
-from terngrad.service.network import Link
 
 _PART_BYTES = 1 << 19
 _MOST_UNSENT = 64  # parts of a state

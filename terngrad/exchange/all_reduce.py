@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from terngrad.connect.tls import Members
 from terngrad.exchange import collective, sockets
 from terngrad.exchange.two_shot import Transport
 from terngrad.ops import library
-from terngrad.service.members import Members
 
 VARIABLE = "TERNGRAD_TRANSPORT"
 _SOCKETS, _TENSORFLOW = "sockets", "tensorflow"

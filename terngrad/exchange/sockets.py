@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from terngrad.cluster.channel import MembershipError, name_of, split_address
 from terngrad.cluster.seats import Seats
+from terngrad.connect.tls import Members
 from terngrad.exchange.exchange import Exchange, LocalBucket, Summed
 from terngrad.exchange.ordering import unordered
 from terngrad.exchange.two_shot import Transport, TwoShotExchange
@@ -18,7 +19,6 @@ from terngrad.ops.gradient_kernels import GradientKernels, Sums
 from terngrad.ops.mesh import Decoding, Encoding, Kind, Mesh
 from terngrad.ops.tls import Channel, encrypt
 from terngrad.planes import GROUP, padded, plane_count
-from terngrad.service.members import Members
 
 _CLOSE_SECS = 5.0
 # Up to here a bucket is encoded in a millisecond. Then its gradients' memory, still in the cache,

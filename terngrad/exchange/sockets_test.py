@@ -10,12 +10,12 @@ import tensorflow as tf
 
 from terngrad.cluster.channel import MembershipError
 from terngrad.cluster.seats import Seats
+from terngrad.connect.tls import Members
 from terngrad.draws import DrawKey
 from terngrad.exchange import sockets
 from terngrad.exchange.exchange import LocalBucket
 from terngrad.ops.gradient_kernels import EncodeInputs
 from terngrad.ops.mesh import Decoding, Encoding, Kind
-from terngrad.service.members import Members
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.buckets import bucket_of
 from terngrad.testing.certificates import make_certificates

@@ -6,10 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from terngrad.cluster.channel import MembershipError, Peer, SharedError
-from terngrad.cluster.encrypted import CONNECTION
+from terngrad.cluster.channel import MembershipError, SharedError
 from terngrad.cluster.membership import Membership, end_process, with_last_acts
+from terngrad.cluster.peer import Peer
 from terngrad.cluster.pulse import Pulse
+from terngrad.connect.tls import CONNECTION
 from terngrad.exchange.operation_errors import OperationError, reason
 
 

@@ -12,6 +12,7 @@ from terngrad.cluster import admission, launched
 from terngrad.cluster.channel import MembershipError, PortError, name_of
 from terngrad.cluster.membership import with_last_acts
 from terngrad.cluster.pulse import Pulse
+from terngrad.connect.tls import Members
 from terngrad.exchange import all_reduce, launchers
 from terngrad.exchange.operation_errors import OperationError
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
@@ -22,7 +23,6 @@ from terngrad.exchange.watching import watching
 from terngrad.library.failures import told_to_others
 from terngrad.library.group import Group
 from terngrad.library.join_config import JoinConfig
-from terngrad.service.members import Members
 
 _LOOK_SECS = 0.1
 

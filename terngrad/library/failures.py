@@ -14,8 +14,8 @@ from terngrad.cluster import admission
 from terngrad.cluster.channel import MembershipError, OtherFailedError, name_of
 from terngrad.cluster.managed.role import LAUNCHED
 from terngrad.cluster.membership import end_because_of_another, reason_of
+from terngrad.connect.tls import Members
 from terngrad.library.join_config import JoinConfig
-from terngrad.service.members import Members
 
 _STOP_SECS = 2.0  # for a process that was asked to end
 
@@ -78,14 +78,15 @@ def tell_servers(config: JoinConfig, why: str, secs: float) -> None:
       why: the reason.
       secs: how long to wait for servers that start later.
     """
-    # Only parameter servers need the compiled service.proto.
+    # Only parameter servers need protobuf.
     from terngrad.asynchronous.acts import BYE
     from terngrad.asynchronous.framing import frames
-    from terngrad.service import last_report
-    from terngrad.service.messages import Call, Report
-    from terngrad.service.streams import hello
+    from terngrad.connect.calling import LONGEST_REASON, ChannelOpener
+    from terngrad.connect.introduction import Hello
+    from terngrad.connect.tls import members_of
+    from terngrad.service.messages import LONGEST_RESULT, Call, Report
 
-    role, why = config.role, why[: last_report.LONGEST_REASON]
+    role, why, members = config.role, why[:LONGEST_REASON], members_of(config.tls)
     if config.synchronous:  # ps 0 coordinates
         servers, method, rules = range(1), "Meet", str(config.rules)
         messages = [Report(failed=why).SerializeToString()]
@@ -94,8 +95,9 @@ def tell_servers(config: JoinConfig, why: str, secs: float) -> None:
         messages = [*frames(Call(act=BYE, failed=why))]
 
     def tell(ps: int) -> None:
-        introduction = hello(role.task_id, ps, role.ps_hosts, role.worker_hosts, rules)
-        last_report.send(introduction, method, messages, secs, config.tls, config.secret)
+        hosts = list(role.worker_hosts), list(role.ps_hosts)
+        hello = Hello(method, role.task_id, ps, *hosts, rules, secs)
+        ChannelOpener(hello, LONGEST_RESULT, members, config.secret).send_last(messages)
 
     # A signal ends this process at once: nothing waits for a daemon.
     threads = [threading.Thread(target=tell, args=(ps,), daemon=True) for ps in servers]

@@ -16,8 +16,8 @@ from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT, split_addres
 from terngrad.cluster.managed import launch
 from terngrad.cluster.managed.role import COLLECTIVE, LAUNCHED, SERVED, Role, control_address
 from terngrad.cluster.membership import end_because_of_another
-from terngrad.service import certificates
-from terngrad.service.security import Tls
+from terngrad.connect import certificates
+from terngrad.connect.certificates import Tls
 
 if TYPE_CHECKING:
     from terngrad.coordination.states import Rules

@@ -15,13 +15,13 @@ from terngrad.cluster.channel import split_address
 from terngrad.cluster.managed import launch
 from terngrad.cluster.managed.find import find
 from terngrad.cluster.managed.role import LAUNCHED, SERVED, NothingFoundError, Role, check_hosts
+from terngrad.connect.certificates import Tls
 from terngrad.library import engines, serving
 from terngrad.library.engines import ENGINES
 from terngrad.library.failures import ending_if_told, told_to_others
 from terngrad.library.group import Group
 from terngrad.library.join_config import JoinConfig
 from terngrad.library.serving import Asynchronous
-from terngrad.service.security import Tls
 
 _NUMBERING = ("Slurm", "torchrun")  # launchers that know which tasks share a host
 _HOROVOD = "HOROVOD_SIZE"  # set by horovodrun, unless it calls mpirun

@@ -19,9 +19,9 @@ from terngrad.cluster.channel import MembershipError
 from terngrad.cluster.managed import launch
 from terngrad.cluster.membership import LOST_STATUS, was_shown
 from terngrad.cluster.ports import free_ports
+from terngrad.connect.certificates import Tls
 from terngrad.library.group import Group
 from terngrad.library.joining import join
-from terngrad.service.security import Tls
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started, finished, mpirun
@@ -393,7 +393,7 @@ def test_importing_the_library_loads_neither_tensorflow_nor_takes_long():
     loaded = subprocess.run(
         [sys.executable, "-c", text], capture_output=True, text=True, check=True
     )
-    assert {"tensorflow", "keras", "numpy", "grpc"}.isdisjoint(loaded.stdout.split())
+    assert {"tensorflow", "keras", "numpy", "google.protobuf"}.isdisjoint(loaded.stdout.split())
 
 
 def test_a_program_that_ends_because_all_were_interrupted_says_so_in_a_line(monkeypatch, capsys):

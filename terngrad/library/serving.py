@@ -17,14 +17,15 @@ from terngrad.asynchronous.server import Server as HoldingServer
 from terngrad.asynchronous.store import Store
 from terngrad.cluster.channel import MembershipError, PortError, split_address
 from terngrad.cluster.membership import LOST_STATUS
+from terngrad.connect import listening
+from terngrad.connect.calling import ps_name
+from terngrad.connect.log_limiter import LogLimiter
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server as AddingServer
 from terngrad.folder_lock import FolderInUseError, hold_alone
 from terngrad.library.join_config import JoinConfig
 from terngrad.ops.gradient_kernels import GradientKernels
-from terngrad.service import listening, memory
-from terngrad.service.calls import ps_name
-from terngrad.service.log_limiter import LogLimiter
+from terngrad.service import memory
 from terngrad.training import runtime
 from terngrad.training.schedules import Schedule
 

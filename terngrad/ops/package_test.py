@@ -23,13 +23,10 @@ echo compiled > "${@: -1}"
 
 
 _MESSAGES = """
-import sys
-
-sys.modules["grpc_tools"] = None
 from terngrad.service import messages
 print(messages.__file__, messages.Header(step=3), end="")
 """
-_GENERATED = ("*.so", "service_descriptor.py")
+_GENERATED = ("*.so",)
 
 
 def wheel_of(tmp_path, **environment):

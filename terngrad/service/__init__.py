@@ -1,1 +1,1 @@
-"""The gRPC service of parameter servers: messages, streams and certificates."""
+"""The messages between workers and parameter servers, and the figures of these."""

@@ -1,54 +1,37 @@
-"""The messages of service.proto, and frames, whose payloads are not copied when read.
+"""The messages of `declarations`, and frames, whose payloads are not copied when read.
 
 docs/wire-format.md describes the bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from terngrad.service import compiled
+from terngrad.connect.channel import FrameError
+from terngrad.service.declarations import make_classes
 
-_HEADER_TAG, _PADDING_TAG, _PAYLOAD_TAG = b"\x0a", b"\x12", b"\x1a"  # of Frame's fields
+_HEADER_TAG, _PADDING_TAG, _PAYLOAD_TAG = b"\x0a", b"\x12", b"\x1a"  # fields 1 to 3, bytes
 _ALIGNMENT = 4  # bytes of the largest numbers in payloads
 _LONGEST_HEADER = 1 << 14  # bytes; the contributors alone can take half of it
 
-VERSION = 7
 PIECE_BYTES = 1 << 20  # of a push: smaller ones cost more time a byte, larger ones delay results
-SERVICE = "terngrad.ParameterServer"
-HELLO_KEY = "terngrad-hello-bin"
+LONGEST_PUSH = PIECE_BYTES + (1 << 14)  # bytes of a message to a ps
+# A result has more planes than a push: up to 18 instead of 2.
+LONGEST_RESULT = 9 * PIECE_BYTES + (1 << 14)  # bytes of a message from a ps
 
-
-class FrameError(ValueError):
-    """The bytes are not a frame."""
-
-
-def _make_classes() -> Mapping[str, Any]:
-    found = descriptor_pb2.FileDescriptorSet.FromString(compiled.descriptor())
-    pool = descriptor_pool.DescriptorPool()  # a private one: other packages have a service.proto
-    for file in found.file:
-        pool.Add(file)
-    return message_factory.GetMessageClassesForFiles([file.name for file in found.file], pool)
-
-
-_classes = _make_classes()
-Hello = _classes["terngrad.Hello"]
-Proof = _classes["terngrad.Proof"]
-Header = _classes["terngrad.Header"]
-Frame = _classes["terngrad.Frame"]
-Report = _classes["terngrad.Report"]
-Order = _classes["terngrad.Order"]
-Standing = _classes["terngrad.Standing"]
-View = _classes["terngrad.View"]
-ValueMessage = _classes["terngrad.Value"]
-Values = _classes["terngrad.Values"]
-OperationMessage = _classes["terngrad.Operation"]
-Call = _classes["terngrad.Call"]
-Reply = _classes["terngrad.Reply"]
+_classes = make_classes()
+Header = _classes["Header"]
+Report = _classes["Report"]
+Order = _classes["Order"]
+Standing = _classes["Standing"]
+View = _classes["View"]
+ValueMessage = _classes["Value"]
+Values = _classes["Values"]
+OperationMessage = _classes["Operation"]
+Call = _classes["Call"]
+Reply = _classes["Reply"]
 
 
 def join_frame(header: Any, payload: bytes | memoryview = b"") -> bytes:
@@ -135,6 +118,3 @@ def _read_varint(data: bytes | memoryview, start: int) -> tuple[int, int]:
         if octet < 0x80:
             return value, start + i + 1
     raise FrameError("a frame ends within a number")
-
-
-MOVE = join_frame(Header(moves=True))  # a whole message: the next one takes the data connection

@@ -1,7 +1,10 @@
 """The wire format of docs/wire-format.md: no byte may change without a new version."""
 
 import collections
+import hmac
+import json
 import re
+import socket
 from concurrent import futures
 
 import numpy as np
@@ -15,6 +18,8 @@ from terngrad.asynchronous.gradient import Computed, contents
 from terngrad.asynchronous.space import make_shards
 from terngrad.cluster.ports import free_ports
 from terngrad.codecs.factory import make_codecs
+from terngrad.connect.channel import Channel, End, Ending, FrameError, Outbox
+from terngrad.connect.introduction import MAGIC, Hello, frame, said
 from terngrad.coordination import groups
 from terngrad.coordination.states import Rules
 from terngrad.draws import DrawKey
@@ -29,12 +34,9 @@ from terngrad.layout import Policy, make_layout
 from terngrad.ops.packing import ReferencePacking
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import pack_integers
-from terngrad.service import streams
 from terngrad.service.messages import (
-    MOVE,
     PIECE_BYTES,
     Call,
-    FrameError,
     Header,
     OperationMessage,
     Reply,
@@ -88,9 +90,9 @@ def traveled():
     Each with the times that it was sent.
     """
     sent: list[bytes] = []
-    put = streams.Outbox.put
+    put = Outbox.put
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(streams.Outbox, "put", lambda self, m: (sent.append(bytes(m)), put(self, m)))
+        patch.setattr(Outbox, "put", lambda self, m: (sent.append(bytes(m)), put(self, m)))
         hosts, workers = [f"127.0.0.1:{free_ports(1)[0]}"], ["one:1", "two:2"]
         reduction = Reduction(ReferencePacking())
         server = Server(0, hosts, workers, reduction, Rules(2, False, SECS))
@@ -199,18 +201,54 @@ def test_golden_bytes_of_scales_and_floats(traveled):
     assert f"0a 0e 08 0c 10 02 {VIEW} 12 00 1a 0c {FLOAT_SUMS}" in traveled
 
 
-def test_golden_bytes_of_a_move():
-    assert MOVE.hex(" ") == "0a 02 58 01 12 00 1a 00"
-
-
 def test_golden_bytes_of_an_introduction():
-    hello = streams.hello(1, 0, ["p:1"], ["a:1", "b:2"], "r")
-    assert streams.metadata(hello) == [
-        (
-            "terngrad-hello-bin",
-            bytes.fromhex("08 07 10 01 22 03 70 3a 31 2a 03 61 3a 31 2a 03 62 3a 32 32 01 72"),
+    sent, hello = [], Hello("Exchange", 1, 0, ["a:1", "b:2"], ["p:1"], "r")
+    said(hello, b"", sent.append, lambda: {"welcome": True})
+    text = (
+        '{"purpose": "Exchange", "worker": 1, "callee": 0, "worker_hosts": ["a:1", "b:2"], '
+        '"ps_hosts": ["p:1"], "rules": "r", "timeout_secs": 60.0, "failed": "", "version": 8}'
+    )
+    size = "a6 00 00 00"
+    assert sent == [b"terngrad\n" + bytes.fromhex(size) + text.encode()]
+    assert frame({"welcome": 60.0}) == b'\x11\0\0\0{"welcome": 60.0}'
+    assert MAGIC == b"terngrad\n"
+
+
+def test_golden_bytes_of_a_proof():
+    sent, secret = [], b"a secret of many characters"
+    hello = Hello("Meet", 1, 0, ["a:1", "b:2"], ["p:1"])
+    speaker = hmac.new(secret, digestmod="sha256")
+    nonce = "000102030405060708090a0b0c0d0e0f"
+
+    def answers():
+        own = json.loads(sent[0][len(MAGIC) + 4 :])["nonce"]
+        shown = hmac.new(secret, digestmod="sha256")
+        text = b"ps 0 to worker 1 for Meet\n" + bytes.fromhex(own)
+        shown.update(text + b"\n" + bytes.fromhex(nonce))
+        speaker.update(b"worker 1 to ps 0 for Meet\n" + bytes.fromhex(nonce))
+        speaker.update(b"\n" + bytes.fromhex(own))
+        yield {"nonce": nonce, "proof": shown.hexdigest()}
+        yield {"welcome": True}
+
+    hear = answers()
+    said(hello, secret, sent.append, lambda: next(hear))
+    assert sent[1] == frame({"proof": speaker.hexdigest()})
+
+
+def test_golden_bytes_of_a_channel():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        there = socket.create_connection(server.getsockname())
+        here, _ = server.accept()
+    with there:
+        channel = Channel(here, 100, SECS)
+        channel.send(b"message")
+        channel._sent_at = 0.0
+        channel.keep_alive()
+        channel.end(Ending(End.REFUSED, "why"))
+        assert (
+            there.makefile("rb").read()
+            == b'\7\0\0\0message\0\0\0\x80\x12\0\0\x80["refused", "why"]'
         )
-    ]
 
 
 def computed():

@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from terngrad.service.security import Tls
+from terngrad.connect.certificates import Tls
 
 
 def make_certificates(

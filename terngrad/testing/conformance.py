@@ -56,9 +56,9 @@ def collective(rank: int, hosts: str) -> Connection:
 
 def sockets(rank: int, hosts: str) -> Connection:
     """Connects processes by the native mesh; HOST:PORT,.../CA,CERT,KEY encrypts it."""
+    from terngrad.connect.certificates import Tls
+    from terngrad.connect.tls import Members
     from terngrad.exchange.sockets import start
-    from terngrad.service.members import Members
-    from terngrad.service.security import Tls
 
     hosts, _, files = hosts.partition("/")  # the first file begins with another /
     members = Members(Tls(*files.split(","))) if files else None

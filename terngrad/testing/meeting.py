@@ -1,13 +1,11 @@
 """A meeting of processes at a chief that a test serves, and checks for it."""
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent import futures
+from collections.abc import Callable, Mapping, Sequence
 
 from terngrad.cluster import admission
 from terngrad.cluster.channel import split_address
-from terngrad.cluster.encrypted import Encryption
+from terngrad.connect.tls import Members
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.threads import in_threads
 
@@ -24,7 +22,7 @@ def joining(
     address: str,
     hosts: Sequence[str],
     timeout_secs: float,
-    encryption: Encryption | None = None,
+    encryption: Members | None = None,
     secret: bytes = b"",
 ) -> Callable[[], Mapping[int, object]]:
     """Returns a call in which a process joins; the chief listens already, so all can reach it."""
@@ -35,46 +33,25 @@ def joining(
     return lambda: admission.join(hosts, rank, address, *options)
 
 
-@contextlib.contextmanager
-def receiving(
-    address: str,
-    hosts: Sequence[str],
-    encryption: Encryption | None = None,
-    secret: bytes = b"",
-) -> Iterator[admission._Reception]:
-    """Yields the chief's connections, which the test serves."""
-    listener = admission.listen(*split_address(address))
-    with listener, admission._Reception(listener, hosts, encryption, secret) as reception:
-        yield reception
-
-
-def serve_until(reception: admission._Reception, condition: Callable[[], bool]) -> None:
-    """Serves the chief's connections until a condition holds."""
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline
-        reception.serve(0.01)
-
-
 def received(
     call: Callable[[], object],
     address: str,
     hosts: Sequence[str],
-    encryption: Encryption | None = None,
+    encryption: Members | None = None,
     secret: bytes = b"",
+    fault: str = "",
 ) -> tuple[object, str]:
-    """Serves the chief's connections while a call that joins lasts.
+    """Receives processes while a call that joins lasts, and until the chief notes a fault, if any.
 
     Returns:
       What the call returns or raises, and what the chief says then after a time-out of 5 s.
     """
-    with (
-        receiving(address, hosts, encryption, secret) as reception,
-        futures.ThreadPoolExecutor(1) as pool,
-    ):
-        called = pool.submit(in_threads, call)
-        serve_until(reception, called.done)
-        return called.result()[0], reception.complaint(5.0)
+    listener = admission.listen(*split_address(address))
+    with admission.Reception(listener, hosts, encryption, secret) as reception:
+        result, deadline = in_threads(call)[0], time.monotonic() + TIMEOUT
+        while fault not in (said := reception.complaint(5.0)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return result, said
 
 
 def assert_met(results: Sequence[Mapping[int, object]]) -> None:

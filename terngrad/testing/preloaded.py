@@ -5,7 +5,6 @@ import sys
 # Keras would load matplotlib for pictures that no program draws; programs that draw load it later.
 sys.modules["matplotlib"] = None
 try:
-    import grpc  # noqa: F401
     import keras  # noqa: F401
     import tensorflow  # noqa: F401
 finally:

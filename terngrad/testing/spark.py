@@ -58,7 +58,7 @@ def session(master: str = LOCAL_CLUSTER) -> Iterator[SparkSession]:
 
 
 def _started(builder: SparkSession.Builder) -> SparkSession:
-    """Starts Java, twice if need be: threads of gRPC in this process may break the first fork."""
+    """Starts Java, twice if need be: threads of this process may break the first fork."""
     from pyspark.errors import PySparkRuntimeError
 
     try:

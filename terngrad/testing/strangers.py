@@ -1,45 +1,83 @@
-"""Handmade callers of a ps, which send messages that no worker sends."""
+"""Handmade callers of a ps, which send what no worker sends."""
 
 import contextlib
+import dataclasses
+import socket
+import ssl
 from collections.abc import Iterable
 
-import grpc
-
-from terngrad.service.messages import HELLO_KEY, SERVICE, VERSION, Hello
-from terngrad.service.streams import Outbox, identity
+from terngrad.cluster.channel import split_address
+from terngrad.connect import introduction
+from terngrad.connect.channel import Channel, End, Ending
+from terngrad.connect.introduction import MAGIC, SIZE_BYTES, Hello, frame
+from terngrad.connect.tls import EncryptedSocket
+from terngrad.service.messages import LONGEST_RESULT
 from terngrad.testing.limits import HANG_SECS
 
 WORKERS = ("one:1", "two:2")
 
 
-def hello_of(host: str, worker: int = 1, **other: object) -> bytes:
+def hello_of(host: str, worker: int = 1, purpose: str = "Exchange", **other: object) -> bytes:
     """Returns the hello of one of WORKERS to the only ps, with some fields changed."""
-    fields = {"version": VERSION, "worker": worker, "ps": 0, "ps_hosts": [host]}
-    return Hello(**fields | {"worker_hosts": WORKERS} | other).SerializeToString()
+    hello = Hello(purpose, worker, 0, list(WORKERS), [host])
+    return MAGIC + frame(dataclasses.asdict(hello) | other)
+
+
+def connect(host: str, context: ssl.SSLContext | None = None) -> socket.socket | EncryptedSocket:
+    """Connects to a ps and sends nothing."""
+    connected = socket.create_connection(split_address(host), HANG_SECS)
+    if not context:
+        return connected
+    encrypted = EncryptedSocket(connected, context)
+    encrypted.handshake()
+    return encrypted
+
+
+def answer_in(connected: socket.socket | EncryptedSocket) -> dict:
+    """Returns the next message of an introduction; empty if the connection has ended."""
+    found = b""
+    with contextlib.suppress(OSError):
+        while more := connected.recv(1 << 16):
+            found += more
+            size = int.from_bytes(found[:SIZE_BYTES], "little")
+            if len(found) >= SIZE_BYTES + size:
+                break
+    return introduction.read(found[SIZE_BYTES:])
+
+
+def greeted(
+    host: str, hello: bytes, context: ssl.SSLContext | None = None
+) -> tuple[socket.socket | EncryptedSocket, dict]:
+    """Returns a connection that has sent a hello, and the answer to it."""
+    connected = connect(host, context)
+    connected.sendall(hello)
+    return connected, answer_in(connected)
+
+
+def admitted(host: str, hello: bytes, context: ssl.SSLContext | None = None) -> Channel:
+    """Returns the channel of a caller that a ps admits."""
+    connected, answer = greeted(host, hello, context)
+    assert "welcome" in answer, answer
+    return Channel(connected, LONGEST_RESULT, 2 * HANG_SECS)
 
 
 def stranger(
     host: str,
-    hello: bytes | None = None,
-    method: str = "Exchange",
-    credentials: grpc.ChannelCredentials | None = None,
+    hello: bytes,
+    context: ssl.SSLContext | None = None,
     messages: Iterable[bytes] = (),
-) -> tuple[grpc.StatusCode, str]:
-    """Calls a ps and sends it messages.
-
-    Returns:
-      Status and details with which the ps ends the call.
-    """
-    make = grpc.secure_channel if credentials else grpc.insecure_channel
-    with make(host, *([credentials] if credentials else [])) as channel:
-        outbox = Outbox()
+) -> Ending:
+    """Calls a ps and sends it messages; returns how the ps ends that."""
+    connected, answer = greeted(host, hello, context)
+    if "welcome" not in answer:
+        connected.close()
+        end = End.ENDED if answer.get("again") else End.REFUSED if answer else End.LOST
+        return Ending(end, answer.get("refused", ""))
+    channel = Channel(connected, LONGEST_RESULT, 2 * HANG_SECS)
+    with contextlib.suppress(OSError):  # it has refused an earlier one
         for message in messages:
-            outbox.put(message)
-        metadata = [(HELLO_KEY, hello)] if hello is not None else []
-        stream = channel.stream_stream(f"/{SERVICE}/{method}", identity, identity)
-        call = stream(iter(outbox), metadata=metadata, timeout=HANG_SECS)
-        with contextlib.suppress(grpc.RpcError):
-            for _ in call:
-                pass
-        outbox.close()
-        return call.code(), call.details()
+            channel.send(message)
+        channel.end()
+    for _ in channel:
+        pass
+    return channel.ending

@@ -667,7 +667,7 @@ bool Mesh::Refuse(int peer, const std::string& why) {
 }
 
 // Names the process at the other end or, where neither process is to blame, the
-// connection: terngrad/cluster/encrypted.py has the same text.
+// connection: terngrad/connect/tls.py has the same text.
 std::string Mesh::WhyBroken(int peer) const {
   const Connection& connection = *connections_[peer];
   if (connection.changed() == Channel::Changed::kNone) {

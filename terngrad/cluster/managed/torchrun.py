@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from terngrad.cluster import admission, run_secret
 from terngrad.cluster.addresses import address_towards, host_and_port, is_loopback_address
-from terngrad.cluster.channel import LAST_PORT, MembershipError, Peer
+from terngrad.cluster.channel import LAST_PORT, MembershipError
 from terngrad.cluster.managed.role import ManagedError, Role, ranked, whole_number
+from terngrad.cluster.peer import Peer
 from terngrad.cluster.ports import free_ports
 
 MARKS = frozenset(("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))

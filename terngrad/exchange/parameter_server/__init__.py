@@ -1,1 +1,1 @@
-"""Parameter servers, which sum the workers' gradients over gRPC."""
+"""Parameter servers, which sum the workers' gradients at each step."""

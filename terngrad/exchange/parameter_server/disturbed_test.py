@@ -18,8 +18,6 @@ from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.packing import ReferencePacking
 from terngrad.ops.reference import ReferenceKernels
-from terngrad.service import data_listener, grpc_network
-from terngrad.service.streams import offer_metadata
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.exhaustive import sample
@@ -104,47 +102,26 @@ def trained(rank, host, tls):
         client.close(is_done=is_done)
 
 
-@pytest.fixture(name="assert_equal_bits", params=["streams", "data", "streams alone"])
-def _assert_equal_bits(request, monkeypatch):
-    """Compares the bits where streams or data connections are disturbed, or there are only streams.
-
-    The function gets the faults of the connections, and certificates.
-    """
-    monkeypatch.setattr(grpc_network, "_AGAIN_SECS", 0.05)  # streams move while steps are made
-
-    def compare(faults, tls):
-        (target,) = free_addresses(1)
-        rules = Rules(len(WORKERS), False, SECS)
-        reduction = Reduction(ReferencePacking())
-        of_streams, of_data = (faults, []) if request.param != "data" else ([], faults)
-        with contextlib.ExitStack() as stack:
-            streams = stack.enter_context(Proxy(target, of_streams))
-            server = Server(0, [streams.address], WORKERS, reduction, rules, tls)
-            stack.callback(server.close)
-            server.start(target)
-            data = stack.enter_context(Proxy(f"127.0.0.1:{server._data.port}", of_data))
-            offered = int(data.address.rpartition(":")[2])
-            offer = lambda port, token: offer_metadata(offered, token)
-            if request.param == "streams alone":
-                offer = lambda port, token: ()
-            monkeypatch.setattr(data_listener, "offer_metadata", offer)
-            calls = [lambda rank=rank: trained(rank, streams.address, tls) for rank in range(2)]
-            for state in in_threads(*calls):
-                np.testing.assert_array_equal(state, undisturbed(), err_msg=str(faults))
-            # TLS ignores some bits of a handshake, such as the version of its first record.
-            ended = [fault for fault in faults[:2] if fault.kind in (Kind.CUT, Kind.HALF_CLOSE)]
-            if request.param == "streams alone":
-                assert streams.connections >= 2 + len(ended)
-                assert not data.connections
-            else:
-                assert min(streams.connections, data.connections) >= 2
-
-    return compare
+def assert_equal_bits(faults, tls):
+    """Compares the bits of a training with those of an undisturbed one."""
+    (target,) = free_addresses(1)
+    rules = Rules(len(WORKERS), False, SECS)
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(Proxy(target, faults))
+        server = Server(0, [proxy.address], WORKERS, Reduction(ReferencePacking()), rules, tls)
+        stack.callback(server.close)
+        server.start(target)
+        calls = [lambda rank=rank: trained(rank, proxy.address, tls) for rank in range(2)]
+        for state in in_threads(*calls):
+            np.testing.assert_array_equal(state, undisturbed(), err_msg=str(faults))
+        # TLS ignores some bits of a handshake, such as the version of its first record.
+        ended = [fault for fault in faults[:2] if fault.kind in (Kind.CUT, Kind.HALF_CLOSE)]
+        assert proxy.connections >= 2 * len(WORKERS) + len(ended)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", sample(range(10), in_ci=(0, 1, 5)))  # faults of each kind
-def test_workers_get_equal_bits_over_a_bad_network(seed, assert_equal_bits):
+def test_workers_get_equal_bits_over_a_bad_network(seed):
     assert_equal_bits(plan(seed, PLAINTEXT, DISTURBED), tls=None)
 
 
@@ -155,7 +132,5 @@ def _tls(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", sample(range(30, 40), in_ci=(30, 34)))  # changed bits
-def test_workers_with_certificates_get_equal_bits_over_a_network_that_changes_bits(
-    seed, tls, assert_equal_bits
-):
+def test_workers_with_certificates_get_equal_bits_over_a_network_that_changes_bits(seed, tls):
     assert_equal_bits(plan(seed, tuple(Kind), DISTURBED), tls)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from terngrad.connect.streams import GRACE_SECS
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.operations import Operation
 from terngrad.exchange.parameter_server.server.service import Service
-from terngrad.service.gate import GRACE_SECS
 from terngrad.testing.simulation.clock import Clock
 from terngrad.testing.simulation.streams import End, Stream
 

@@ -7,8 +7,8 @@ import enum
 from collections.abc import Callable
 
 from terngrad.cluster.channel import MembershipError
+from terngrad.connect.network import LinkEvents
 from terngrad.service.messages import Header
-from terngrad.service.network import LinkEvents
 from terngrad.testing.simulation.clock import Clock
 
 

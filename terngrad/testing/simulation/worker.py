@@ -10,12 +10,12 @@ import numpy as np
 
 from terngrad.cluster.channel import FinishedError, MembershipError
 from terngrad.cluster.pulse import Pulse
+from terngrad.connect.network import LinkEvents
 from terngrad.coordination import groups
 from terngrad.coordination.client import InterruptionError
 from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.worker.client import END_SECS, Client
 from terngrad.service.messages import View
-from terngrad.service.network import LinkEvents
 from terngrad.testing.simulation.clock import Clock
 from terngrad.testing.simulation.laws import Ledger, Result, State, contributors_of, gradient
 from terngrad.testing.simulation.ps import SimulatedPs

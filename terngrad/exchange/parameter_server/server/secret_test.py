@@ -1,24 +1,22 @@
 """Who has the secret of a training joins; who has not learns nothing."""
 
 import contextlib
+import socket
 from concurrent import futures
 
-import grpc
 import pytest
 
 from terngrad.cluster import run_secret
 from terngrad.cluster.channel import MembershipError
+from terngrad.connect.introduction import MAGIC, frame
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.packing import ReferencePacking
-from terngrad.service import proofs
-from terngrad.service.messages import SERVICE, Proof
-from terngrad.service.streams import hello, identity
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.strangers import WORKERS, hello_of, stranger
+from terngrad.testing.strangers import WORKERS, answer_in, greeted, hello_of
 
 SECS = HANG_SECS
 
@@ -70,50 +68,42 @@ def test_law_10_a_worker_without_the_secret_learns_nothing_else(own, theirs, tex
     assert "one:1" not in str(raised.value)
 
 
-def proof_by(host, worker, ps=0):
-    """A proof of SECRET, for a nonce of a ps."""
-    with grpc.insecure_channel(host) as channel:
-        ask = channel.unary_unary(f"/{SERVICE}/Prove", identity, identity)
-        asked = proofs.request()
-        introduction = hello(worker, ps, [], [])
-        return proofs.proven(introduction, SECRET, asked, ask(asked.SerializeToString())).proof
-
-
-def test_a_proof_is_good_once_and_for_one_worker():
+def test_what_a_caller_has_shown_or_heard_once_is_good_for_no_other_connection():
+    nonce, other = run_secret.new_nonce().hex(), run_secret.new_nonce().hex()
     with serving(SECRET) as host:
-        code = lambda worker, proof: stranger(
-            host, hello_of(host, worker, proof=proof), messages=[b""]
-        )[1]
-        proof = proof_by(host, 1)
-        assert "another secret" in code(0, proof)
-        assert "does not know any more" in code(1, proof)  # it was used
-        proof = proof_by(host, 1)
-        assert "does not begin with its header" in code(1, proof)  # it was admitted
-        assert "does not know any more" in code(1, proof)
-        with grpc.insecure_channel(host) as channel:
-            ask = channel.unary_unary(f"/{SERVICE}/Prove", identity, identity)
-            with pytest.raises(grpc.RpcError, match="the message is no Proof"):
-                ask(b"\xff")
-            own = Proof.FromString(ask(b""))
-        assert "another secret" in code(1, own)  # what the ps itself has shown
+        own = {"nonce": nonce}
+        connected, asked = greeted(host, hello_of(host, **own))
+        speaker = "worker 1 to ps 0 for Exchange"
+        theirs = bytes.fromhex(asked["nonce"]), bytes.fromhex(nonce)
+        shown = run_secret.proof(SECRET, speaker, *theirs).hex()
+        connected.sendall(frame({"proof": shown}))
+        assert "welcome" in answer_in(connected)
+        for purpose, worker, proof in [
+            ("Exchange", 1, shown),  # a replay
+            ("Meet", 0, shown),
+            ("Exchange", 1, asked["proof"]),  # what the ps itself has shown
+            ("Exchange", 1, ""),
+            ("Exchange", 1, 7),
+        ]:
+            again, _ = greeted(host, hello_of(host, worker, purpose, nonce=other))
+            again.sendall(frame({"proof": proof}))
+            assert "it has another secret" in answer_in(again)["refused"]
 
 
-def test_a_worker_whose_nonce_the_ps_has_forgotten_shows_another_proof(monkeypatch):
-    proven, calls = proofs.proven, []
+def test_a_worker_gives_a_ps_without_the_secret_no_proof():
+    """Of a program that pretends to be the ps, and returns what it has heard."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        host = f"127.0.0.1:{listening.getsockname()[1]}"
 
-    def first_outdated(introduction, secret, asked, answer):
-        calls.append(asked)
-        if len(calls) == 1:  # as if another ps, which restarts after this, had given it
-            nonce = asked.nonce
-            shown = run_secret.proof(secret, "ps 0", nonce, nonce)
-            answer = Proof(nonce=nonce, proof=shown).SerializeToString()
-        return proven(introduction, secret, asked, answer)
+        def pretend():
+            with listening.accept()[0] as caller:
+                hello = caller.recv(1 << 16)
+                assert hello.startswith(MAGIC)
+                caller.sendall(frame({"nonce": "00", "proof": "00"}))
+                return caller.recv(1 << 16)
 
-    monkeypatch.setattr(proofs, "proven", first_outdated)
-    with serving(SECRET) as host:
-        Client([host], WORKERS, 1, SECS, secret=SECRET).close(is_done=False)
-    assert len(calls) > 1
-
-
-def test_bytes_that_are_no_proof_prove_nothing():
-    assert proofs.proven(hello(1, 0, [], []), SECRET, proofs.request(), b"\xff") is None
+        with futures.ThreadPoolExecutor(1) as pool:
+            said = pool.submit(pretend)
+            with pytest.raises(MembershipError, match="it has another secret"):
+                Client([host], WORKERS, 1, SECS, secret=SECRET)
+            assert said.result(SECS) == frame({"proof": ""})

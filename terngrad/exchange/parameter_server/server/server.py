@@ -1,4 +1,4 @@
-"""A ps over gRPC: it admits workers, reads their pushes and sends the results."""
+"""A ps: it admits workers, reads their pushes and sends the results."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ import functools
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-import grpc
 from google.protobuf.message import DecodeError
 
-from terngrad.cluster.channel import PortError, name_of
-from terngrad.cluster.encrypted import ChangedError
+from terngrad.cluster.channel import name_of
+from terngrad.connect.calling import ps_name
+from terngrad.connect.certificates import Tls
+from terngrad.connect.channel import Channel, End, Ending, Outbox
+from terngrad.connect.log_limiter import LogLimiter
+from terngrad.connect.streams import GRACE_SECS, Streams
+from terngrad.connect.tls import Members
 from terngrad.coordination.coordinator import Coordinator
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator
 from terngrad.exchange.parameter_server.server.answers import Arithmetic
 from terngrad.exchange.parameter_server.server.attendance import Attendance
 from terngrad.exchange.parameter_server.server.service import Service, UnreadError
-from terngrad.service import data_listener, memory
-from terngrad.service.calls import ps_name
+from terngrad.service import memory
 from terngrad.service.figures import Figures
-from terngrad.service.gate import GRACE_SECS, Gate, Listener
-from terngrad.service.log_limiter import LogLimiter
-from terngrad.service.messages import Header
-from terngrad.service.security import Tls
-from terngrad.service.streams import WELCOME, Outbox
+from terngrad.service.messages import LONGEST_PUSH, Header
 
+_STREAM_THREADS = 2  # one reads, one sends
 _LONGEST_BEAT_SECS = 0.5
 
 
 class Server:
-    """The gRPC server of a ps."""
+    """Serves the streams of the workers."""
 
     def __init__(
         self,
@@ -60,37 +60,32 @@ class Server:
           most_bytes: see `Aggregator`.
           secret: that workers must have, too; b"" = none.
         """
-        self._ps, self._name, self._worker_hosts = ps, ps_name(ps, ps_hosts), worker_hosts
+        self._name, self._worker_hosts = ps_name(ps, ps_hosts), worker_hosts
         self._log = LogLimiter(tell)
-        self._gate = Gate(ps, ps_hosts, worker_hosts, self._log, tls, str(rules), secret)
-        self._admit, self._refuse = self._gate.admit, self._gate.refuse
         self._service = Service(
             ps, worker_hosts, arithmetic, rules, len(ps_hosts), self._log, most_bytes
         )
         self._beat_secs = min(_LONGEST_BEAT_SECS, rules.timeout_secs / 4)
         self._timeout_secs = max(GRACE_SECS, rules.timeout_secs)
         self._stop = threading.Event()
-        self._data = data_listener.DataListener(
-            tls, rules.timeout_secs, len(worker_hosts), self._log
-        )
-        methods = {"Exchange": self._exchange, "Meet": self._meet}
-        self._listener = Listener(
-            self._gate,
-            len(worker_hosts),
-            rules.timeout_secs,
-            tls,
-            methods,
-            self._data.most_connections,
+        purposes = {"Exchange": self._exchange} | ({} if ps else {"Meet": self._meet})
+        self._streams = Streams(
+            ps,
+            ps_hosts,
+            worker_hosts,
+            purposes,
+            self._log,
+            longest=LONGEST_PUSH,
+            timeout_secs=rules.timeout_secs,
+            threads=_STREAM_THREADS * len(purposes),
+            members=Members(tls) if tls else None,
+            rules=str(rules),
+            secret=secret,
         )
 
     def start(self, address: str) -> int:
-        """Listens at "host:port"; see `Listener.start`."""
-        self._data.start(address.rpartition(":")[0].strip("[]"))
-        try:
-            return self._listener.start(address)
-        except PortError:
-            self._data.close()
-            raise
+        """Listens at "host:port"; see `Streams.start`."""
+        return self._streams.start(address)
 
     @property
     def attendance(self) -> Attendance:
@@ -163,72 +158,71 @@ class Server:
 
     def close(self) -> None:
         """Ends all streams."""
-        self._listener.close()
-        self._data.close()
+        self._streams.close()
         self._log.flush(is_end=True)
 
-    def _exchange(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator:
-        worker, outbox = self._admit(context), Outbox(context.cancel)
+    def _exchange(self, worker: int, channel: Channel) -> Sequence[Callable[[], None]]:
+        """See `Open`."""
+        outbox = Outbox(channel)
         if not self._service.open_exchange(worker, outbox):
-            self._gate.refuse_second(context, worker)
-        stream, why = _Stream(outbox, context), ""
-        offer = self._data.offer(lambda error: self._note_change(worker, error))
-        try:
-            context.add_callback(offer.close)
-            context.send_initial_metadata((*WELCOME, *offer.metadata))
-            take = functools.partial(self._service.take, worker, outbox)
-            stream.start(offer.received(requests, outbox), take)
-            yield from outbox
-        finally:
-            offer.close()
+            raise self._streams.refuse_second(worker)
+        stream = _Stream(channel, outbox)
+
+        def send() -> None:
+            outbox.send_all()
+            why = ""
             if stream.error:  # logged here: a stream that was cut does not carry it to the worker
-                why = self._gate.complain(context, stream.error)
+                why = self._streams.complain(channel, stream.error)
             self._service.close_exchange(worker, stream.last, stream.ending)
-        if why:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
+            channel.finish(Ending(End.REFUSED, why) if why else Ending(End.DONE))
 
-    def _note_change(self, worker: int, error: ChangedError) -> None:
-        self._log(error.between(self._name, name_of(worker, self._worker_hosts)))
+        read = functools.partial(self._service.take, worker, outbox)
+        return [send, lambda: self._read(worker, stream, read)]
 
-    def _meet(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator:
-        worker, outbox = self._admit(context), Outbox(context.cancel)
-        if self.coordinator is None:
-            self._refuse(context, f"Meet is a method of ps 0 only; this is ps {self._ps}")
+    def _meet(self, worker: int, channel: Channel) -> Sequence[Callable[[], None]]:
+        """See `Open`."""
+        outbox = Outbox(channel)
         if not self._service.open_meeting(worker, outbox):
-            self._gate.refuse_second(context, worker)
-        stream = _Stream(outbox, context)
-        try:
-            context.send_initial_metadata(WELCOME)
-            stream.start(requests, functools.partial(self._service.hear, worker))
-            yield from outbox
-        finally:
+            raise self._streams.refuse_second(worker)
+        stream = _Stream(channel, outbox)
+
+        def send() -> None:
+            outbox.send_all()
             self._service.close_meeting(worker, None if self._stop.is_set() else stream.ending)
-        if stream.error:
-            self._refuse(context, stream.error)
+            if why := stream.error:
+                why = self._streams.complain(channel, why)
+            channel.finish(Ending(End.REFUSED, why) if why else Ending(End.DONE))
+
+        hear = functools.partial(self._service.hear, worker)
+        return [send, lambda: self._read(worker, stream, hear)]
+
+    def _read(
+        self, worker: int, stream: _Stream, take: Callable[[memoryview], Header | None]
+    ) -> None:
+        stream.read(take)
+        if changed := stream.channel.changed:
+            self._log(changed.between(self._name, name_of(worker, self._worker_hosts)))
 
 
 class _Stream:
     """The reading half of a stream.
 
     Attributes:
+      channel: that it reads.
       error: why reading stopped before the stream ended; "" if it did not.
       ending: how the stream ended, if the worker did not say goodbye.
       last: header of the worker's goodbye; None if there was none.
     """
 
-    def __init__(self, outbox: Outbox, context: grpc.ServicerContext) -> None:
+    def __init__(self, channel: Channel, outbox: Outbox) -> None:
+        self.channel, self._outbox = channel, outbox
         self.error, self.ending = "", "died: its stream ended"
         self.last: Header | None = None
-        self._outbox = outbox
-        context.add_callback(outbox.close)
 
-    def start(self, requests: Iterator[bytes], take: Callable[[bytes], Header | None]) -> None:
+    def read(self, take: Callable[[memoryview], Header | None]) -> None:
         """Reads messages until the goodbye or the end of the stream; then the writing half ends."""
-        threading.Thread(target=self._read, args=(requests, take), daemon=True).start()
-
-    def _read(self, requests: Iterator[bytes], take: Callable[[bytes], Header | None]) -> None:
         try:
-            for message in requests:
+            for message in self.channel:
                 if last := take(message):
                     self.last = last
                     break
@@ -237,8 +231,6 @@ class _Stream:
             self._outbox.cut()
         except (ValueError, DecodeError) as error:  # invalid frames, pushes and reports
             self._object(error)
-        except grpc.RpcError:  # the worker is lost
-            pass
         except Exception as error:  # not retried: the step would fail again
             self.error = f"this ps failed: {error!r}"
             self.ending = f"was refused: {self.error}"

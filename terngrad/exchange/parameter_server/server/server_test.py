@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import queue
 import re
@@ -13,11 +14,15 @@ from concurrent import futures
 from pathlib import Path
 from types import SimpleNamespace
 
-import grpc
 import numpy as np
 import pytest
 
 from terngrad.cluster.channel import MembershipError, PortError
+from terngrad.connect import introduction
+from terngrad.connect.certificates import Tls, serial_of
+from terngrad.connect.channel import End
+from terngrad.connect.introduction import MAGIC, frame
+from terngrad.connect.tls import Members
 from terngrad.coordination import groups
 from terngrad.coordination.client import InterruptionError
 from terngrad.coordination.coordinator import Coordinator
@@ -29,12 +34,7 @@ from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.server.service import Service
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.packing import ReferencePacking
-from terngrad.service import data_listener, grpc_network
-from terngrad.service.data_connection import DataConnection
 from terngrad.service.messages import (
-    HELLO_KEY,
-    SERVICE,
-    VERSION,
     Header,
     Order,
     Report,
@@ -42,12 +42,10 @@ from terngrad.service.messages import (
     join_frame,
     split_frame,
 )
-from terngrad.service.security import Tls, serial_of
-from terngrad.service.streams import Outbox, identity, offer_metadata
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.strangers import WORKERS, hello_of, stranger
+from terngrad.testing.strangers import WORKERS, admitted, hello_of, stranger
 
 SECS = HANG_SECS
 RULES = Rules(2, False, SECS)
@@ -137,67 +135,6 @@ def test_several_ps_compute_operations_of_many_pieces(servers):
         for step in (5, 6):
             for result in run(clients, contents, f"sum {step}", step=step):
                 np.testing.assert_array_equal(result.view("<f4"), contents[0] + contents[1])
-
-
-@pytest.mark.parametrize("reachable", [True, False])
-def test_frames_take_the_data_connections_where_workers_reach_them(reachable, monkeypatch, capsys):
-    sent, send = [], DataConnection.send
-    monkeypatch.setattr(DataConnection, "send", lambda s, m: (sent.append(len(m)), send(s, m)))
-    if not reachable:
-        (nowhere,) = free_addresses(1)
-        port = int(nowhere.rpartition(":")[2])
-        offer = lambda _, token: offer_metadata(port, token)
-        monkeypatch.setattr(data_listener, "offer_metadata", offer)
-    content = np.ones(100, "<f4")
-    with serving() as (_, hosts), joined(hosts) as clients:
-        for result in run(clients, [content, content]):
-            np.testing.assert_array_equal(result.view("<f4"), 2 * content)
-    told = capsys.readouterr().out
-    if reachable:
-        assert sum(size > 400 for size in sent) == 4  # two pushes and two results
-        assert "over gRPC" not in told
-    else:
-        assert not sent
-        assert f"({hosts[0]}): gradients travel over gRPC, which takes longer: no" in told
-        assert f"to port {port}: [Errno 111] Connection refused" in told
-
-
-def test_a_worker_that_fell_back_to_grpc_moves_as_soon_as_it_reaches_the_port(monkeypatch, capsys):
-    sent, send = [], DataConnection.send
-    monkeypatch.setattr(DataConnection, "send", lambda s, m: (sent.append(len(m)), send(s, m)))
-    dialling, is_open = grpc_network.dial, threading.Event()
-
-    def dial(*arguments):
-        if not is_open.is_set():
-            raise ConnectionRefusedError("a flood")
-        return dialling(*arguments)
-
-    monkeypatch.setattr(grpc_network, "dial", dial)
-    monkeypatch.setattr(grpc_network, "_AGAIN_SECS", 0.01)
-    content = np.ones(100, "<f4")
-    with serving() as (_, hosts), joined(hosts) as clients:
-        operations = Operations(clients, "sum", Kind.FLOATS, 100)
-
-        def exchange(step):
-            for worker in range(2):
-                operations.push(worker, step, content)
-            for worker in range(2):
-                np.testing.assert_array_equal(operations.take(worker).view("<f4"), 2 * content)
-
-        exchange(0)
-        assert not sent
-        is_open.set()
-        told, deadline, step = "", time.monotonic() + SECS, 1
-        while told.count("gradients take the connection") < 2 and time.monotonic() < deadline:
-            exchange(step)
-            step, told = step + 1, told + capsys.readouterr().out
-        sent.clear()
-        for later in range(step, step + 3):
-            exchange(later)
-        assert sum(size > 400 for size in sent) >= 4  # the first of each may still take the stream
-    port = re.search(r"gradients travel over gRPC.* to port (\d+): a flood", told)[1]
-    assert told.count("gradients travel over gRPC") == 2  # once for each worker
-    assert told.count(f"gradients take the connection to port {port} now.") == 2
 
 
 @pytest.mark.parametrize("density", [0.0, 0.1, 1.0])
@@ -572,26 +509,35 @@ def test_law_10_a_port_that_is_taken_is_named():
 @pytest.mark.parametrize(
     ("hello", "text"),
     [
-        (lambda host: None, "it did not introduce itself"),
-        (lambda host: os.urandom(200), "it did not introduce itself|its version|this process with"),
-        (lambda host: hello_of(host, version=9), "its version is 9; allowed is 7"),
-        (lambda host: hello_of(host, worker=2), "its worker index is 2; allowed are 0 to 1"),
-        (lambda host: hello_of(host, worker=1 << 31), "its worker index is 2147483648; allowed"),
-        (lambda host: hello_of(host, ps=1), "it wants to join ps 1; this is ps 0"),
-        (lambda host: hello_of(host, worker_hosts=["x:1"]), "^its worker hosts differ from"),
-        (lambda host: hello_of("x:1"), "^its ps hosts differ from those of this ps, whose log"),
-        (hello_of, r"worker 1 \(two:2\) has already joined"),
+        (lambda hello: MAGIC + bytes(4), "it did not introduce itself"),
+        (lambda hello: MAGIC + frame([1]), "it did not introduce itself"),
+        (lambda hello: b"GET / HTTP/1.0\r\n\r\n", "it did not introduce itself"),
+        (lambda hello: os.urandom(200), "it did not introduce itself"),
+        (lambda hello: MAGIC + b"\x00\x00\x01\x00" + b"[" * 65536, "it did not introduce itself"),
+        (lambda hello: hello(worker=-1), "it did not introduce itself"),
+        (lambda hello: hello(worker=True), "it did not introduce itself"),
+        (lambda hello: hello(ps_hosts=[1]), "it did not introduce itself"),
+        (lambda hello: hello(version=9), "its version is 9; allowed is 8"),
+        (lambda hello: hello(worker=2), "its worker index is 2; allowed are 0 to 1"),
+        (lambda hello: hello(worker=1 << 31), "its worker index is 2147483648; allowed"),
+        (lambda hello: hello(callee=1), "it wants to join ps 1; this is ps 0"),
+        (lambda hello: hello(worker_hosts=["x:1"]), "^its worker hosts differ from"),
+        (
+            lambda hello: hello(ps_hosts=["x:1"]),
+            "^its ps hosts differ from those of this ps, ",
+        ),
+        (lambda hello: hello(purpose="Update"), "started with another --cross_replica_sync than"),
+        (lambda hello: hello(), r"worker 1 \(two:2\) has already joined"),
     ],
-    ids=["nothing", "noise", "version", "worker", "huge", "ps", "workers", "hosts", "second"],
 )
 def test_a_stranger_gets_the_reason_is_logged_once_and_disturbs_no_worker(
     capfd, method, hello, text
 ):
     with serving() as (_, (host,)), joined([host]) as clients:
-        said = hello(host)
+        said = hello(functools.partial(hello_of, host, purpose=method))
         for _ in range(20):
-            code, details = stranger(host, said, method)
-            assert code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.ALREADY_EXISTS)
+            end, details = stranger(host, said)
+            assert end in (End.REFUSED, End.ENDED)
         assert re.search(text, details), details
         assert_it_works(clients)
     said = capfd.readouterr().out.splitlines()
@@ -600,7 +546,7 @@ def test_a_stranger_gets_the_reason_is_logged_once_and_disturbs_no_worker(
 
 def test_what_differs_stands_in_the_log_and_is_told_to_nobody_who_may_be_a_stranger(capfd):
     with serving() as (_, (host,)):
-        _, details = stranger(host, hello_of("x:1"))
+        _, details = stranger(host, hello_of(host, ps_hosts=["x:1"]))
         assert host not in details and "x:1" not in details
         _, details = stranger(host, hello_of(host, rules="fewer"))
         assert details == "its flags differ from those of this ps, whose log says how"
@@ -633,8 +579,8 @@ def test_a_worker_that_sends_an_invalid_message_gets_the_reason(capfd, message, 
         deadline = time.monotonic() + SECS
         while not server.aggregator.piece_count and time.monotonic() < deadline:
             time.sleep(0.01)
-        code, details = stranger(host, hello_of(host), messages=[message])
-        assert code == grpc.StatusCode.FAILED_PRECONDITION
+        end, details = stranger(host, hello_of(host), messages=[message])
+        assert end is End.REFUSED
         assert re.search(text, details), details
         assert not first.failure
         assert server.aggregator.held_bytes == 0
@@ -644,11 +590,11 @@ def test_a_worker_that_sends_an_invalid_message_gets_the_reason(capfd, message, 
 
 def test_strangers_do_not_use_up_the_lines_about_members(capfd):
     with serving() as (_, (host,)):
-        for version in range(VERSION + 1, VERSION + 13):
+        for version in range(introduction.VERSION + 1, introduction.VERSION + 13):
             stranger(host, hello_of(host, version=version))
         stranger(host, hello_of(host), messages=[join_frame(Header(step=1, operation=7), b"x")])
     said = capfd.readouterr().out
-    assert "Left out 2 more lines like this one: Refused ipv4:127.0.0.1: its version is" in said
+    assert "Left out 2 more lines like this one: Refused 127.0.0.1: its version is" in said
     assert said.count("its version is") == 11 and "operation 7 was not declared" in said
 
 
@@ -671,7 +617,7 @@ def test_nothing_is_kept_of_pushes_for_a_view_that_nobody_is_in(monkeypatch, ent
         for header.piece in range(operation.pieces):
             messages.append(join_frame(header, bytes(operation.push_size(header.piece))))
         messages.append(join_frame(Header(bye=True, failed="a liar")))
-        hello = hello_of(hosts[1], ps=1, ps_hosts=hosts)
+        hello = hello_of(hosts[1], callee=1, ps_hosts=hosts)
         _, details = stranger(hosts[1], hello, messages=messages)
         assert max(held, default=0) == 0
         assert len(held) == (0 if enters else operation.pieces)
@@ -688,8 +634,8 @@ def test_nothing_is_kept_of_pushes_for_a_view_that_nobody_is_in(monkeypatch, ent
 def test_a_huge_message_is_not_read():
     with serving() as ((server,), (host,)):
         huge = bytes(64 << 20)
-        code, _ = stranger(host, hello_of(host), messages=[huge])
-        assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
+        end, why = stranger(host, hello_of(host), messages=[huge])
+        assert end is End.REFUSED and why.startswith(f"a message has {64 << 20} bytes; allowed")
         assert server.aggregator.held_bytes == 0
 
 
@@ -751,25 +697,22 @@ def test_random_bytes_at_the_port_disturb_no_worker():
 )
 def test_invalid_reports_are_refused(message, text):
     with serving() as (_, (host,)):
-        code, details = stranger(host, hello_of(host), "Meet", messages=[message])
-        assert code == grpc.StatusCode.FAILED_PRECONDITION
+        hello = hello_of(host, purpose="Meet")
+        end, details = stranger(host, hello, messages=[message])
+        assert end is End.REFUSED
         assert re.search(text, details), details
 
 
 def test_a_worker_that_does_not_read_orders_loses_its_stream_and_may_connect_again():
-    with serving() as ((server,), (host,)), grpc.insecure_channel(host) as channel:
-        make = channel.stream_stream(f"/{SERVICE}/Meet", identity, identity)
+    with serving() as ((server,), (host,)):
         for _ in range(2):
-            outbox = Outbox()
-            call = make(iter(outbox), metadata=[(HELLO_KEY, hello_of(host))], timeout=SECS)
-            assert call.initial_metadata()
+            channel = admitted(host, hello_of(host, purpose="Meet"))
             deadline = time.monotonic() + SECS / 2
             while server._service._meeting and time.monotonic() < deadline:
-                server._service._order(
-                    1, Order(end="x" * 60_000)
-                )  # some go into gRPC's own buffers
+                order = Order(end="x" * 60_000)  # some go into the system's buffers
+                server._service._order(1, order)
             assert not server._service._meeting
-            outbox.close()
+            channel.cut()
 
 
 def test_a_worker_that_does_not_read_results_is_refused_and_nothing_is_kept(capfd, monkeypatch):
@@ -778,20 +721,18 @@ def test_a_worker_that_does_not_read_results_is_refused_and_nothing_is_kept(capf
     header = Header(view=1, contributors=groups.pack([1]))
     entry = Header(enters=True, view=1, contributors=groups.pack([0, 1]))
     part = join_frame(header, bytes(operation.push_size(0)))
-    with serving(needed=1) as ((server,), (host,)), grpc.insecure_channel(host) as channel:
-        outbox = Outbox()
-        outbox.put(join_frame(Header(declared=operation.message(0))))
-        outbox.put(join_frame(entry))
-        for _ in range(50):  # each one is answered
-            outbox.put(part)
-        make = channel.stream_stream(f"/{SERVICE}/Exchange", identity, identity)
-        call = make(iter(outbox), metadata=[(HELLO_KEY, hello_of(host))], timeout=SECS)
-        assert call.initial_metadata()
+    with serving(needed=1) as ((server,), (host,)):
+        channel = admitted(host, hello_of(host))
+        channel.send(join_frame(Header(declared=operation.message(0))))
+        channel.send(join_frame(entry))
+        with contextlib.suppress(OSError):
+            for _ in range(50):  # each one is answered
+                channel.send(part)
         deadline = time.monotonic() + SECS / 2
         while server.attendance.present and time.monotonic() < deadline:
             time.sleep(0.01)
         assert (server.attendance.present, server.aggregator.held_bytes) == (0, 0)
-        outbox.close()
+        channel.cut()
     assert "the worker does not read its results" in capfd.readouterr().out
 
 
@@ -808,12 +749,15 @@ def test_only_workers_with_certificates_of_the_authority_can_train(tmp_path):
     foreign = make_certificates(tmp_path, "theirs", "stranger")
     mixed = Tls(good.ca, foreign.cert, foreign.key)  # trusts the ps, but the ps does not trust it
     with serving(tls=good) as ((server,), (host,)), joined([host], tls=good) as clients:
-        for wrong in (None, foreign, mixed):
-            with pytest.raises(MembershipError, match="cannot be reached within 1 s"):
+        for wrong in (foreign, mixed):
+            with pytest.raises(MembershipError, match=r"cannot be reached within 1 s: .*cert"):
                 Client([host], WORKERS, 1, 1.0, wrong)
-        no_certificate = grpc.ssl_channel_credentials(Path(good.ca).read_bytes())
-        code, _ = stranger(host, hello_of(host), credentials=no_certificate)
-        assert code == grpc.StatusCode.UNAVAILABLE
+        with pytest.raises(MembershipError, match="all processes need certificates, or none"):
+            Client([host], WORKERS, 1, 1.0, None)
+        no_certificate = ssl.create_default_context(cafile=good.ca)
+        no_certificate.check_hostname = False
+        end, _ = stranger(host, hello_of(host), no_certificate)
+        assert end is End.LOST
         assert_it_works(clients)
         assert server.attendance.outcome is None
 
@@ -823,10 +767,10 @@ def test_a_certificate_is_for_the_workers_of_its_hosts_only(tmp_path, capfd):
     of_ps = make_certificates(tmp_path, "ours", "ps", ALL_HOSTS)
     of_one = make_certificates(tmp_path, "ours", "one", ["DNS:one"])
     with serving(tls=of_ps) as (_, (host,)):
-        code, why = stranger(host, hello_of(host, 1), credentials=of_one.channel_credentials())
-    assert code == grpc.StatusCode.FAILED_PRECONDITION
-    assert why == "its certificate is for one; worker 1 (two:2) needs one for two"
-    assert capfd.readouterr().out.count("Refused ipv4:127.0.0.1: its certificate is for one") == 1
+        end, why = stranger(host, hello_of(host, 1), Members(of_one).client)
+    assert end is End.REFUSED
+    assert why == "worker 1 (two:2) was refused: its certificate is for one, not two"
+    assert capfd.readouterr().out.count(f"Refused 127.0.0.1: {why}") == 1
 
 
 @pytest.mark.slow
@@ -847,9 +791,11 @@ def test_a_withdrawn_certificate_ends_streams_and_opens_none(tmp_path, capfd):
             while server.attendance.present and time.monotonic() < deadline:
                 time.sleep(0.05)
             assert server.attendance.present == 0
-        code, why = stranger(host, hello_of(host), credentials=good.channel_credentials())
-    assert code == grpc.StatusCode.FAILED_PRECONDITION
-    assert why == f"its certificate {serial} was withdrawn (--tls_deny)"
+        end, why = stranger(host, hello_of(host), Members(good).client)
+    assert end is End.REFUSED
+    assert (
+        why == f"worker 1 (two:2) was refused: its certificate {serial} was withdrawn (--tls_deny)"
+    )
 
 
 def await_line(capfd, text):

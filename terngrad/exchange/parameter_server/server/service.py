@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from terngrad.connect.channel import Outbox
 from terngrad.coordination.coordinator import Coordinator
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator
@@ -14,7 +15,6 @@ from terngrad.exchange.parameter_server.server.attendance import Attendance
 from terngrad.exchange.parameter_server.server.catalogue import PushError
 from terngrad.service.figures import Figures
 from terngrad.service.messages import Header, Order, Report, split_frame
-from terngrad.service.streams import Outbox
 
 _UNSENT_STEPS = 2  # steps whose results a worker may leave unread
 _MOST_UNREAD = 64  # parts of a state

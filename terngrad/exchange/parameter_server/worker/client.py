@@ -10,6 +10,10 @@ import numpy as np
 
 from terngrad.cluster.channel import OtherFailedError
 from terngrad.cluster.pulse import Pulse
+from terngrad.connect.certificates import Tls
+from terngrad.connect.link import SocketNetwork
+from terngrad.connect.network import Link, LinkEvents, Network
+from terngrad.connect.tls import members_of
 from terngrad.coordination import groups
 from terngrad.coordination.client import CoordinatorClient, Events
 from terngrad.exchange.parameter_server.operations import Operation
@@ -17,10 +21,7 @@ from terngrad.exchange.parameter_server.worker.awaited_operation import Deliver
 from terngrad.exchange.parameter_server.worker.servers import Servers
 from terngrad.exchange.parameter_server.worker.steps import Steps
 from terngrad.ops.packing import Packing
-from terngrad.service.grpc_network import GrpcNetwork
-from terngrad.service.messages import Header, join_frame
-from terngrad.service.network import Link, LinkEvents, Network
-from terngrad.service.security import Tls
+from terngrad.service.messages import LONGEST_RESULT, Header, join_frame
 
 END_SECS = 5.0  # in which a worker tells all ps that it ends, and waits for their answers
 _LONGEST_BEAT_SECS = 1.0
@@ -66,7 +67,7 @@ class Client:
           tls: certificates; None = plain text.
           pulse: progress of this worker.
           rules: text of the `Rules` that this worker expects; "" = any.
-          network: opens the streams; None = gRPC.
+          network: opens the streams; None = sockets.
           elastic: whether the training goes on without a lost ps.
           secret: that the ps must have, too; b"" = none.
 
@@ -80,8 +81,15 @@ class Client:
         self.failure = ""
         self._on_failure: Callable[[str], None] = lambda text: None
         self._over = False
-        self._network = network or GrpcNetwork(
-            ps_hosts, worker_hosts, rank, timeout_secs, tls, rules, secret
+        self._network = network or SocketNetwork(
+            ps_hosts,
+            worker_hosts,
+            rank,
+            timeout_secs,
+            LONGEST_RESULT,
+            members_of(tls),
+            rules,
+            secret,
         )
         self._stop_beats: Callable[[], None] = lambda: None
         self._links: list[Link] = []

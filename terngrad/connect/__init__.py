@@ -1,0 +1,1 @@
+"""How two processes connect: who is admitted, over which channel, and what encrypts it."""

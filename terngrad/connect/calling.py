@@ -1,0 +1,244 @@
+"""How a worker opens a channel to a ps, which may start later, and why channels end."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import threading
+import time
+from collections.abc import Sequence
+
+from terngrad.cluster.channel import MembershipError, split_address
+from terngrad.connect import introduction
+from terngrad.connect.acceptor import Connection
+from terngrad.connect.channel import Channel, End
+from terngrad.connect.introduction import SIZE_BYTES, Hello, UnprovenError
+from terngrad.connect.tls import ChangedError, EncryptedSocket, EncryptionError, Members
+
+LONGEST_REASON = 1000  # characters, of why a worker ends before it has joined
+_FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 0.2, 2.0
+_CONNECT_SECS = 5.0  # for each attempt: a firewall may swallow it
+_LEAST_SECS = 0.001  # of a wait
+_END_SECS = 5.0  # in which a ps reads the last messages of a worker
+
+_MUTE = "it accepts connections but does not answer"
+
+# Why a channel ended.
+_ENDINGS = {
+    End.DONE: "{name} ended before this worker",
+    End.REFUSED: "{name} refused this worker: {why}",
+    End.ENDED: "{name} ended this worker's stream: {why}",
+    End.UNKEPT: "{name} cannot apply gradients now: {why}",
+    End.LOST: "{name} died or cannot be reached: {why}",
+    End.SILENT: "{name} no longer answers: {why}",
+}
+
+
+def ps_name(ps: int, ps_hosts: Sequence[str]) -> str:
+    """Returns the name of a ps for messages."""
+    return f"ps {ps} ({ps_hosts[ps]})"
+
+
+class RefusedError(MembershipError):
+    """A ps refuses this worker for good."""
+
+
+class AwayError(Exception):
+    """A ps cannot be reached or ended a channel; another attempt may succeed."""
+
+
+class Search:
+    """The attempts to reach a ps: how long they continue, and the pauses between them.
+
+    Attributes:
+      was_there: whether the ps was reached before.
+    """
+
+    def __init__(self, name: str, timeout_secs: float, *, was_there: bool = False) -> None:
+        """Starts the search now.
+
+        Args:
+          name: name of the ps, for messages.
+          timeout_secs: time after which the search ends.
+          was_there: whether the ps was reached before, for messages.
+        """
+        self._until = time.monotonic() + timeout_secs
+        self._name, self._within = name, f"within {timeout_secs:g} s"
+        self.was_there = was_there
+        self._next_secs = _FIRST_PAUSE_SECS
+
+    @property
+    def left_secs(self) -> float:
+        """Time after which the search ends; at least a short one for the last attempt."""
+        return max(_FIRST_PAUSE_SECS, self._until - time.monotonic())
+
+    def hurry(self, secs: float) -> None:
+        """Ends the search in at most `secs` seconds, because this worker must end."""
+        self._until = min(self._until, time.monotonic() + secs)
+        self._within = "before this worker had to end"
+
+    def pause_secs(self, error: AwayError) -> float:
+        """Returns the pause before the next attempt, after one that failed with `error`.
+
+        Raises:
+          MembershipError: the time is over.
+        """
+        if time.monotonic() > self._until:
+            what = "did not come back" if self.was_there else "cannot be reached"
+            raise MembershipError(f"{self._name} {what} {self._within}: {error}") from None
+        secs, self._next_secs = self._next_secs, min(2 * self._next_secs, _LONGEST_PAUSE_SECS)
+        return secs
+
+
+class ChannelOpener:
+    """Opens channels from this process to one ps."""
+
+    def __init__(
+        self,
+        hello: Hello,
+        longest: int,
+        members: Members | None = None,
+        secret: bytes = b"",
+    ) -> None:
+        """Sends nothing yet.
+
+        Args:
+          hello: of this worker.
+          longest: see `Channel`.
+          members: with TLS; None = plain text.
+          secret: that the ps must show, and this worker shows; b"" = none.
+        """
+        self.name = ps_name(hello.callee, hello.ps_hosts)
+        self._hello, self._longest, self._timeout_secs = hello, longest, hello.timeout_secs
+        self._address = split_address(hello.ps_hosts[hello.callee])
+        self._members, self._secret = members, secret
+
+    def try_once(self, timeout_secs: float) -> Channel:
+        """Makes one attempt to open a channel.
+
+        Raises:
+          AwayError: the ps cannot be reached now, or does not answer in time.
+          RefusedError: the ps refuses this worker; the message says why.
+        """
+        try:
+            return self._connect(time.monotonic() + timeout_secs)
+        except UnprovenError as error:
+            raise RefusedError(f"{self.name}: {error}") from None
+        except introduction.AdmissionError as error:
+            if error.again:
+                raise AwayError(str(error)) from None
+            raise RefusedError(f"{self.name} refused this worker: {error}") from None
+        except ChangedError as error:
+            raise AwayError(f"bytes have changed on the way ({error})") from None
+        except TimeoutError:
+            raise AwayError(_MUTE) from None
+        except OSError as error:
+            raise AwayError(str(error)) from None
+
+    def open(self, over: threading.Event | None = None) -> Channel:
+        """Opens a channel; waits for a ps that does not listen yet, unless this worker ends.
+
+        Raises:
+          RefusedError: the ps refuses this worker; the message says why.
+          MembershipError: the ps cannot be reached in time.
+        """
+        search = Search(self.name, self._timeout_secs)
+        while True:
+            try:
+                return self.try_once(search.left_secs)
+            except AwayError as error:
+                pause_secs = search.pause_secs(error)
+            if (over or threading.Event()).wait(pause_secs):
+                raise MembershipError(f"{self.name} is not called any more: this worker ends")
+
+    def send_last(self, messages: Sequence[bytes]) -> None:
+        """Sends messages over a channel of their own; waits until the ps has read them.
+
+        A ps that cannot be reached, or refuses this worker, does not learn them.
+        """
+        with contextlib.suppress(MembershipError, OSError):
+            channel = self.open()
+            for message in messages:
+                channel.send(message)
+            channel.end()
+            channel.drain(_END_SECS)
+
+    def _connect(self, deadline: float) -> Channel:
+        with contextlib.ExitStack() as opened:
+            connected = dial(self._address, deadline)
+            opened.callback(lambda: connected.close())
+            if self._members:
+                connected = encrypted(connected, self._members, self._address[0], deadline)
+            theirs = introduce(connected, self._hello, self._secret, deadline)
+            opened.pop_all()
+        return Channel(connected, self._longest, self._timeout_secs, theirs)
+
+
+def dial(address: tuple[str, int], deadline: float) -> socket.socket:
+    """Connects to a host and port.
+
+    Raises:
+      OSError: nobody listens there, or does not answer in time.
+    """
+    secs = min(_CONNECT_SECS, max(_LEAST_SECS, deadline - time.monotonic()))
+    try:
+        connected = socket.create_connection(address, secs)
+    except TimeoutError:
+        raise ConnectionError("timed out") from None
+    if connected.getsockname() == connected.getpeername():
+        # TCP can connect a socket to itself if nothing listens on a port of the outgoing range.
+        connected.close()
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+    return connected
+
+
+def encrypted(
+    connected: socket.socket, members: Members, host: str, deadline: float
+) -> EncryptedSocket:
+    """Makes the handshake of TLS with a process of a host.
+
+    Raises:
+      OSError: it does not answer in time, or, as an EncryptionError, is not what it should be.
+    """
+    found = EncryptedSocket(connected, members.client)
+    found.settimeout(max(_LEAST_SECS, deadline - time.monotonic()))
+    found.handshake()
+    if why := found.objection(host) or members.withdrawal(found.certificate):
+        raise EncryptionError(why)
+    return found
+
+
+def introduce(connected: Connection, hello: Hello, secret: bytes, deadline: float) -> float:
+    """Introduces this process; see `introduction.said`."""
+
+    def hear() -> dict:
+        return _heard(connected, deadline)
+
+    return introduction.said(hello, secret, connected.sendall, hear)
+
+
+def why_ended(channel: Channel, name: str) -> str:
+    """Says in one line why a channel to a ps ended."""
+    end, why = channel.ending or (End.ENDED, "it was given up")
+    return _ENDINGS[end].format(name=name, why=" ".join(why.split()))
+
+
+def _heard(connected: Connection, deadline: float) -> dict:
+    """Returns the next message of an introduction.
+
+    Raises:
+      OSError: there is none in time.
+    """
+
+    def read(size: int) -> bytes:
+        found = b""
+        while len(found) < size:
+            connected.settimeout(max(_LEAST_SECS, deadline - time.monotonic()))
+            if not (more := connected.recv(size - len(found))):
+                raise ConnectionError("it ended the connection")
+            found += more
+        return found
+
+    size = int.from_bytes(read(SIZE_BYTES), "little")
+    return introduction.read(read(size)) if size <= introduction.LONGEST else {}

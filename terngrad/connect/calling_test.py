@@ -1,0 +1,84 @@
+"""How a worker opens a channel, and its messages about the end of one."""
+
+import contextlib
+import socket
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from terngrad.cluster.channel import MembershipError
+from terngrad.connect.calling import ChannelOpener, why_ended
+from terngrad.connect.channel import End, Ending
+from terngrad.connect.introduction import Hello, frame
+from terngrad.testing.addresses import free_addresses
+
+
+@pytest.mark.parametrize(
+    ("ending", "text"),
+    [
+        (Ending(End.REFUSED, "why"), "ps 0 refused this worker: why"),
+        (Ending(End.DONE), "ps 0 ended before this worker"),
+        (Ending(End.ENDED, "another run"), "ps 0 ended this worker's stream: another run"),
+        (Ending(End.UNKEPT, "full"), "ps 0 cannot apply gradients now: full"),
+        (Ending(End.LOST, "reset"), "ps 0 died or cannot be reached: reset"),
+        (Ending(End.SILENT, "nothing\nwas"), "ps 0 no longer answers: nothing was"),
+        (None, "ps 0 ended this worker's stream: it was given up"),
+    ],
+)
+def test_the_end_of_a_channel_is_explained(ending, text):
+    assert why_ended(SimpleNamespace(ending=ending), "ps 0") == text
+
+
+def hello(host, secs):
+    return Hello("Exchange", 0, 0, ["a:1"], [host], timeout_secs=secs)
+
+
+@contextlib.contextmanager
+def answering(answer):
+    """Yields a program that answers each caller with the same bytes, or never."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def run():
+            held = []
+            with contextlib.suppress(OSError):
+                while True:
+                    held.append(listening.accept()[0])
+                    held[-1].sendall(answer)
+
+        threading.Thread(target=run, daemon=True).start()
+        host = f"127.0.0.1:{listening.getsockname()[1]}"
+        yield lambda secs: ChannelOpener(hello(host, secs), 100).open()
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_ps_that_hangs_is_lost_after_the_timeout():
+    began = time.monotonic()
+    with (
+        answering(b"") as call,
+        pytest.raises(MembershipError, match=r"within 1 s: it accepts connections but does"),
+    ):
+        call(1.0)
+    assert time.monotonic() - began >= 1.0
+
+
+def test_law_10_another_program_is_named():
+    with (
+        answering(frame({"hello": "world"})) as call,
+        pytest.raises(MembershipError, match="the program there is not a process of this"),
+    ):
+        call(60.0)
+
+
+def test_law_10_why_a_ps_refuses_is_one_line():
+    with (
+        answering(frame({"refused": "because\nof \x1b[2J"})) as call,
+        pytest.raises(MembershipError, match=r"refused this worker: because of \\x1b\[2J$"),
+    ):
+        call(60.0)
+
+
+def test_what_cannot_be_told_is_not_told_for_long():
+    (host,) = free_addresses(1)
+    ChannelOpener(hello(host, 0.1), 100).send_last([b"why"])

@@ -1,0 +1,52 @@
+"""For whom a certificate is valid, and which are withdrawn."""
+
+import builtins
+
+import pytest
+
+from terngrad.connect.certificates import Certificate, Withdrawn
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "fits"),
+    [
+        ("host-a", "host-a", True),
+        ("Host-A.example.org", "host-a.EXAMPLE.org.", True),
+        ("host-a", "host-ab", False),
+        ("192.0.2.7", "192.0.2.7", True),
+        ("192.0.2.7", "192.0.2.70", False),
+        ("2001:db8::1", "2001:DB8:0::1", True),
+        ("*.example.org", "a.example.org", True),
+        ("*.example.org", "a.b.example.org", False),
+        ("*.example.org", "example.org", False),
+        ("*.", "a", False),
+        ("*", "a", False),
+        ("*.0.2.7", "192.0.2.7", False),
+    ],
+)
+def test_a_certificate_is_for_the_hosts_that_it_names(name, host, fits):
+    assert Certificate(["another", name], 1).is_for(host) == fits
+
+
+def test_a_file_of_withdrawn_certificates_that_could_not_be_read_is_read_again(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "denied.txt"
+    path.write_text("# nobody\n")
+    withdrawn = Withdrawn(str(path))
+    path.write_text("0A:ff  # host-a\nserial=0B\n")
+
+    def fail(*arguments, **settings):
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(builtins, "open", fail)
+        with pytest.raises(PermissionError):
+            withdrawn.refresh()
+    assert 0x0AFF not in withdrawn
+    assert withdrawn.refresh() and not withdrawn.refresh()
+    assert 0x0AFF in withdrawn and 0x0B in withdrawn
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        withdrawn.refresh()
+    assert 0x0B in withdrawn

@@ -1,0 +1,358 @@
+"""Messages over a socket, plain or with TLS: 4 bytes of length, little-endian, then the message.
+
+A length with its highest bit is of a word of the channel itself: nothing, as a sign of life, or why
+this side ends. Who hears nothing for too long ends the channel, so that it can open another.
+docs/wire-format.md describes the bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import queue
+import select
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from terngrad.connect.acceptor import Connection
+from terngrad.connect.silence import end_if_silent
+from terngrad.connect.tls import ChangedError, EncryptedSocket, EncryptionError, has_ended
+
+_SIZE_BYTES = 4
+_OWN = 1 << 31  # marks the length of a word of the channel itself
+_LONGEST_ENDING = 1 << 13
+_LONGEST_REASON = 1000  # characters
+_ALIVE = _OWN.to_bytes(_SIZE_BYTES, "little")
+_JOINED_BYTES = 1 << 16  # shorter messages travel with their length in one packet
+_READ_BYTES = 1 << 18  # that wake a reader: fewer would wake it for each packet
+_LONGEST_SLEEP_SECS = 1.0  # of a reader: old systems do not make room for as many
+_BEATS = 4  # signs of life in the silence that ends a channel
+_LONGEST_BEAT_SECS, _SHORTEST_BEAT_SECS = 5.0, 0.05
+_LINGER_SECS = 2.0  # for the other side to read why this one ends
+
+
+class FrameError(ValueError):
+    """The bytes are no message."""
+
+
+class End(enum.Enum):
+    """How a channel ended."""
+
+    DONE = "done"
+    REFUSED = "refused"  # what this side sent; it need not try again
+    ENDED = "ended"  # it may open another channel
+    UNKEPT = "unkept"  # the other side cannot take it now
+    LOST = "lost"  # without a word
+    SILENT = "silent"  # likewise; nothing was heard for too long
+
+
+class Ending(NamedTuple):
+    """How a channel ended, and why, in words."""
+
+    end: End
+    why: str = ""
+
+
+class Channel:
+    """Sends and receives messages; one thread may iterate, others may send, and any may `cut`.
+
+    Attributes:
+      ending: how it ended, as far as iterating has found; None before.
+      fault: what is wrong with the other side, as TLS says; "" = nothing that is known.
+      changed: says that bytes have changed on the way, which is nobody's fault; None = they have
+        not.
+      beat_secs: between its signs of life.
+    """
+
+    def __init__(
+        self,
+        connected: Connection,
+        longest: int,
+        timeout_secs: float,
+        their_timeout_secs: float | None = None,
+    ) -> None:
+        """Takes ownership of a connected socket.
+
+        Args:
+          connected: the socket.
+          longest: most bytes of a message; longer ones are refused.
+          timeout_secs: time after which a silent process is lost. Half of it ends a silent channel,
+            so that who uses it can open another.
+          their_timeout_secs: likewise, of the other side; None = the same.
+        """
+        self.ending: Ending | None = None
+        self.changed: ChangedError | None = None
+        self.fault = ""
+        self._is_cut = False
+        self._socket, self._longest, self._silence_secs = connected, longest, timeout_secs / 2
+        beat_secs = (their_timeout_secs or timeout_secs) / 2 / _BEATS
+        self.beat_secs = min(max(beat_secs, _SHORTEST_BEAT_SECS), _LONGEST_BEAT_SECS)
+        self._heard_at = self._sent_at = time.monotonic()
+        self._sending = threading.Lock()
+        self._closing = weakref.finalize(self, connected.close)  # when no thread uses it any more
+        self._readable = select.poll()
+        self._readable.register(connected, select.POLLIN)
+        connected.settimeout(None)
+        end_if_silent(connected, self._silence_secs)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody has found its end yet."""
+        return not self._is_cut and self.ending is None
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the other side has ended, and all that it sent was read."""
+        return not self.is_open or has_ended(self._socket)
+
+    def wait_at_most(self, secs: float) -> None:
+        """Ends the channel after a silence of this length, from now on."""
+        self._silence_secs, self._heard_at = secs, time.monotonic()
+
+    def release(self) -> None:
+        """Gives the socket back, which does not block."""
+        self._closing.detach()
+        self._socket.settimeout(0)
+
+    @property
+    def certificate(self) -> bytes:
+        """Certificate of the other side, in DER; b"" without TLS."""
+        return self._socket.certificate if isinstance(self._socket, EncryptedSocket) else b""
+
+    def send(self, message: bytes) -> None:
+        """Sends a message; waits until all of it is on its way.
+
+        Raises:
+          OSError: the channel has ended.
+        """
+        self._send(len(message), message)
+
+    def keep_alive(self) -> None:
+        """Gives a sign of life if nothing was sent lately; never waits."""
+        is_due = time.monotonic() - self._sent_at >= self.beat_secs / 2
+        if not is_due or not self._sending.acquire(blocking=False):
+            return
+        try:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLOUT)
+            if poll.poll(0):  # there is room for much more than this
+                self._socket.sendall(_ALIVE)
+        except (OSError, ValueError):  # who reads notices it, too
+            pass
+        finally:
+            self._sending.release()
+
+    def end(self, ending: Ending | None = None) -> None:
+        """Sends no more; tells the other side why, if there is a reason to tell."""
+        with contextlib.suppress(OSError):
+            if ending:
+                text = json.dumps([ending.end.value, ending.why[:_LONGEST_REASON]]).encode()
+                self._send(_OWN | len(text), text)
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def finish(self, ending: Ending) -> None:
+        """Ends, and waits a little for the other side to do so, else it may not learn why."""
+        self.end(ending)
+        self.drain(_LINGER_SECS)
+
+    def drain(self, secs: float) -> None:
+        """Drops what comes until the other side has ended, or for so long; then cuts."""
+        deadline, rest = time.monotonic() + secs, memoryview(bytearray(1 << 16))
+        with contextlib.suppress(OSError, ValueError):
+            while (left := deadline - time.monotonic()) > 0 and self._receive(rest, left):
+                pass
+        self.cut()
+
+    def cut(self) -> None:
+        """Ends the channel; what was sent still arrives, unless messages are left unread."""
+        self._is_cut = True
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def __iter__(self) -> Iterator[memoryview]:
+        """Yields messages until the channel ends, however it does; see `ending`.
+
+        Raises:
+          FrameError: a message is too long.
+        """
+        head = memoryview(bytearray(_SIZE_BYTES))
+        while not self.ending and self._fill(head):
+            if (size := int.from_bytes(head, "little")) & _OWN:
+                self._take_own(size ^ _OWN)
+            elif size > self._longest:
+                raise FrameError(f"a message has {size} bytes; allowed are {self._longest}")
+            else:
+                message = np.empty(size, np.uint8).data  # unlike a bytearray's, not filled before
+                if self._fill(message):
+                    yield message
+
+    def _take_own(self, size: int) -> None:
+        """Reads a word of the channel itself, after its length."""
+        if not size:
+            return
+        if size > _LONGEST_ENDING:
+            raise FrameError(f"an ending has {size} bytes; allowed are {_LONGEST_ENDING}")
+        text = bytearray(size)
+        if not self._fill(memoryview(text)):
+            return
+        try:
+            name, why = json.loads(text)
+            self.ending = Ending(End(name), str(why))
+        except (ValueError, TypeError, RecursionError):
+            raise FrameError("a word of the channel cannot be read") from None
+
+    def _send(self, size: int, message: bytes) -> None:
+        head = size.to_bytes(_SIZE_BYTES, "little")
+        with self._sending:
+            if len(message) < _JOINED_BYTES:
+                self._socket.sendall(head + message)
+            else:
+                self._socket.sendall(head)
+                self._socket.sendall(message)
+            self._sent_at = time.monotonic()
+
+    def _fill(self, view: memoryview) -> bool:
+        """Reads until a view is full; False if the channel ends before."""
+        filled = 0
+        try:
+            while filled < len(view):
+                if not (count := self._receive(view[filled:], self._silence_secs)):
+                    self.ending = Ending(End.LOST, "its connection ended")
+                    return False
+                filled += count
+        except TimeoutError:
+            self.ending = Ending(End.SILENT, f"nothing was heard for {self._silence_secs:g} s")
+            self.cut()
+        except OSError as error:
+            self.changed = error if isinstance(error, ChangedError) else None
+            self.fault = str(error) if isinstance(error, EncryptionError) else ""
+            self.ending = Ending(End.LOST, error.strerror or str(error))
+        return filled == len(view)
+
+    def _receive(self, view: memoryview, secs: float) -> int:
+        """Returns how many bytes have come, 0 at the end; TimeoutError after a silence."""
+        is_plain = not isinstance(self._socket, EncryptedSocket)
+        if is_plain:
+            # Sleeps in poll, not in recv: that takes what is there first, and would then wait for
+            # as many bytes again, which may be more than the message has left.
+            few = min(len(view), _READ_BYTES)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, few)
+        nap_secs = min(secs, _LONGEST_SLEEP_SECS)
+        while True:
+            try:
+                if is_plain:
+                    self._readable.poll(1000 * nap_secs)
+                    count = self._socket.recv_into(view, 0, socket.MSG_DONTWAIT)
+                else:
+                    count = self._socket.recv_into(view, nap_secs)
+            except (BlockingIOError, TimeoutError) as error:
+                if isinstance(error, TimeoutError) and is_plain:  # of the system: ETIMEDOUT
+                    raise
+                if time.monotonic() - self._heard_at > secs:
+                    raise TimeoutError from None
+                continue
+            self._heard_at = time.monotonic()
+            return count
+
+
+class KeepAlive:
+    """A thread that gives signs of life on all channels of this process that still exist."""
+
+    def __init__(self) -> None:
+        """Starts without channels."""
+        self._channels: weakref.WeakSet[Channel] = weakref.WeakSet()
+        self._changed, self._over = threading.Condition(), False
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def add(self, channel: Channel) -> None:
+        """Keeps a channel alive until it ends."""
+        with self._changed:
+            self._channels.add(channel)
+            self._changed.notify_all()
+
+    def cut(self) -> None:
+        """Cuts all channels."""
+        for channel in self._open():
+            channel.cut()
+
+    def stop(self) -> None:
+        """Ends the thread."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no channel is open."""
+        return not self._open()
+
+    def _open(self) -> list[Channel]:
+        with self._changed:
+            return [channel for channel in self._channels if channel.is_open]
+
+    def _run(self) -> None:
+        while not self._over:
+            channels = self._open()
+            for channel in channels:
+                channel.keep_alive()
+            secs = min((each.beat_secs for each in channels), default=_LONGEST_BEAT_SECS)
+            channels = channel = None  # one that nobody uses is closed
+            with self._changed:
+                if not self._over:
+                    self._changed.wait(secs)
+
+
+class Outbox:
+    """A queue of messages that a channel sends; any thread may put.
+
+    Attributes:
+      waiting_bytes: bytes of the waiting messages.
+    """
+
+    def __init__(self, channel: Channel | None = None) -> None:
+        """Starts empty; without a channel nothing is sent."""
+        self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._channel = channel
+        self.waiting_bytes = 0
+
+    def put(self, message: bytes) -> None:
+        """Adds a message; never waits."""
+        self._count(len(message))
+        self._queue.put(message)
+
+    def close(self) -> None:
+        """Ends `send_all` after the waiting messages."""
+        self._queue.put(None)
+
+    def cut(self) -> None:
+        """Ends the channel at once and drops the waiting messages."""
+        self.close()
+        if self._channel:
+            self._channel.cut()
+
+    def __len__(self) -> int:
+        """Number of waiting messages."""
+        return self._queue.qsize()
+
+    def send_all(self) -> None:
+        """Sends the messages until the outbox is closed, or the channel has ended."""
+        for message in iter(self._queue.get, None):
+            self._count(-len(message))
+            try:
+                self._channel.send(message)
+            except OSError:  # who reads notices it, too
+                self._channel.cut()
+                return
+
+    def _count(self, octets: int) -> None:
+        with self._lock:
+            self.waiting_bytes += octets

@@ -1,0 +1,211 @@
+"""What a process says to one that it connects to, and how each shows the other the secret, if any.
+
+All are frames: 4 bytes of length, little-endian, then JSON. The caller sends `MAGIC` and its hello.
+Where there is a secret, the listener answers with a number that nobody has seen before and the
+proof that it has the secret, and the caller with its own proof. The last frame is the listener's:
+a welcome, or why it refuses. docs/wire-format.md describes the bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Generator, Mapping, Sequence
+
+from terngrad.cluster import run_secret
+from terngrad.cluster.channel import printable
+
+VERSION = 8
+MAGIC = b"terngrad\n"
+NO_INTRODUCTION = "it did not introduce itself"
+SIZE_BYTES = 4
+LONGEST = 1 << 16  # bytes of a frame
+_LARGEST_INDEX = 1 << 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Hello:
+    """Who connects to whom, in which training, and what for.
+
+    Attributes:
+      purpose: of the connection, such as "Exchange".
+      worker: index of the calling worker.
+      callee: index of the process that it calls: of a ps if there are ps hosts, else of a worker.
+      worker_hosts: "host:port" of each worker.
+      ps_hosts: "host:port" of each ps.
+      rules: how steps are made, from the flags; "" accepts any.
+      timeout_secs: time after which the caller counts a silent process as lost.
+      failed: why the caller has failed before it could join; "" = it has not.
+      version: of the wire format.
+    """
+
+    purpose: str
+    worker: int
+    callee: int
+    worker_hosts: Sequence[str]
+    ps_hosts: Sequence[str] = ()
+    rules: str = ""
+    timeout_secs: float = 60.0
+    failed: str = ""
+    version: int = VERSION
+
+    @property
+    def speakers(self) -> tuple[str, str]:
+        """The names of the caller and of the called process in proofs."""
+        kind = "ps" if self.ps_hosts else "worker"
+        called = f"{kind} {self.callee}"
+        caller = f"worker {self.worker}"
+        of = f"for {self.purpose}"
+        return f"{caller} to {called} {of}", f"{called} to {caller} {of}"
+
+
+class AdmissionError(Exception):
+    """A caller is refused.
+
+    Attributes:
+      short: what a caller learns instead that has not shown that it belongs to the training; "" =
+        the same.
+      again: whether it may try again.
+      fault: what is wrong with it, for this process' own messages.
+    """
+
+    def __init__(self, why: str, short: str = "", *, again: bool = False, fault: str = "") -> None:
+        super().__init__(why)
+        self.short, self.again, self.fault = short, again, fault or why
+
+
+class UnprovenError(AdmissionError):
+    """A listener has not shown what this process demands of it."""
+
+
+class ForeignProgramError(UnprovenError):
+    """Another program listens there."""
+
+
+def frame(message: Mapping[str, object]) -> bytes:
+    """Returns the bytes of a message."""
+    text = json.dumps(message).encode()
+    return len(text).to_bytes(SIZE_BYTES, "little") + text
+
+
+def read(text: bytes) -> dict:
+    """Returns the message in a frame, without its length; an empty one if it is something else."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def hello_in(said: Mapping[str, object]) -> Hello | None:
+    """Returns the hello in a message, of any version; None if it is none."""
+    if not isinstance(version := said.get("version"), int) or version != VERSION:
+        is_other = isinstance(version, int) and 0 < version < _LARGEST_INDEX
+        return Hello("", 0, 0, (), version=version) if is_other else None
+    names = [field.name for field in dataclasses.fields(Hello)]
+    found = {name: said.get(name) for name in names}
+    for name in ("worker", "callee"):
+        if type(found[name]) is not int or not 0 <= found[name] < _LARGEST_INDEX:
+            return None
+    for name in ("worker_hosts", "ps_hosts"):
+        if not isinstance(found[name], list) or not all(isinstance(h, str) for h in found[name]):
+            return None
+    if type(found["timeout_secs"]) not in (int, float) or not 0 < found["timeout_secs"] < 1e9:
+        return None
+    if not all(isinstance(found[name], str) for name in ("purpose", "rules", "failed")):
+        return None
+    return Hello(**found)
+
+
+def heard(
+    send: Callable[[bytes], object], check: Callable[[Hello], None], secret: bytes
+) -> Generator[int, bytes, Hello]:
+    """Hears an introduction, as a part of a `Greeting`; returns the caller's hello.
+
+    Args:
+      send: sends bytes to the caller.
+      check: raises AdmissionError if a hello is not right; called when the caller has shown the
+        secret, if any.
+      secret: of the training; b"" = none.
+
+    Raises:
+      AdmissionError: the caller does not belong to the training.
+    """
+    for octet in MAGIC:
+        if (yield 1)[0] != octet:
+            raise AdmissionError(NO_INTRODUCTION)
+    said = yield from _heard_frame()
+    if (hello := hello_in(said)) is None:
+        raise AdmissionError(NO_INTRODUCTION)
+    if hello.version != VERSION:
+        raise AdmissionError(f"its version is {hello.version}; allowed is {VERSION}")
+    theirs = _octets(said, "nonce")
+    if not secret and theirs:
+        fault = f"it has a secret ({run_secret.VARIABLE}), this process has none"
+        raise AdmissionError(run_secret.UNKNOWN, fault=fault)
+    if secret:
+        if not theirs:
+            fault = f"it was started without the secret ({run_secret.VARIABLE}) of this process"
+            raise AdmissionError(run_secret.MISSING, fault=fault)
+        caller, called = hello.speakers
+        nonce = run_secret.new_nonce()
+        shown = run_secret.proof(secret, called, theirs, nonce)
+        send(frame({"nonce": nonce.hex(), "proof": shown.hex()}))
+        proof = _octets((yield from _heard_frame()), "proof")
+        if not run_secret.is_proof(proof, secret, caller, nonce, theirs):
+            fault = "it has another secret than this process"
+            raise AdmissionError(run_secret.DIFFERENT, fault=fault)
+    check(hello)
+    return hello
+
+
+def said(
+    hello: Hello, secret: bytes, send: Callable[[bytes], object], hear: Callable[[], dict]
+) -> float:
+    """Introduces this process to another; returns the time after which that counts it as lost.
+
+    Args:
+      hello: of this process.
+      secret: that the other must have, too; b"" = none.
+      send: sends bytes.
+      hear: returns the next message.
+
+    Raises:
+      AdmissionError: the other refuses this process, or has not the same secret.
+      OSError: of `send` and `hear`.
+    """
+    nonce = run_secret.new_nonce() if secret else b""
+    send(MAGIC + frame(dataclasses.asdict(hello) | ({"nonce": nonce.hex()} if secret else {})))
+    answer = hear()
+    if secret and "refused" not in answer:
+        if "proof" not in answer:
+            raise UnprovenError(run_secret.UNKNOWN)
+        caller, called = hello.speakers
+        theirs, shown = _octets(answer, "nonce"), _octets(answer, "proof")
+        if not run_secret.is_proof(shown, secret, called, nonce, theirs):
+            send(frame({"proof": ""}))  # so that the other can say why nobody came
+            raise UnprovenError(run_secret.DIFFERENT)
+        send(frame({"proof": run_secret.proof(secret, caller, theirs, nonce).hex()}))
+        answer = hear()
+    if "welcome" not in answer:
+        if "refused" not in answer:
+            raise ForeignProgramError("the program there is not a process of this training")
+        why = printable(" ".join(str(answer["refused"]).split()), LONGEST)
+        raise AdmissionError(why, again=bool(answer.get("again")))
+    timeout_secs = answer["welcome"]
+    return float(timeout_secs) if type(timeout_secs) in (int, float) else hello.timeout_secs
+
+
+def _heard_frame() -> Generator[int, bytes, dict]:
+    size = int.from_bytes((yield SIZE_BYTES), "little")
+    if not 0 < size <= LONGEST:
+        raise AdmissionError(NO_INTRODUCTION)
+    return read((yield size))
+
+
+def _octets(message: Mapping[str, object], name: str) -> bytes:
+    """Returns bytes that a message holds; b"" if it holds something else."""
+    try:
+        return bytes.fromhex(message.get(name, ""))
+    except (TypeError, ValueError):
+        return b""

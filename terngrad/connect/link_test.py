@@ -1,0 +1,110 @@
+"""A link that is refused, and one that opens a channel while it ends."""
+
+import socket
+import threading
+
+import pytest
+
+from terngrad.connect import link
+from terngrad.connect.calling import RefusedError
+from terngrad.connect.channel import Channel, End, Ending
+from terngrad.connect.network import LinkEvents
+from terngrad.testing.addresses import free_addresses
+from terngrad.testing.limits import HANG_SECS
+
+SECS = HANG_SECS
+
+
+@pytest.fixture(name="begin")
+def _begin(monkeypatch):
+    """Starts a link that opens channels with a function."""
+    begun = []
+
+    def begin(open_channel, **events):
+        monkeypatch.setattr(link, "_PAUSE_SECS", 0.01)
+        ignore = lambda *arguments: None
+        names = ("on_message", "on_break", "on_open", "on_loss", "on_refusal")
+        calls = LinkEvents(threading.RLock(), **dict.fromkeys(names, ignore) | events)
+        begun.append(link.ChannelLink("ps 0", open_channel, SECS, calls, waits=False))
+        begun[-1].start()
+        return begun[-1]
+
+    yield begin
+    for each in begun:
+        each.end()
+        each.join(SECS)
+
+
+def pair():
+    here, there = socket.create_server(("127.0.0.1", 0)), None
+    with here:
+        there = socket.create_connection(here.getsockname())
+        return Channel(here.accept()[0], 1 << 10, SECS), Channel(there, 1 << 10, SECS)
+
+
+def test_a_link_goes_on_after_a_refusal_if_its_user_says_so(begin):
+    attempts, refusals = [], []
+
+    def refuse():
+        attempts.append(1)
+        raise RefusedError(f"other flags {len(attempts)}")
+
+    def on_refusal(why):
+        refusals.append(why)
+        return len(refusals) < 3
+
+    begin(refuse, on_refusal=on_refusal).join(HANG_SECS)
+    assert refusals == ["other flags 1", "other flags 2", "other flags 3"]
+
+
+def test_a_channel_that_opens_while_its_link_ends_gets_the_last_message(begin):
+    opening, ended = threading.Event(), threading.Event()
+    ps, worker = pair()
+
+    def open_channel():
+        opening.set()
+        assert ended.wait(SECS)
+        return worker
+
+    begun = begin(open_channel)
+    assert opening.wait(SECS)
+    begun.end(b"goodbye")
+    ended.set()
+    assert [bytes(message) for message in ps] == [b"goodbye"]
+    ps.finish(Ending(End.DONE))
+    begun.join(SECS)
+
+
+def test_a_broken_channel_is_opened_again_and_a_refused_one_is_not(begin):
+    pairs, said = [pair() for _ in range(3)], []
+    opened = iter([worker for _, worker in pairs])
+    told = lambda word: lambda *arguments: said.append((word, *arguments))
+    events = {name: told(name) for name in ("on_break", "on_open", "on_loss", "on_refusal")}
+    begun = begin(lambda: next(opened), **events)
+    pairs[0][0].cut()
+    pairs[1][0].finish(Ending(End.ENDED, "another run has begun"))
+    pairs[2][0].finish(Ending(End.REFUSED, "bad frame"))
+    begun.join(SECS)
+    assert said == [
+        ("on_open",),
+        ("on_break",),
+        ("on_open",),
+        ("on_break",),
+        ("on_open",),
+        ("on_refusal", "ps 0 refused this worker: bad frame"),
+    ]
+
+
+def test_a_worker_that_ends_looks_for_no_ps_any_more():
+    (host,) = free_addresses(1)
+    ended = threading.Event()
+    names = ("on_message", "on_break", "on_open", "on_loss", "on_refusal")
+    events = LinkEvents(threading.RLock(), **dict.fromkeys(names, lambda *arguments: ended.set()))
+    network = link.SocketNetwork([host], ["a:1"], 0, 100 * SECS, 100)
+    begun = network.open(0, "Exchange", events, waits=False)
+    begun.start()
+    begun.end()
+    network.close()
+    begun.join(SECS)
+    assert not begun._thread.is_alive()
+    assert not ended.is_set()

@@ -1,0 +1,194 @@
+"""Listens for the processes of a training, and decides which callers are admitted.
+
+A caller with certificates must show one for its host, that is not withdrawn. Where there is a
+secret, it must show that it has it. It learns no more than that something differs before that.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import socket
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from terngrad.cluster.channel import name_of, split_address
+from terngrad.connect import introduction
+from terngrad.connect.acceptor import Acceptor, Connection, Greeting, PendingConnection
+from terngrad.connect.introduction import AdmissionError, Hello
+from terngrad.connect.log_limiter import LogLimiter
+from terngrad.connect.tls import ALL_OR_NONE, FIRST_OCTET, EncryptedSocket, Members
+
+MOST_WAITING = 256  # connections that are not admitted, besides one for each worker
+_MOST_OF_ADDRESS = 32  # likewise, of one address
+_MOST_COMPLAINTS = 10  # about strangers, and as many about members, logged in a minute
+_INTRODUCTION_SECS = 10.0  # for the handshake, too
+_LONGEST_REASON = 1000  # characters
+
+# Takes the connection of an admitted caller, and the address of its host; returns what follows the
+# welcome. It must not wait. AdmissionError says why it does not take it.
+Open = Callable[[Hello, Connection, str], Callable[[], object]]
+
+
+class Listener:
+    """Admits callers at a listening socket."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        worker_hosts: Sequence[str],
+        purposes: Mapping[str, Open],
+        check: Callable[[Hello], None],
+        log: LogLimiter,
+        *,
+        timeout_secs: float,
+        most: int = MOST_WAITING,
+        members: Members | None = None,
+        secret: bytes = b"",
+        on_refused: Callable[[Hello | None, str], object] = lambda hello, why: None,
+    ) -> None:
+        """Admits nobody before `start`.
+
+        Args:
+          listening: socket that listens; owned from now on.
+          worker_hosts: "host:port" of each worker.
+          purposes: takes a connection, by its purpose.
+          check: raises AdmissionError if a caller with this hello does not belong here.
+          log: gets lines about callers.
+          timeout_secs: time after which this process counts a silent one as lost.
+          most: connections at a time that are not admitted, besides one for each worker.
+          members: with TLS; None = plain text, and any process may connect.
+          secret: that callers must show; b"" = they must have none.
+          on_refused: called with what is wrong with a caller, and with its hello if it has shown
+            that it belongs to the training, as far as that must be shown.
+
+        Raises:
+          OSError: there is no descriptor left.
+        """
+        self._worker_hosts, self._purposes, self._check_hello = worker_hosts, purposes, check
+        self._log, self._timeout_secs, self._on_refused = log, timeout_secs, on_refused
+        self._members, self._secret = members, secret
+        self._tells = bool(members or secret)
+        self._admitted: weakref.WeakKeyDictionary[Connection, str] = weakref.WeakKeyDictionary()
+        self._rejected: collections.Counter[str] = collections.Counter()
+        workers = len(worker_hosts)
+        self._acceptor = Acceptor(
+            listening,
+            self._greet,
+            log,
+            most=most + workers,
+            most_of_address=min(most, _MOST_OF_ADDRESS) + workers,
+            timeout_secs=_INTRODUCTION_SECS,
+            wrap=self._wrap,
+            on_rejected=self._reject,
+            look=self._look,
+        )
+
+    def start(self) -> None:
+        """Admits callers from now on; see `Acceptor.start`."""
+        self._acceptor.start()
+
+    def close(self) -> None:
+        """Listens no longer; connections that were taken stay."""
+        self._acceptor.close()
+
+    # ---- All in the acceptor's thread ----------------------------------------
+
+    def _wrap(self, plain: socket.socket) -> Connection:
+        is_encrypted = plain.recv(1, socket.MSG_PEEK) == FIRST_OCTET
+        if is_encrypted and self._members:
+            return EncryptedSocket(plain, self._members.server, server_side=True)
+        return plain
+
+    def _greet(self, caller: PendingConnection) -> Greeting:
+        connection, known = caller.connection, None
+
+        def check(hello: Hello) -> None:
+            nonlocal known
+            known = hello
+            self._check(hello, connection)
+
+        try:
+            self._check_encryption(connection)
+            hello = yield from introduction.heard(partial(_send, connection), check, self._secret)
+            then = self._purposes[hello.purpose](hello, connection, caller.address)
+            self._admitted[connection] = caller.address
+            _send(connection, introduction.frame({"welcome": self._timeout_secs}))
+            then()
+        except AdmissionError as error:
+            complain(self._log, caller.address, error.fault, "strangers")
+            self._on_refused(known, error.fault)
+            told = str(error) if self._tells and known else error.short or str(error)
+            _send(connection, introduction.frame({"refused": told, "again": error.again}))
+            return False
+        return True
+
+    def _check_encryption(self, connection: Connection) -> None:
+        if isinstance(connection, EncryptedSocket):
+            return
+        if self._members:
+            raise AdmissionError(ALL_OR_NONE, fault=f"without TLS: {ALL_OR_NONE}")
+        if connection.recv(1, socket.MSG_PEEK) == FIRST_OCTET:
+            raise AdmissionError(ALL_OR_NONE, fault=f"it uses TLS: {ALL_OR_NONE}")
+
+    def _check(self, hello: Hello, connection: Connection) -> None:
+        """Raises AdmissionError if a caller does not belong here as what it says."""
+        self._check_hello(hello)
+        if hello.purpose not in self._purposes:
+            raise AdmissionError(f"nobody connects for {hello.purpose!r} here")
+        if isinstance(connection, EncryptedSocket):
+            host, _ = split_address(self._worker_hosts[hello.worker])
+            certificate = connection.certificate
+            if why := connection.objection(host) or self._members.withdrawal(certificate):
+                name = name_of(hello.worker, self._worker_hosts)
+                raise AdmissionError(f"{name} was refused: {why}")
+
+    def _reject(self, caller: PendingConnection) -> None:
+        if caller.fault:
+            complain(self._log, caller.address, caller.fault, "strangers")
+            self._on_refused(None, caller.fault)
+        else:
+            self._rejected[caller.address] += 1
+
+    def _look(self) -> None:
+        """Logs what became of strangers; ends connections whose certificates were withdrawn."""
+        rejected, self._rejected = self._rejected, collections.Counter()
+        for address, count in rejected.items():
+            text = f"Ended {count} connections from {address} that did not introduce themselves."
+            self._log(text, kind="connections", most=1)
+        try:
+            if not self._members or not self._members.refresh():
+                return
+        except (OSError, ValueError) as error:
+            self._log(f"--tls_deny cannot be read, its last content counts: {error}", most=1)
+            return
+        for connection, address in list(self._admitted.items()):
+            if why := self._members.withdrawal(connection.certificate):
+                complain(self._log, address, why)
+                with contextlib.suppress(OSError):  # it has ended
+                    connection.shutdown(socket.SHUT_RDWR)
+
+
+def complain(log: LogLimiter, address: str, why: str, kind: str = "members") -> str:
+    """Logs what is wrong with a caller or a stream.
+
+    Args:
+      log: gets the line.
+      address: of its host.
+      why: what is wrong with it.
+      kind: of whom it is; strangers cannot use up the lines about members.
+
+    Returns:
+      The text without unprintable characters.
+    """
+    # Also because half of a surrogate pair cannot be sent.
+    why = " ".join(why[:_LONGEST_REASON].split())
+    why = "".join(c if c.isprintable() else "?" for c in why)
+    log(f"Refused {address}: {why[:500]}", kind=kind, most=_MOST_COMPLAINTS)
+    return why
+
+
+def _send(connection: Connection, message: bytes) -> None:
+    with contextlib.suppress(OSError):  # who reads notices it, too
+        connection.sendall(message)

@@ -1,0 +1,191 @@
+"""The streams of a ps: it admits workers, and threads that started before serve their channels."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
+from functools import partial
+
+from terngrad.cluster.addresses import bind
+from terngrad.cluster.channel import name_of
+from terngrad.connect import descriptors, listener
+from terngrad.connect.acceptor import Connection
+from terngrad.connect.channel import Channel, KeepAlive
+from terngrad.connect.introduction import AdmissionError, Hello
+from terngrad.connect.listener import MOST_WAITING, Listener
+from terngrad.connect.log_limiter import LogLimiter
+from terngrad.connect.tls import Members
+
+GRACE_SECS = 5.0  # for workers to learn the outcome and leave, perhaps after they reconnect
+_END_SECS = 2.0
+_SPARE_THREADS = 16  # for workers that have come back before their last streams are over
+
+# Opens a stream of a worker; returns what threads of the ps then do with it. It must not wait.
+# AdmissionError says why it does not.
+OpenStream = Callable[[int, Channel], Sequence[Callable[[], object]]]
+
+
+class Streams:
+    """Admits the workers of a training to a ps."""
+
+    def __init__(
+        self,
+        ps: int,
+        ps_hosts: Sequence[str],
+        worker_hosts: Sequence[str],
+        purposes: Mapping[str, OpenStream],
+        log: LogLimiter,
+        *,
+        longest: int,
+        timeout_secs: float,
+        threads: int,
+        members: Members | None = None,
+        rules: str = "",
+        secret: bytes = b"",
+    ) -> None:
+        """Does not listen yet.
+
+        Args:
+          ps: index of this ps; workers must have the same hosts, rules and secret.
+          ps_hosts: "host:port" of each ps.
+          worker_hosts: "host:port" of each worker.
+          purposes: opens a stream, by the purpose of the connection.
+          log: gets lines about callers.
+          longest: most bytes of a message.
+          timeout_secs: time after which a silent process is lost.
+          threads: that a worker's streams need at a time.
+          members: with TLS; None = plain text, and any process may connect.
+          rules: how steps are made; "" accepts any.
+          secret: that callers must show; b"" = they must have none.
+
+        Raises:
+          ValueError: this process may not open as many files, or start as many threads, as the
+            workers need.
+        """
+        self._ps, self._ps_hosts, self._worker_hosts = ps, list(ps_hosts), list(worker_hosts)
+        self._purposes, self._log, self._longest = purposes, log, longest
+        self._timeout_secs, self._rules = timeout_secs, rules
+        self._settings = {"timeout_secs": timeout_secs, "members": members, "secret": secret}
+        workers = len(worker_hosts)
+        streams = 2 * len(purposes) * workers  # one that comes back may do so early
+        self._most = descriptors.most_connections(MOST_WAITING + workers, workers, streams)
+        self._pool = _started_pool(threads * workers + _SPARE_THREADS)
+        self._running: set[futures.Future] = set()
+        self._addresses: weakref.WeakKeyDictionary[Channel, str] = weakref.WeakKeyDictionary()
+        self._alive: KeepAlive | None = None
+        self._listener: Listener | None = None
+
+    def start(self, address: str) -> int:
+        """Listens at "host:port"; returns the port.
+
+        Raises:
+          PortError: the port is taken, or the address is not one of this machine.
+        """
+        listening = bind(address, backlog=self._most)
+        port = listening.getsockname()[1]
+        self._alive = KeepAlive()
+        purposes = {name: partial(self._open, opened) for name, opened in self._purposes.items()}
+        self._listener = Listener(
+            listening,
+            self._worker_hosts,
+            purposes,
+            self._check,
+            self._log,
+            most=self._most - len(self._worker_hosts),
+            **self._settings,
+        )
+        self._listener.start()
+        return port
+
+    def close(self) -> None:
+        """Ends all streams, after a moment in which they may end by themselves."""
+        if self._listener:
+            self._listener.close()
+            deadline = time.monotonic() + _END_SECS
+            while not self._alive.is_idle and time.monotonic() < deadline:
+                time.sleep(0.01)
+            self._alive.cut()
+            self._alive.stop()
+            futures.wait([*self._running], _END_SECS)
+        self._pool.shutdown(wait=False)
+
+    def complain(self, channel: Channel, why: str) -> str:
+        """Logs what is wrong with a stream; returns the text without unprintable characters."""
+        return listener.complain(self._log, self._addresses.get(channel, "a worker"), why)
+
+    def refuse_second(self, worker: int) -> AdmissionError:
+        """Refuses a second stream of a worker; the end of the first may not be known yet."""
+        name = name_of(worker, self._worker_hosts)
+        return AdmissionError(f"{name} has already joined", again=True)
+
+    def _open(
+        self, open_stream: OpenStream, hello: Hello, connection: Connection, address: str
+    ) -> Callable[[], object]:
+        """See `Open`."""
+        channel = Channel(connection, self._longest, self._timeout_secs, hello.timeout_secs)
+        try:
+            tasks = open_stream(hello.worker, channel)
+        except AdmissionError:
+            channel.release()
+            raise
+        self._addresses[channel] = address
+
+        def serve() -> None:
+            self._alive.add(channel)
+            for task in tasks:
+                try:
+                    running = self._pool.submit(task)
+                except RuntimeError:  # this ps has ended meanwhile
+                    channel.cut()
+                    return
+                self._running.add(running)
+                running.add_done_callback(self._running.discard)
+
+        return serve
+
+    def _check(self, hello: Hello) -> None:
+        """Raises AdmissionError if a worker does not belong to this ps."""
+        for name, own in (("ps", self._ps_hosts), ("worker", self._worker_hosts)):
+            theirs = list(hello.ps_hosts if name == "ps" else hello.worker_hosts)
+            if theirs != own:
+                why = f"its {name} hosts are {theirs}; this ps has {own}"
+                raise AdmissionError(why, _differ(f"{name} hosts"))
+        if hello.callee != self._ps:
+            raise AdmissionError(f"it wants to join ps {hello.callee}; this is ps {self._ps}")
+        if hello.purpose not in self._purposes:
+            if hello.purpose == "Meet" and "Exchange" in self._purposes:
+                raise AdmissionError(f"Meet is for ps 0 only; this is ps {self._ps}")
+            text = "was started with another --cross_replica_sync than this"
+            raise AdmissionError(f"it {text} worker", fault=f"it {text} ps")
+        if self._rules and hello.rules not in ("", self._rules):
+            why = f"its flags are {hello.rules}; this ps has {self._rules}"
+            raise AdmissionError(why, _differ("flags"))
+        if hello.worker >= (workers := len(self._worker_hosts)):
+            allowed = f"allowed are 0 to {workers - 1}"
+            raise AdmissionError(f"its worker index is {hello.worker}; {allowed}")
+
+
+def _differ(what: str) -> str:
+    return f"its {what} differ from those of this ps, whose log says how"
+
+
+def _started_pool(threads: int) -> futures.ThreadPoolExecutor:
+    """Returns a pool that starts no thread later: a stream would wait for it, unserved.
+
+    Raises:
+      ValueError: this process may not start so many.
+    """
+    pool = futures.ThreadPoolExecutor(threads)
+    all_run = threading.Barrier(threads)
+    try:
+        for _ in range(threads):  # each waits, so that the next needs another thread
+            pool.submit(all_run.wait)
+    except RuntimeError as error:
+        all_run.abort()
+        pool.shutdown()
+        why = f"{error} (ulimit -u, or pids.max of a container)"
+        raise ValueError(f"a ps needs {threads} threads for its workers' streams: {why}") from None
+    return pool

@@ -1,0 +1,37 @@
+"""The threads of a ps: all start before it listens."""
+
+import threading
+
+import pytest
+
+from terngrad.connect import streams
+from terngrad.testing.limits import HANG_SECS
+
+
+def test_a_pool_starts_no_thread_after_it_was_made(monkeypatch):
+    with streams._started_pool(5) as pool:
+        monkeypatch.setattr(threading.Thread, "start", _refuse)
+        together = threading.Barrier(5)
+        assert sorted(pool.map(lambda i: together.wait(HANG_SECS) * 0 + i, range(5))) == [*range(5)]
+
+
+def test_law_10_a_ps_without_the_threads_that_it_needs_says_so(monkeypatch):
+    start, started = threading.Thread.start, []
+
+    def start_two(thread):
+        if len(started) == 2:
+            _refuse(thread)
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_two)
+    text = r"a ps needs 5 threads for its workers' streams: can't start new thread \(ulimit -u, or"
+    with pytest.raises(ValueError, match=text):
+        streams._started_pool(5)
+    for thread in started:
+        thread.join(HANG_SECS)
+        assert not thread.is_alive()
+
+
+def _refuse(thread):
+    raise RuntimeError("can't start new thread")
