@@ -95,7 +95,8 @@ class Channel:
         beat_secs = (their_timeout_secs or timeout_secs) / 2 / _BEATS
         self.beat_secs = min(max(beat_secs, _SHORTEST_BEAT_SECS), _LONGEST_BEAT_SECS)
         self._heard_at = self._sent_at = time.monotonic()
-        self._sending = threading.Lock()
+        self._sending, self._unread = threading.Lock(), threading.Event()
+        self._unread.set()  # while no thread iterates
         self._closing = weakref.finalize(self, connected.close)  # when no thread uses it any more
         self._readable = select.poll()
         self._readable.register(connected, select.POLLIN)
@@ -164,11 +165,15 @@ class Channel:
         self.drain(_LINGER_SECS)
 
     def drain(self, secs: float) -> None:
-        """Drops what comes until the other side has ended, or for so long; then cuts."""
+        """Drops what comes until the other side has ended, or for so long; then cuts.
+
+        As long as another thread iterates, that reads what comes.
+        """
         deadline, rest = time.monotonic() + secs, memoryview(bytearray(1 << 16))
         with contextlib.suppress(OSError, ValueError):
-            while (left := deadline - time.monotonic()) > 0 and self._receive(rest, left):
-                pass
+            if not self._is_cut and self._unread.wait(secs):
+                while (left := deadline - time.monotonic()) > 0 and self._receive(rest, left):
+                    pass
         self.cut()
 
     def cut(self) -> None:
@@ -183,6 +188,13 @@ class Channel:
         Raises:
           FrameError: a message is too long.
         """
+        self._unread.clear()
+        try:
+            yield from self._messages()
+        finally:
+            self._unread.set()
+
+    def _messages(self) -> Iterator[memoryview]:
         head = memoryview(bytearray(_SIZE_BYTES))
         while not self.ending and self._fill(head):
             if (size := int.from_bytes(head, "little")) & _OWN:

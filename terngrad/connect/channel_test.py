@@ -163,6 +163,19 @@ def test_who_does_not_end_is_not_awaited_for_long(monkeypatch):
         assert there.ending == Ending(End.DONE)
 
 
+def test_who_does_not_end_is_not_awaited_for_long_where_another_thread_reads(members, monkeypatch):
+    monkeypatch.setattr(channels, "_LINGER_SECS", 0.05)
+    with connected(members) as (here, there), futures.ThreadPoolExecutor() as pool:
+        there.send(b"read")
+        got = iter(here)
+        first = next(got)
+        reading = pool.submit(list, got)
+        here.finish(Ending(End.REFUSED, "why"))
+        assert (first, reading.result(SECS)) == (b"read", [])
+        assert [*there] == []
+        assert there.ending == Ending(End.REFUSED, "why")
+
+
 def test_who_hears_nothing_ends_a_channel_that_signs_of_life_would_keep(members):
     with connected(members, secs=0.4) as (here, there), futures.ThreadPoolExecutor() as pool:
         alive = KeepAlive()
