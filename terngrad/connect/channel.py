@@ -30,7 +30,8 @@ _OWN = 1 << 31  # marks the length of a word of the channel itself
 _LONGEST_ENDING = 1 << 13
 _LONGEST_REASON = 1000  # characters
 _ALIVE = _OWN.to_bytes(_SIZE_BYTES, "little")
-_JOINED_BYTES = 1 << 16  # shorter messages travel with their length in one packet
+_JOINED_BYTES = 1 << 16  # shorter messages are copied, behind their lengths
+_MORE = getattr(socket, "MSG_MORE", 0)  # a length in a packet of its own would wake the reader
 _READ_BYTES = 1 << 18  # that wake a reader: fewer would wake it for each packet
 _LONGEST_SLEEP_SECS = 1.0  # of a reader: old systems do not make room for as many
 _BEATS = 4  # signs of life in the silence that ends a channel
@@ -226,8 +227,11 @@ class Channel:
         with self._sending:
             if len(message) < _JOINED_BYTES:
                 self._socket.sendall(head + message)
-            else:
+            elif isinstance(self._socket, EncryptedSocket):
                 self._socket.sendall(head)
+                self._socket.sendall(message)
+            else:
+                self._socket.sendall(head, _MORE)
                 self._socket.sendall(message)
             self._sent_at = time.monotonic()
 
