@@ -120,6 +120,8 @@ class Acceptor:
         while not self._is_closed:
             try:
                 self._turn()
+            except _GreetingError as error:  # its caller is closed, so there is no need to pause
+                self._complain(error.__cause__)
             except Exception as error:  # whatever it is, the next caller may be a worker
                 self._complain(error)
                 time.sleep(_PAUSE_SECS)
@@ -190,9 +192,9 @@ class Acceptor:
         except OSError as error:  # it has gone, or is not what TLS expects
             caller.fault = str(error) if isinstance(error, EncryptionError) else ""
             self._reject(caller)
-        except _GreetingError as error:
+        except _GreetingError:
             self._close(caller)
-            raise error.__cause__ from None
+            raise
 
     def _begin(self, caller: PendingConnection) -> bool:
         """Begins a greeting; False if the caller has left without a word."""
@@ -202,9 +204,9 @@ class Acceptor:
         plain = caller.connection
         self._selector.unregister(plain)
         caller.connection = self._wrap(plain)
-        self._selector.register(caller.connection, selectors.EVENT_READ)
         callers = [*self._callers.values()]
         self._callers = {each.connection: each for each in callers}  # as old as before
+        self._selector.register(caller.connection, selectors.EVENT_READ)
         caller._greeting = self._greet(caller)
         self._go_on(caller)
         return True
@@ -274,7 +276,7 @@ class Acceptor:
         with contextlib.suppress(KeyError, ValueError):  # what encrypts it was not made
             self._selector.unregister(caller.connection)
 
-    def _complain(self, error: Exception) -> None:
+    def _complain(self, error: BaseException) -> None:
         """Says what is wrong, once until it is something else."""
         text = f"Connections cannot be accepted: {error}"
         if text != self._last_told:

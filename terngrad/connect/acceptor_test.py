@@ -148,7 +148,9 @@ def test_look_is_called_again_and_again():
 
 
 @pytest.mark.parametrize("error", [OSError("full"), RuntimeError("can't start new thread")])
-def test_an_error_ends_one_connection_only_and_is_told_once(error):
+def test_an_error_ends_one_connection_only_and_is_told_once(error, monkeypatch):
+    monkeypatch.setattr(acceptors, "_PAUSE_SECS", SECS)  # for which nobody else must wait
+
     def take(connection, hello):
         if hello == b"wrong":
             raise error
