@@ -236,6 +236,8 @@ class Seats:
         """Notes that a worker's stream has ended."""
         worker = seat.worker
         with self._changed:
+            if self._arriving.get(worker) is seat.channel:
+                del self._arriving[worker]
             if self._seats.get(worker) is seat:
                 del self._seats[worker]
                 self._left_at = time.monotonic()

@@ -77,6 +77,7 @@ class Streams:
         self._addresses: weakref.WeakKeyDictionary[Channel, str] = weakref.WeakKeyDictionary()
         self._alive: KeepAlive | None = None
         self._listener: Listener | None = None
+        self._is_ending = False
 
     def start(self, address: str) -> int:
         """Listens at "host:port"; returns the port.
@@ -107,6 +108,7 @@ class Streams:
             deadline = time.monotonic() + _END_SECS
             while not self._alive.is_idle and time.monotonic() < deadline:
                 time.sleep(0.01)
+            self._is_ending = True
             self._alive.cut()
             self._alive.stop()
             futures.wait([*self._running], _END_SECS)
@@ -135,6 +137,8 @@ class Streams:
 
         def serve() -> None:
             self._alive.add(channel)
+            if self._is_ending:  # else its threads would keep this process
+                channel.cut()
             for task in tasks:
                 try:
                     running = self._pool.submit(task)
