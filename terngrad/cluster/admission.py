@@ -313,6 +313,8 @@ class Reception:
 
     def _check(self, hello: Hello) -> None:
         rank, name = hello.worker, name_of(hello.worker, self._hosts)
+        if hello.callee or hello.ps_hosts:
+            raise AdmissionError(f"{name} looks for another process than the chief")
         if differs := _differing_hosts(self._hosts, list(hello.worker_hosts)):
             text = f"{name} was refused: {differs}"
             short = f"worker {rank} was refused: its hosts differ from the chief's, whose log says "

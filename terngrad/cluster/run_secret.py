@@ -56,7 +56,8 @@ def proof(secret: bytes, speaker: str, *nonces: bytes) -> bytes:
       speaker: who shows it, so that nobody can return what another process has sent.
       nonces: of the process that asks and, perhaps, of this one.
     """
-    return hmac.digest(secret, b"\n".join([speaker.encode(), *nonces]), hashlib.sha256)
+    said = speaker.encode(errors="surrogatepass")  # it may hold whatever a stranger sends
+    return hmac.digest(secret, b"\n".join([said, *nonces]), hashlib.sha256)
 
 
 def is_proof(said: bytes, secret: bytes, speaker: str, *nonces: bytes) -> bool:

@@ -107,7 +107,8 @@ class Seats:
             time.sleep(_RETRY_SECS)
 
     def _check(self, hello: Hello) -> None:
-        if list(hello.worker_hosts) != self._hosts or hello.callee != self._rank:
+        theirs = list(hello.worker_hosts), list(hello.ps_hosts), hello.callee
+        if theirs != (self._hosts, [], self._rank):
             raise AdmissionError("it looks for another training")
         if not self._rank < hello.worker < len(self._hosts):
             raise AdmissionError(f"worker {hello.worker} does not call this one")

@@ -82,3 +82,12 @@ def test_law_10_why_a_ps_refuses_is_one_line():
 def test_what_cannot_be_told_is_not_told_for_long():
     (host,) = free_addresses(1)
     ChannelOpener(hello(host, 0.1), 100).send_last([b"why"])
+
+
+@pytest.mark.parametrize("said", ["NaN", "1" + 400 * "0", "-1", "0", "true", "null", '"x"'])
+def test_law_10_a_time_that_is_none_is_as_long_as_the_own(said):
+    text = b'{"welcome": ' + said.encode() + b"}"
+    with answering(len(text).to_bytes(4, "little") + text) as call:
+        channel = call(8.0)
+    assert channel.beat_secs == 1.0
+    channel.cut()

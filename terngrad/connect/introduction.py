@@ -20,6 +20,8 @@ MAGIC = b"terngrad\n"
 NO_INTRODUCTION = "it did not introduce itself"
 SIZE_BYTES = 4
 LONGEST = 1 << 16  # bytes of a frame
+_LONGEST_TIMEOUT_SECS = 1e9
+_REFUSES = " refused"  # ends what a listener signs that will refuse
 _LARGEST_INDEX = 1 << 32
 
 
@@ -55,7 +57,8 @@ class Hello:
         kind = "ps" if self.ps_hosts else "worker"
         called = f"{kind} {self.callee}"
         caller = f"worker {self.worker}"
-        of = f"for {self.purpose}"
+        hosts = ",".join([*self.ps_hosts, *self.worker_hosts])  # trainings may share a secret
+        of = f"for {self.purpose} of {hosts}"
         return f"{caller} to {called} {of}", f"{called} to {caller} {of}"
 
 
@@ -67,11 +70,13 @@ class AdmissionError(Exception):
         the same.
       again: whether it may try again.
       fault: what is wrong with it, for this process' own messages.
+      hello: of the caller, if it has shown that it belongs to the training; else None.
     """
 
     def __init__(self, why: str, short: str = "", *, again: bool = False, fault: str = "") -> None:
         super().__init__(why)
         self.short, self.again, self.fault = short, again, fault or why
+        self.hello: Hello | None = None
 
 
 class UnprovenError(AdmissionError):
@@ -110,7 +115,7 @@ def hello_in(said: Mapping[str, object]) -> Hello | None:
     for name in ("worker_hosts", "ps_hosts"):
         if not isinstance(found[name], list) or not all(isinstance(h, str) for h in found[name]):
             return None
-    if type(found["timeout_secs"]) not in (int, float) or not 0 < found["timeout_secs"] < 1e9:
+    if not _is_timeout(found["timeout_secs"]):
         return None
     if not all(isinstance(found[name], str) for name in ("purpose", "rules", "failed")):
         return None
@@ -124,8 +129,8 @@ def heard(
 
     Args:
       send: sends bytes to the caller.
-      check: raises AdmissionError if a hello is not right; called when the caller has shown the
-        secret, if any.
+      check: raises AdmissionError if a hello is not right. Where there is a secret, the caller
+        learns it after it has shown that.
       secret: of the training; b"" = none.
 
     Raises:
@@ -143,11 +148,14 @@ def heard(
     if not secret and theirs:
         fault = f"it has a secret ({run_secret.VARIABLE}), this process has none"
         raise AdmissionError(run_secret.UNKNOWN, fault=fault)
+    wrong = _objection(check, hello)
     if secret:
         if not theirs:
             fault = f"it was started without the secret ({run_secret.VARIABLE}) of this process"
             raise AdmissionError(run_secret.MISSING, fault=fault)
         caller, called = hello.speakers
+        # Else a program could let one process prove what another is asked for.
+        called += _REFUSES if wrong else ""
         nonce = run_secret.new_nonce()
         shown = run_secret.proof(secret, called, theirs, nonce)
         send(frame({"nonce": nonce.hex(), "proof": shown.hex()}))
@@ -155,7 +163,9 @@ def heard(
         if not run_secret.is_proof(proof, secret, caller, nonce, theirs):
             fault = "it has another secret than this process"
             raise AdmissionError(run_secret.DIFFERENT, fault=fault)
-    check(hello)
+    if wrong:
+        wrong.hello = hello
+        raise wrong
     return hello
 
 
@@ -182,18 +192,33 @@ def said(
             raise UnprovenError(run_secret.UNKNOWN)
         caller, called = hello.speakers
         theirs, shown = _octets(answer, "nonce"), _octets(answer, "proof")
-        if not run_secret.is_proof(shown, secret, called, nonce, theirs):
+        refuses = run_secret.is_proof(shown, secret, called + _REFUSES, nonce, theirs)
+        if not refuses and not run_secret.is_proof(shown, secret, called, nonce, theirs):
             send(frame({"proof": ""}))  # so that the other can say why nobody came
             raise UnprovenError(run_secret.DIFFERENT)
         send(frame({"proof": run_secret.proof(secret, caller, theirs, nonce).hex()}))
         answer = hear()
+        if refuses and "refused" not in answer:
+            raise UnprovenError(run_secret.DIFFERENT)
     if "welcome" not in answer:
         if "refused" not in answer:
             raise ForeignProgramError("the program there is not a process of this training")
         why = printable(" ".join(str(answer["refused"]).split()), LONGEST)
         raise AdmissionError(why, again=bool(answer.get("again")))
     timeout_secs = answer["welcome"]
-    return float(timeout_secs) if type(timeout_secs) in (int, float) else hello.timeout_secs
+    return float(timeout_secs) if _is_timeout(timeout_secs) else hello.timeout_secs
+
+
+def _objection(check: Callable[[Hello], None], hello: Hello) -> AdmissionError | None:
+    try:
+        check(hello)
+    except AdmissionError as error:
+        return error
+    return None
+
+
+def _is_timeout(said: object) -> bool:
+    return type(said) in (int, float) and 0 < said < _LONGEST_TIMEOUT_SECS
 
 
 def _heard_frame() -> Generator[int, bytes, dict]:

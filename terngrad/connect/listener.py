@@ -70,7 +70,9 @@ class Listener:
         self._log, self._timeout_secs, self._on_refused = log, timeout_secs, on_refused
         self._members, self._secret = members, secret
         self._tells = bool(members or secret)
-        self._admitted: weakref.WeakKeyDictionary[Connection, str] = weakref.WeakKeyDictionary()
+        # The addresses and certificates of connections that are still used.
+        self._admitted: weakref.WeakKeyDictionary[Connection, tuple[str, bytes]]
+        self._admitted = weakref.WeakKeyDictionary()
         self._rejected: collections.Counter[str] = collections.Counter()
         workers = len(worker_hosts)
         self._acceptor = Acceptor(
@@ -102,21 +104,18 @@ class Listener:
         return plain
 
     def _greet(self, caller: PendingConnection) -> Greeting:
-        connection, known = caller.connection, None
-
-        def check(hello: Hello) -> None:
-            nonlocal known
-            known = hello
-            self._check(hello, connection)
-
+        connection, hello = caller.connection, None
+        check = partial(self._check, connection=connection)
         try:
             self._check_encryption(connection)
             hello = yield from introduction.heard(partial(_send, connection), check, self._secret)
             then = self._purposes[hello.purpose](hello, connection, caller.address)
-            self._admitted[connection] = caller.address
+            shown = connection.certificate if isinstance(connection, EncryptedSocket) else b""
+            self._admitted[connection] = caller.address, shown
             _send(connection, introduction.frame({"welcome": self._timeout_secs}))
             then()
         except AdmissionError as error:
+            known = hello or error.hello
             complain(self._log, caller.address, error.fault, "strangers")
             self._on_refused(known, error.fault)
             told = str(error) if self._tells and known else error.short or str(error)
@@ -163,8 +162,8 @@ class Listener:
         except (OSError, ValueError) as error:
             self._log(f"--tls_deny cannot be read, its last content counts: {error}", most=1)
             return
-        for connection, address in list(self._admitted.items()):
-            if why := self._members.withdrawal(connection.certificate):
+        for connection, (address, shown) in list(self._admitted.items()):
+            if why := self._members.withdrawal(shown):
                 complain(self._log, address, why)
                 with contextlib.suppress(OSError):  # it has ended
                     connection.shutdown(socket.SHUT_RDWR)

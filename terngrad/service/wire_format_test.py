@@ -223,9 +223,9 @@ def test_golden_bytes_of_a_proof():
     def answers():
         own = json.loads(sent[0][len(MAGIC) + 4 :])["nonce"]
         shown = hmac.new(secret, digestmod="sha256")
-        text = b"ps 0 to worker 1 for Meet\n" + bytes.fromhex(own)
+        text = b"ps 0 to worker 1 for Meet of p:1,a:1,b:2\n" + bytes.fromhex(own)
         shown.update(text + b"\n" + bytes.fromhex(nonce))
-        speaker.update(b"worker 1 to ps 0 for Meet\n" + bytes.fromhex(nonce))
+        speaker.update(b"worker 1 to ps 0 for Meet of p:1,a:1,b:2\n" + bytes.fromhex(nonce))
         speaker.update(b"\n" + bytes.fromhex(own))
         yield {"nonce": nonce, "proof": shown.hexdigest()}
         yield {"welcome": True}

@@ -8,7 +8,8 @@ import pytest
 
 from terngrad.cluster import run_secret
 from terngrad.cluster.channel import MembershipError
-from terngrad.connect.introduction import MAGIC, frame
+from terngrad.connect import introduction
+from terngrad.connect.introduction import MAGIC, Hello, UnprovenError, frame
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
@@ -16,7 +17,7 @@ from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.packing import ReferencePacking
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.strangers import WORKERS, answer_in, greeted, hello_of
+from terngrad.testing.strangers import WORKERS, answer_in, connect, greeted, hello_of
 
 SECS = HANG_SECS
 
@@ -73,7 +74,7 @@ def test_what_a_caller_has_shown_or_heard_once_is_good_for_no_other_connection()
     with serving(SECRET) as host:
         own = {"nonce": nonce}
         connected, asked = greeted(host, hello_of(host, **own))
-        speaker = "worker 1 to ps 0 for Exchange"
+        speaker = f"worker 1 to ps 0 for Exchange of {host},{','.join(WORKERS)}"
         theirs = bytes.fromhex(asked["nonce"]), bytes.fromhex(nonce)
         shown = run_secret.proof(SECRET, speaker, *theirs).hex()
         connected.sendall(frame({"proof": shown}))
@@ -88,6 +89,46 @@ def test_what_a_caller_has_shown_or_heard_once_is_good_for_no_other_connection()
             again, _ = greeted(host, hello_of(host, worker, purpose, nonce=other))
             again.sendall(frame({"proof": proof}))
             assert "it has another secret" in answer_in(again)["refused"]
+
+
+@pytest.mark.parametrize(
+    ("callee", "workers", "why"),
+    [(1, WORKERS, "this is ps 0"), (0, ("one:1", "other:2"), "its worker hosts are")],
+    ids=["another ps", "another training with this secret"],
+)
+def test_a_ps_proves_nothing_for_a_program_that_took_the_place_of(callee, workers, why):
+    """Of a program that passes on what it hears, and then welcomes the worker itself."""
+    with serving(SECRET) as host, connect(host) as passed_on:
+        answers = iter([lambda: answer_in(passed_on), lambda: {"welcome": SECS}])
+        hello = Hello("Exchange", 1, callee, list(workers), [host])
+        with pytest.raises(UnprovenError):
+            introduction.said(hello, SECRET, passed_on.sendall, lambda: next(answers)())
+        assert why in answer_in(passed_on)["refused"]
+
+
+def test_a_ps_proves_nothing_about_other_hosts_than_its_own():
+    """Of a program that puts the hosts of this ps where a worker has those of its training."""
+    with serving(SECRET) as host, connect(host) as passed_on:
+
+        def pass_on(said):
+            if said.startswith(MAGIC):
+                nonce = introduction.read(said[len(MAGIC) + introduction.SIZE_BYTES :])["nonce"]
+                said = hello_of(host, nonce=nonce)
+            passed_on.sendall(said)
+
+        answers = iter([lambda: answer_in(passed_on)])
+        hello = Hello("Exchange", 1, 0, ["one:1", "other:2"], [host])
+        with pytest.raises(UnprovenError):
+            introduction.said(hello, SECRET, pass_on, lambda: next(answers)())
+
+
+def test_a_hello_may_hold_what_is_no_text():
+    with serving(SECRET) as host:
+        nonce = run_secret.new_nonce().hex()
+        connected, answer = greeted(host, hello_of(host, purpose="\ud800", nonce=nonce))
+        connected.sendall(frame({"proof": nonce}))
+        assert "proof" in answer
+        assert "it has another secret" in answer_in(connected)["refused"]
 
 
 def test_a_worker_gives_a_ps_without_the_secret_no_proof():
