@@ -303,8 +303,10 @@ class Reception:
 
     def complaint(self, timeout_secs: float) -> str:
         """Says why each absent process has not joined."""
-        names = [name_of(rank, self._hosts) for rank in self.absent() if rank not in self._refused]
-        texts = list(self._refused.values())
+        absent = self.absent()
+        names = [name_of(rank, self._hosts) for rank in absent if rank not in self._refused]
+        # Also of a second process 0; but a stranger may have called itself one that is here.
+        texts = [text for rank, text in self._refused.items() if rank in (0, *absent)]
         if names:
             texts.append(f"{', '.join(names)} did not join within {timeout_secs:g} s")
             if self._fault:

@@ -86,6 +86,20 @@ def test_law_10_a_process_with_other_hosts_is_refused_and_learns_why_if_it_may(s
         assert f"worker 0 (host0:2222): Refused 127.0.0.1: {line}\n" in capfd.readouterr().out
 
 
+def test_a_stranger_is_not_taken_for_a_process_that_is_here():
+    address, hosts = free_address(), hosts_of(3)
+    with admission.Reception(admission.listen(*split_address(address)), hosts) as reception:
+        held = connected(address)
+        held.sendall(hello_of(1, hosts))
+        await_that(lambda: reception.absent() == [2])
+        stranger = connected(address)
+        stranger.sendall(hello_of(1, ["host0:2222", "other:2222"]))
+        assert stranger.recv(1)
+        assert reception.complaint(5.0) == "worker 2 (host2:2222) did not join within 5 s"
+        stranger.close()
+        held.close()
+
+
 def test_all_meet_who_share_a_secret_and_get_a_token_that_nobody_has_sent():
     address, hosts, sent = free_address(), hosts_of(3), []
     all_meet = (joining(rank, address, hosts, secret=SECRET) for rank in range(3))
