@@ -163,6 +163,7 @@ def heard(
         if not run_secret.is_proof(proof, secret, caller, nonce, theirs):
             fault = "it has another secret than this process"
             raise AdmissionError(run_secret.DIFFERENT, fault=fault)
+        wrong = wrong or _objection(check, hello)  # its certificate may be withdrawn by now
     if wrong:
         wrong.hello = hello
         raise wrong

@@ -25,6 +25,7 @@ _MOST_OF_ADDRESS = 32  # likewise, of one address
 _MOST_COMPLAINTS = 10  # about strangers, and as many about members, logged in a minute
 _INTRODUCTION_SECS = 10.0  # for the handshake, too
 _LONGEST_REASON = 1000  # characters
+_LONGEST_ANSWER = 1 << 13  # likewise, of up to 6 bytes in a frame
 
 # Takes the connection of an admitted caller, and the address of its host; returns what follows the
 # welcome. It must not wait. AdmissionError says why it does not take it.
@@ -119,7 +120,8 @@ class Listener:
             complain(self._log, caller.address, error.fault, "strangers")
             self._on_refused(known, error.fault)
             told = str(error) if self._tells and known else error.short or str(error)
-            _send(connection, introduction.frame({"refused": told, "again": error.again}))
+            answer = {"refused": told[:_LONGEST_ANSWER], "again": error.again}
+            _send(connection, introduction.frame(answer))
             return False
         return True
 

@@ -9,7 +9,7 @@ import pytest
 from terngrad.cluster import run_secret
 from terngrad.cluster.channel import MembershipError
 from terngrad.connect import introduction
-from terngrad.connect.introduction import MAGIC, Hello, UnprovenError, frame
+from terngrad.connect.introduction import MAGIC, AdmissionError, Hello, UnprovenError, frame
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
@@ -120,6 +120,14 @@ def test_a_ps_proves_nothing_about_other_hosts_than_its_own():
         hello = Hello("Exchange", 1, 0, ["one:1", "other:2"], [host])
         with pytest.raises(UnprovenError):
             introduction.said(hello, SECRET, pass_on, lambda: next(answers)())
+
+
+def test_why_a_worker_is_refused_fits_into_a_frame():
+    with serving(SECRET) as host, connect(host) as connected:
+        hello = Hello("Exchange", 1, 0, ["one:1", "x" * 50_000], [host])
+        with pytest.raises(AdmissionError, match="worker hosts are") as raised:
+            introduction.said(hello, SECRET, connected.sendall, lambda: answer_in(connected))
+        assert len(str(raised.value)) == 8192
 
 
 def test_a_hello_may_hold_what_is_no_text():

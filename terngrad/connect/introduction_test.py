@@ -1,0 +1,38 @@
+"""How a listener hears an introduction."""
+
+import dataclasses
+
+import pytest
+
+from terngrad.cluster import run_secret
+from terngrad.connect import introduction
+from terngrad.connect.introduction import MAGIC, SIZE_BYTES, AdmissionError, Hello, frame
+
+SECRET = b"a secret of many characters"
+HELLO = Hello("Exchange", 1, 0, ["one:1", "two:2"], ["ps:1"])
+
+
+def test_who_may_come_no_more_when_it_has_shown_the_secret_is_refused():
+    """Such as with a certificate that was withdrawn meanwhile."""
+    sent, why, nonce = [], [], run_secret.new_nonce()
+
+    def check(hello):
+        if why:
+            raise AdmissionError(why[0])
+
+    hearing = introduction.heard(sent.append, check, SECRET)
+    wanted = next(hearing)
+
+    def hear(said):
+        nonlocal wanted
+        while said:
+            part, said = said[:wanted], said[wanted:]
+            wanted = hearing.send(part)
+
+    hear(MAGIC + frame(dataclasses.asdict(HELLO) | {"nonce": nonce.hex()}))
+    why.append("withdrawn")
+    asked = bytes.fromhex(introduction.read(sent[0][SIZE_BYTES:])["nonce"])
+    proof = run_secret.proof(SECRET, HELLO.speakers[0], asked, nonce)
+    with pytest.raises(AdmissionError, match="withdrawn") as raised:
+        hear(frame({"proof": proof.hex()}))
+    assert raised.value.hello == HELLO
