@@ -1,10 +1,13 @@
 """The threads of a ps: all start before it listens."""
 
+import socket
 import threading
 
 import pytest
 
 from terngrad.connect import streams
+from terngrad.connect.introduction import Hello
+from terngrad.connect.log_limiter import LogLimiter
 from terngrad.testing.limits import HANG_SECS
 
 
@@ -31,6 +34,30 @@ def test_law_10_a_ps_without_the_threads_that_it_needs_says_so(monkeypatch):
     for thread in started:
         thread.join(HANG_SECS)
         assert not thread.is_alive()
+
+
+def test_a_stream_that_is_opened_while_a_ps_ends_is_cut():
+    open_stream = lambda worker, channel: [lambda: [*channel]]
+    hello = Hello("Exchange", 0, 0, ["one:1"], ["ps:1"])
+    served = streams.Streams(
+        0,
+        ["ps:1"],
+        ["one:1"],
+        {},
+        LogLimiter(print),
+        longest=1,
+        timeout_secs=4 * HANG_SECS,
+        threads=1,
+    )
+    served.start("127.0.0.1:0")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        caller = socket.create_connection(server.getsockname(), HANG_SECS)
+        serve = served._open(open_stream, hello, server.accept()[0], "127.0.0.1")
+        served._pool.shutdown = lambda wait: None  # not yet
+        served.close()
+        serve()
+        assert caller.recv(1) == b""
+        caller.close()
 
 
 def _refuse(thread):
