@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import collections
 import contextlib
-import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -15,21 +12,19 @@ import numpy as np
 import tensorflow as tf
 
 from terngrad.cluster.channel import DifferenceError, MembershipError
-from terngrad.cluster.membership import note_shown, speaking, was_shown
 from terngrad.cluster.pulse import STEP, Pulse
 from terngrad.coordination.client import InterruptionError
 from terngrad.exchange.connection import Connection
-from terngrad.exchange.operation_errors import LOSSES, OperationError, reason
+from terngrad.exchange.operation_errors import OperationError
 from terngrad.exchange.two_shot import Transport
 from terngrad.library import objects
 from terngrad.library.arrays import check_numbers, fingerprint, octets, packed, unpacked
 from terngrad.library.data_digest import digest
+from terngrad.library.leaving import Leaving
 from terngrad.library.reshuffle import EpochOrder
 from terngrad.library.shard import Data, seeds_of, shard, shard_anew
 from terngrad.library.shared import AllReduce, Shared
 from terngrad.training.sequence_lock import SequenceLock
-
-_SOON_SECS = 3.0  # in which a closed connection is noticed
 
 
 class Group(contextlib.AbstractContextManager):
@@ -51,8 +46,7 @@ class Group(contextlib.AbstractContextManager):
       seeds_of_shuffles: those before `shard`, which all processes must have in common.
       digests_of_data: of what `shard` was given, which all processes must have in common, too.
       shard_calls: how many there were.
-      stopped_by: the error that ended `fit` where all were interrupted after the same step, so that
-        none has failed.
+      leaving: how this process leaves the others.
       step: the reducer's step; parameter servers match operations by it. None without a reducer.
       sequence: tells in `fit` whether the variables are those of a whole step; None without `fit`.
       at_loss: called in turn where the loss of another process is about to end this one; each
@@ -96,8 +90,6 @@ class Group(contextlib.AbstractContextManager):
         self.connection = connection
         self.pulse = pulse or Pulse()
         self._agree = agree
-        self._membership = membership
-        self.stopped_by: BaseException | None = None
         self._difference = ""  # because of which all have left each other
         self.seeds_of_shuffles: list[list[int]] = []
         self.digests_of_data: list[str] = []
@@ -109,11 +101,9 @@ class Group(contextlib.AbstractContextManager):
         self.at_loss = [] if at_loss is None else at_loss
         self.at_new_state: list[Callable[[], None]] = []
         self._stands = False  # whether parameter servers have let this process make steps
-        self._shown: BaseException | None = None  # the last error that this group has shown
         self._all_reduce: AllReduce | None = None
-        if membership:
-            atexit.register(self._end)
-            self._show, sys.excepthook = sys.excepthook, self._show_error
+        was_interrupted = lambda: connection is not None and connection.was_interrupted()
+        self.leaving = Leaving(self.label, membership, was_interrupted, self._forget)
 
     @property
     def is_chief(self) -> bool:
@@ -448,52 +438,17 @@ class Group(contextlib.AbstractContextManager):
         Raises:
           MembershipError: the error comes from an operation that no longer reached the others.
         """
-        membership, self._membership = self._membership, None
-        if membership:
-            atexit.unregister(self._end)
-            if isinstance(error, OperationError) and not self._is_loss(error):
-                kind, error = RuntimeError, _own(error)
-            if error and error is self.stopped_by:
-                kind, error = SystemExit, SystemExit()  # the others may still save
-            self.connection = None
-            self._agree = _is_closed
-            membership.__exit__(kind, error, traceback)
+        self.leaving.leave(kind, error, traceback)
 
-    @contextlib.contextmanager
-    def _showing_soon(self, error: BaseException, *, is_known: bool) -> Iterator[None]:
-        """Shows an error while this process still waits to learn which process was lost, if any.
-
-        If it `is_known` that one was, a line says so.
-        """
-
-        def show() -> None:
-            with speaking:
-                if is_known:
-                    away = "a worker or parameter server is away"
-                    print(f"{self.label}: a step was abandoned: {away}.", file=sys.stderr)
-                else:
-                    self._show(type(error), error, error.__traceback__)
-            self._shown = error
-            why = "to learn whether another process was lost"
-            print(f"{self.label} waits for its time-out {why}.", file=sys.stderr, flush=True)
-
-        timer = threading.Timer(_SOON_SECS, show)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-            timer.join(_SOON_SECS)  # it may be showing; nobody may read what it shows
-
-    def _is_loss(self, error: OperationError) -> bool:
-        """Returns whether an error of TensorFlow may come from a process that was lost."""
-        return isinstance(error, LOSSES) or self.connection.was_interrupted()
+    def _forget(self) -> None:
+        """Lets operations be refused from now on."""
+        self.connection = None
+        self._agree = _is_closed
 
     def check_open(self) -> None:
         """Raises MembershipError if this process has left the others."""
         self._check_alike()
-        if self.size > 1 and self._membership is None:
+        if self.size > 1 and not self.leaving.is_open:
             _is_closed({})
 
     def _check_fixed(self, what: str) -> None:
@@ -507,56 +462,6 @@ class Group(contextlib.AbstractContextManager):
     def _check_alike(self) -> None:
         if self._difference:
             raise MembershipError(f"all have left each other: {self._difference}")
-
-    def _show_error(
-        self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-    ) -> None:
-        """Shows the error that ends the program, unless another process is its reason.
-
-        Leaving the others then ends this process with one line, which names that process. One line
-        is enough, too, where all were interrupted after the same step.
-        """
-        if error is self.stopped_by:
-            self._shown = error
-            print(f"{self.label}: {error}", file=sys.stderr, flush=True)
-            return
-        said = ""
-        is_loss = isinstance(error, OperationError) and self._membership and self._is_loss(error)
-        is_plain = self._show is sys.__excepthook__  # the program has no hook of its own
-        is_known = is_plain and is_loss and self.connection.was_interrupted()
-        if is_loss or isinstance(error, MembershipError):
-            try:
-                soon = self._showing_soon(error, is_known=is_known) if is_loss else None
-                with soon or contextlib.nullcontext():
-                    self.__exit__(kind, error, traceback)
-            except ValueError as why:
-                said = "" if why is error else str(why)
-        if error is not self._shown and not (is_known and said):
-            with speaking:
-                self._show(kind, error, traceback)
-            self._shown = error
-        if said:
-            print(said, file=sys.stderr, flush=True)
-
-    def _end(self) -> None:
-        """Leaves the others at the end of the program."""
-        # The interpreter notes the error that ended the program there.
-        error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
-        # It has called the hook before: this group's, or one of the program in its place.
-        if error and (error is self._shown or sys.excepthook != self._show_error):
-            note_shown(error)
-        try:
-            self.__exit__(type(error) if error else None, error, None)
-        except ValueError as said:
-            print(said, file=sys.stderr, flush=True)
-
-
-def _own(error: OperationError) -> RuntimeError:
-    """Returns an error of the program itself in place of TensorFlow's."""
-    own = RuntimeError(reason(error, ()))
-    if was_shown(error):
-        note_shown(own)
-    return own
 
 
 def plain(variable: Any) -> tf.Variable:

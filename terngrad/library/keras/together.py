@@ -177,7 +177,7 @@ class Together(keras.callbacks.Callback):
         fit = internals.fit_call()
         self._batches = 0
         self._is_first_epoch = True
-        self._group.stopped_by = None
+        self._group.leaving.stopped_by = None
         self.pause()
         if self._group.size > 1:
             self._agree(fit.arguments)
@@ -352,8 +352,8 @@ class Together(keras.callbacks.Callback):
         if number != signal.SIGINT:
             raise SystemExit(128 + number)
         why = "a worker was interrupted; all stopped after the same step"
-        self._group.stopped_by = KeyboardInterrupt(why)
-        raise self._group.stopped_by
+        self._group.leaving.stopped_by = KeyboardInterrupt(why)
+        raise self._group.leaving.stopped_by
 
 
 class _Before(keras.callbacks.Callback):
