@@ -1,8 +1,8 @@
 """Packaging. TensorFlow's CPU and GPU wheels differ in name: choose the extra cpu or gpu.
 
-The build compiles service.proto and the native kernels. The kernels need the installed TensorFlow,
-or else one that pip fetches for the build. Without a compiler, or with TERNGRAD_WITHOUT_KERNELS=1,
-the package has no kernels and computes with TensorFlow's operations.
+The build compiles the native kernels. They need the installed TensorFlow, or else one that pip
+fetches for the build. Without a compiler, or with TERNGRAD_WITHOUT_KERNELS=1, the package has no
+kernels and computes with TensorFlow's operations.
 """
 
 import os

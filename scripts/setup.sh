@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Usage: setup.sh [dev]
 # Makes the virtual environment (TERNGRAD_VENV, or .venv in the repository), installs the packages and
-# compiles service.proto and the native kernels. Does nothing that is up to date.
+# compiles the native kernels. Does nothing that is up to date.
 # `dev` adds the test tools.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -94,7 +94,7 @@ class JoinConfig:
     @property
     def rules(self) -> Rules:
         """The rules that parameter servers and workers must share."""
-        # Only parameter servers need the compiled service.proto.
+        # Only parameter servers need this.
         from terngrad.coordination.states import Rules
 
         return Rules(self.aggregated, self.elastic, self.timeout_secs)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.cluster.channel import MembershipError
 from terngrad.cluster.managed import launch
 from terngrad.cluster.membership import LOST_STATUS
 from terngrad.cluster.ports import free_ports

@@ -23,7 +23,7 @@ class OperationError(ValueError):
 
 
 class Kind(enum.IntEnum):
-    """What an operation computes; see service.proto."""
+    """What an operation computes; see `terngrad/service/declarations.py`."""
 
     MAX = 1
     CODES = 2
