@@ -22,6 +22,10 @@ one if all ended so. Ctrl-C, SIGTERM and SIGHUP are passed on to all workers, wi
 deadline; the exit status is then 128 + the signal's number. Parameter servers end after them. A
 second Ctrl-C kills all at once. A worker that is killed is named, with the step of its last
 checkpoint where it has told that.
+
+With --ps=P --max_restarts=N the death of a process does not end the others, whose loop must then
+let processes come and go. Killed processes are started again, at most N in all, after pauses that
+grow from 1 s to a minute; one with 5 runs in a row of less than 30 s is left out.
 """
 
 from __future__ import annotations
@@ -81,12 +85,12 @@ def main(argv: Sequence[str]) -> int:
     ]
     run = Run(
         members,
-        0,
+        arguments.max_restarts or 0,
         requests,
         Output(requests),
         notice_secs=_NOTICE_SECS,
         relays=True,
-        is_elastic=False,
+        is_elastic=arguments.max_restarts is not None,
     )
     try:
         return run.run()
@@ -127,6 +131,12 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         metavar="N",
         help="exchange through N parameter servers, which run the program up to its join; with "
         "--hosts they start on the hosts in turn, beginning with the first",
+    )
+    parser.add_argument(
+        "--max_restarts",
+        type=_whole,
+        metavar="N",
+        help="with --ps: killed processes do not end the others, and at most N are started again",
     )
     parser.add_argument("--hosts", metavar="A,B,C", help="one process on each, through ssh")
     parser.add_argument(
@@ -189,6 +199,8 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     """Ends this program if its arguments are wrong."""
     if arguments.status or arguments.stop:
+        if arguments.status and arguments.stop:
+            parser.error("needs --status or --stop, and not both")
         if not arguments.log_dir or not os.path.isdir(arguments.log_dir):
             parser.error("--status and --stop need --log_dir=DIR, the folder of a training's logs")
         return
@@ -198,6 +210,9 @@ def _check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> No
         parser.error(f"-n is {arguments.n}; allowed are whole numbers of 1 and more")
     if arguments.ps < 0:
         parser.error(f"--ps is {arguments.ps}; allowed are 0 and more")
+    if arguments.max_restarts is not None and (arguments.max_restarts < 0 or not arguments.ps):
+        given = f"--max_restarts is {arguments.max_restarts}"
+        parser.error(f"{given}; allowed are 0 and more, with --ps=1 or more")
     for name in ("port", "ssh", "certificates", "allow_insecure_network"):
         value = getattr(arguments, name)
         if arguments.hosts is None and value is not None and value is not False:

@@ -1,6 +1,7 @@
 """The launcher: labels, exit status, and how all processes end."""
 
 import contextlib
+import os
 import re
 import shlex
 import signal
@@ -283,12 +284,31 @@ def test_what_a_killed_launcher_left_is_shown_and_stopped_by_another(tmp_path):
     found = [re.fullmatch(r"([01]): running \(process (\d+)\)", line) for line in shown[::2]]
     assert [line[1] for line in found] == ["0", "1"]
     assert sorted(int(line[2]) for line in found) == sorted(pids)
+    with launched("-n", "1", *logs, str(program)) as run:
+        assert run.finish() == 1
+        assert re.search(r"--log_dir: process \d+ \(0\), whose log is .*, still runs", run.output)
     with launched("--stop", *logs) as run:
         assert run.finish() == 0, run.output
     assert [pid for pid in pids if state.birth(pid)] == []
     with launched("--status", *logs) as run:
         assert run.finish() == 1
         assert run.output.count("ended with unknown status") == 2
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_started_again_unless_another_launcher_stops_it(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("import os, time; print('begun', os.getpid(), flush=True); time.sleep(900)")
+    logs = ["--log_dir", str(tmp_path / "logs")]
+    with launched("-n", "1", "--ps=1", "--max_restarts=3", *logs, str(program)) as run:
+        pid = int(run.wait_for(r"\[0\] begun").split()[-1])
+        os.kill(pid, signal.SIGKILL)
+        run.wait_for(r"0 was killed and is started again in 1 s\.")
+        run.wait_for(rf"\[0\] begun (?!{pid}$)")
+        with launched("--stop", *logs) as stop:
+            assert stop.finish() == 0, stop.output
+        run.finish()
+    assert run.output.count("[0] begun") == 2, run.output
 
 
 @pytest.mark.parametrize(
@@ -309,6 +329,8 @@ def test_what_a_killed_launcher_left_is_shown_and_stopped_by_another(tmp_path):
         (["-n", "2", "--port=0", "x.py"], "--port needs --hosts"),
         (["-n", "2", "--certificates=certs", "x.py"], "--certificates needs --hosts"),
         (["-n", "2", "--ps=-1", "x.py"], "--ps is -1; allowed are 0 and more"),
+        (["-n", "2", "--max_restarts=1", "x.py"], "--max_restarts is 1; .*, with --ps=1 or more"),
+        (["--log_dir=/tmp", "--status", "--stop"], "needs --status or --stop, and not both"),
         (["-n", "2", "--show=2", "x.py"], "--show is 2; allowed are 0 to 1, a worker"),
         (["-n", "2", "--log_dir=/proc/x", "x.py"], "--log_dir: cannot make /proc/x: "),
     ],

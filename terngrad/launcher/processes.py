@@ -185,14 +185,11 @@ def logs(jobs: Sequence[Job]) -> Answer:
 
 def started_in(folder: str) -> list[Job]:
     """Returns the processes that have a state file in a folder."""
-    named = [
-        (path.stem, StateFile(path.parent, path.stem).read())
-        for path in Path(folder).glob("*.json")
-    ]
-    found = [(name, record) for name, record in sorted(named) if record]
+    found = [(file.path.stem, file.read()) for file in state.files_in(folder)]
     return [
         Job(record.label, name, record.host, script="", is_ps=record.label.startswith("ps "))
         for name, record in found
+        if record
     ]
 
 

@@ -70,13 +70,25 @@ class Process:
 
 
 def make_log_folder(folder: str) -> None:
-    """Makes the folder of --log_dir; raises ValueError where logs cannot be written."""
+    """Makes the folder of --log_dir, and removes the state files of processes that have ended.
+
+    Raises:
+      ValueError: logs cannot be written, or a process that has its log there still runs.
+    """
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise ValueError(f"--log_dir: cannot make {folder}: {error.strerror}") from None
     if not os.access(folder, os.W_OK):
         raise ValueError(f"--log_dir: {folder} is not writable")
+    found = [(file, record) for file in state.files_in(folder) if (record := file.read())]
+    for _, record in found:
+        if record.is_alive:
+            which = f"process {record.pid} ({record.label}), whose log is in {folder}"
+            what = f"terngrad.launch --log_dir={folder} --stop ends it"
+            raise ValueError(f"--log_dir: {which}, still runs; {what}")
+    for file, _ in found:
+        file.clear()
 
 
 def with_log(process: Process, folder: str, workers: int) -> Process:
@@ -91,11 +103,7 @@ class StartError(ValueError):
 
 
 class Run:
-    """One run of a cluster.
-
-    Attributes:
-      asked: the workers were asked to save and end.
-    """
+    """One run of a cluster."""
 
     def __init__(
         self,
@@ -122,7 +130,7 @@ class Run:
           is_elastic: whether the death of one does not end the others, if a ps is among them.
           as_shell: whether the status of a killed process is 128 + the signal's number, and not 1.
         """
-        self.asked = False
+        self._is_asked = False
         self._requests = requests
         self._output = output
         self._secret = run_secret.of_run()
@@ -143,6 +151,12 @@ class Run:
         self._ends: list[Event] = []
         self._failure: Event | None = None  # that decides the exit status
         self._named = ""  # label of the failed process that a line has named
+
+    @property
+    def asked(self) -> bool:
+        """Whether processes were asked to save and end, by this launcher or by another's --stop."""
+        files = [StateFile.beside(member.log) for member in self._members if member.log]
+        return self._is_asked or any(file.is_stopping for file in files)
 
     def run(self) -> int:
         """Runs the processes; returns 0, or the status of the first failure or request to end.
@@ -221,7 +235,7 @@ class Run:
     def _note_end(self, process: subprocess.Popen, member: Process) -> None:
         code = process.wait()
         _note_status(member, 128 - code if code < 0 else code)
-        was_killed = code < 0
+        was_killed = code < 0 or (member.is_remote and state.was_killed(code))
         if was_killed and self._outlive_others:
             if not self.asked:
                 self._note_killed(member)
@@ -259,7 +273,7 @@ class Run:
             self._start_again()
             failures = [end for end in self._ends if end.status]
             first = min([*failures, *self._requests.events], default=None)
-            if self._requests.events and not self.asked:
+            if self._requests.events and not self._is_asked:
                 self._ask_to_end()
             self._hurry(first)
             self._end_servers()
@@ -320,7 +334,7 @@ class Run:
         return 0 if any(process.returncode == 0 for process in self._workers()) else 1
 
     def _ask_to_end(self) -> None:
-        self.asked = True
+        self._is_asked = True
         asked = self._requests.events[0].status - 128
         number = asked if self._relays and asked != signal.SIGPIPE else signal.SIGTERM
         for process in self._workers():  # the parameter servers end after them
@@ -328,7 +342,7 @@ class Run:
 
     def _hurry(self, failure: Event | None) -> None:
         """Asks the others to end that have not ended by themselves after a failure."""
-        if self._notice_secs is None or failure is None or self.asked:
+        if self._notice_secs is None or failure is None or self._is_asked:
             return
         if self._hurried_at < math.inf:
             if time.monotonic() > self._hurried_at + _ERROR_SECS:

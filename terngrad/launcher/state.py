@@ -150,6 +150,11 @@ class StateFile:
         return Condition("not started", is_problem=True)
 
 
+def files_in(folder: str) -> list[StateFile]:
+    """Returns the files of a folder, by name; some may belong to no process."""
+    return [StateFile.beside(str(path)) for path in sorted(Path(folder).glob("*.json"))]
+
+
 def _end(status: int) -> Condition:
     if status == 0:
         return Condition("ended with status 0")
