@@ -69,7 +69,7 @@ def take_part(
       own_names: lets the errors of a block name flags as the program does.
     """
     is_ps = cluster.job_name == "ps"
-    with _told_to_others(cluster), own_names():
+    with _reporting_failure(cluster), own_names():
         config, large_batches = read(values)
         if cluster.ps_hosts:
             # Errors here are seconds earlier than after TensorFlow is loaded.
@@ -87,15 +87,15 @@ def take_part(
 
 
 @contextlib.contextmanager
-def _told_to_others(cluster: ClusterConfig) -> Iterator[None]:
+def _reporting_failure(cluster: ClusterConfig) -> Iterator[None]:
     """Tells the other workers if the block fails, in which this one has not joined them yet."""
     try:
         yield
     except BaseException:
         from inception.cluster.join_config import join_config
-        from terngrad.library.failures import told_to_others
+        from terngrad.library.failures import reporting_failure
 
-        with told_to_others(join_config(cluster)):
+        with reporting_failure(join_config(cluster)):
             raise
 
 
@@ -103,7 +103,7 @@ def run_worker(
     config: TrainConfig, large_batches: LargeBatch | None, cluster: ClusterConfig
 ) -> None:
     """Trains as one of several workers; without `large_batches` at the config's own rates."""
-    with _told_to_others(cluster):
+    with _reporting_failure(cluster):
         with app.quiet_import(_LOG_LEVEL):
             from inception.cluster import joining
             from inception.training import preparation, settings, train
@@ -123,7 +123,7 @@ def run_asynchronous_worker(
     config: TrainConfig, large_batches: LargeBatch | None, cluster: ClusterConfig
 ) -> None:
     """Trains as one of several workers that do not wait for each other."""
-    with _told_to_others(cluster), app.quiet_import(_LOG_LEVEL):
+    with _reporting_failure(cluster), app.quiet_import(_LOG_LEVEL):
         from inception.training import asynchronous
         from inception.training.shortage import naming_shortage
     with naming_shortage():

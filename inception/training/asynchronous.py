@@ -24,7 +24,7 @@ from terngrad.asynchronous.stepper import AsynchronousStepper
 from terngrad.asynchronous.updates import state_groups
 from terngrad.cluster.channel import MembershipError
 from terngrad.codecs.codec import Codec, Payload
-from terngrad.library.failures import told_to_others
+from terngrad.library.failures import reporting_failure
 from terngrad.library.group import Group
 from terngrad.library.join_config import JoinConfig
 from terngrad.training import checkpoints
@@ -45,7 +45,7 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
     joining.check()
     hosts = cluster.worker_hosts
     group = Group(cluster.task_id, len(hosts), hosts=hosts, aggregated=1)
-    with told_to_others(joining):
+    with reporting_failure(joining):
         ready = prepare(config, group, cluster)
     stop = StopRequest(stuck=lambda number, is_over: _hurry(client, is_over))
     with contextlib.ExitStack() as stack:
@@ -55,7 +55,7 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
         stack.callback(client.close)
         chief = _chief(ready, client) if group.is_chief else None
         if chief:
-            with told_to_others(joining):
+            with reporting_failure(joining):
                 chief.begin_or_go_on(int(ready.training.step), ready.checkpoint)
         else:
             client.await_run()

@@ -134,7 +134,7 @@ def _compare_copies(ready: Ready) -> None:
 def _runner_at(ready: Ready, step: int) -> tuple[Runner, int]:
     """Returns the runner of the step after `step`, and the step up to which it applies."""
     runner, until = _planned_runner(ready, step)
-    if ready.connection is None or not ready.connection.spares:
+    if ready.connection is None or not ready.connection.has_backup_workers:
         return runner, until
     return (runner.follower if ready.connection.follows(step) else runner), step + 1
 

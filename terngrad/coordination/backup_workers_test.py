@@ -166,7 +166,7 @@ def test_a_backup_worker_that_leaves_before_its_first_step_interrupts_nobody():
     assert members(cluster.form()) == (0, 1)
 
 
-@pytest.mark.parametrize("says", [{"ready": 1}, {"insists": True}])
+@pytest.mark.parametrize("says", [{"ready": 1}, {"is_required_in_next_step": True}])
 def test_a_backup_worker_that_a_step_may_wait_for_is_missed_when_it_leaves(says):
     cluster = entered()
     cluster.tell(2, **says)

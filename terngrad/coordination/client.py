@@ -137,8 +137,8 @@ class CoordinatorClient:
         """Reports the state of this worker and asks for the next view; see `next_view`."""
         with self.changed:
             report, before = Report(), self.view
-            report.standing.steps, report.standing.is_live = steps, is_live
-            report.standing.view, report.standing.members = before.number, before.members
+            report.state_report.steps, report.state_report.is_live = steps, is_live
+            report.state_report.view, report.state_report.members = before.number, before.members
             self._state_report, self._is_frozen = report, False
             self._send(report)
         return lambda: self.view if self.view.number > before.number else None
@@ -194,7 +194,7 @@ class CoordinatorClient:
 
     def require_in_next_step(self) -> None:
         """Makes the next steps wait for this worker."""
-        self._send(Report(insists=True))
+        self._send(Report(is_required_in_next_step=True))
 
     def fail(self, reason: str, *, is_shared: bool = False) -> None:
         """Ends the training of all workers; see `SharedError`."""

@@ -27,7 +27,7 @@ from terngrad.coordination.states import (
     TrainingEvent,
     WorkerEvent,
 )
-from terngrad.service.messages import Order, Report, Standing, ValueMessage, View
+from terngrad.service.messages import Order, Report, StateReport, ValueMessage, View
 
 _LONGEST_REASON = 1000
 _MOST_NAMES = 64  # of values
@@ -231,14 +231,14 @@ class Coordinator:
             if self.outcome is not None or worker not in self.state.connected:
                 return
             what = message.WhichOneof("what")
-            if what == "standing":
-                self._take_report(worker, message.standing)
+            if what == "state_report":
+                self._take_report(worker, message.state_report)
             elif what == "value":
                 if message.value.round <= self.state.number:  # later views do not exist
                     self._all_gather.give(worker, message.value)
             elif what == "ready":
                 self._note_ready(worker, message.ready)
-            elif what == "insists":
+            elif what == "is_required_in_next_step":
                 if self.state.selection and worker in self.state.with_status(JOINED):
                     self.state.selection.require(worker)
             elif what == "lost_ps":
@@ -288,7 +288,7 @@ class Coordinator:
     def _is_forming(self) -> bool:
         return self.state.phase is Phase.FORMING
 
-    def _take_report(self, worker: int, report: Standing) -> None:
+    def _take_report(self, worker: int, report: StateReport) -> None:
         state, record = self.state, self.state.records[worker]
         decisions.check_report(state, report)
         if decisions.must_wait(state, worker):

@@ -104,7 +104,7 @@ def test_law_10_impossible_reports_are_refused(what):
     cluster = CoordinatedWorkers(workers=2)
     cluster.connect(0)
     with pytest.raises(ValueError, match=r"allowed (is up to|are 0 to 1)"):
-        cluster.tell(0, standing=what)
+        cluster.tell(0, state_report=what)
     cluster.coordinator.watch()
     assert cluster.outcome is None
 

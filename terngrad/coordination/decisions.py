@@ -12,7 +12,7 @@ from terngrad.cluster import pulse
 from terngrad.cluster.pulse import HOPELESS
 from terngrad.coordination import groups
 from terngrad.coordination.states import JOINED, CoordinatorState, Phase, Status
-from terngrad.service.messages import Standing, View
+from terngrad.service.messages import StateReport, View
 
 CHIEF = 0  # has the state if no worker is live
 MOST_STEPS = 1 << 62
@@ -49,7 +49,7 @@ class Dismiss:
 # The next view.
 
 
-def check_report(state: CoordinatorState, report: Standing) -> None:
+def check_report(state: CoordinatorState, report: StateReport) -> None:
     """Checks a worker's report of its state.
 
     Raises:
@@ -57,9 +57,9 @@ def check_report(state: CoordinatorState, report: Standing) -> None:
     """
     highest = state.number + _MOST_AHEAD if state.view else _MOST_AT_FIRST
     if report.view > highest:
-        raise ValueError(f"standing: view is {report.view}; allowed is up to {highest}")
+        raise ValueError(f"state_report: view is {report.view}; allowed is up to {highest}")
     if report.steps > MOST_STEPS:
-        raise ValueError(f"standing: steps is {report.steps}; allowed is up to 2^62")
+        raise ValueError(f"state_report: steps is {report.steps}; allowed is up to 2^62")
     groups.unpack(report.members, len(state.records))
 
 

@@ -5,11 +5,11 @@ import pytest
 from terngrad.coordination import groups
 from terngrad.coordination.decisions import in_words, next_view
 from terngrad.coordination.states import CoordinatorState, Rules
-from terngrad.service.messages import Standing
+from terngrad.service.messages import StateReport
 
 
 def report(steps, view=0, *, is_live=True):
-    return Standing(steps=steps, view=view, is_live=is_live)
+    return StateReport(steps=steps, view=view, is_live=is_live)
 
 
 def view_of(reports, needed=2, number=1):

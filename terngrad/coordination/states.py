@@ -1,7 +1,7 @@
 """The states of a training and of its workers, as the coordinator sees them.
 
 A worker tells the coordinator its state: the number of steps that it has made, its last view, and
-whether it has the state of the training. That message is a `Standing`.
+whether it has the state of the training. That message is a `StateReport`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TypeVar
 from terngrad.cluster.channel import name_of
 from terngrad.cluster.pulse import Begun, Standstill
 from terngrad.coordination import groups
-from terngrad.service.messages import Standing, View
+from terngrad.service.messages import StateReport, View
 
 _State = TypeVar("_State", bound=enum.Enum)
 _Event = TypeVar("_Event", bound=enum.Enum)
@@ -128,7 +128,7 @@ class Session:
     """What a worker has done since its stream began."""
 
     has_reported: bool = False  # its state
-    pending: Standing | None = None  # that report, while it must wait before it may join
+    pending: StateReport | None = None  # that report, while it must wait before it may join
     chosen_for: int = -1  # last step to which it was chosen to contribute; -1 = none
     has_contributed: bool = False  # whether such a step was made
     lost_ps: frozenset[int] = frozenset()  # ps that it does without
@@ -140,7 +140,7 @@ class WorkerRecord:
     """What the coordinator knows about a worker."""
 
     status: Status = Status.DISCONNECTED
-    report: Standing | None = None  # of its state, while the status is WAITING
+    report: StateReport | None = None  # of its state, while the status is WAITING
     has_reported: bool = False  # in any session; only then its losses are logged
     lacks_state: bool = False  # it is a receiver of the view, and has made no step since
     session: Session = dataclasses.field(default_factory=Session)
@@ -149,7 +149,7 @@ class WorkerRecord:
     lost_at: float | None = None  # None while it is connected or done, and before any connects
     loss: str = ""  # how it was lost; "" = it is not lost
 
-    def change(self, event: WorkerEvent, report: Standing | None = None) -> None:
+    def change(self, event: WorkerEvent, report: StateReport | None = None) -> None:
         """Applies an event; REPORT has a report."""
         self.status = STATUS_AFTER[self.status, event]
         self.report = report
@@ -257,12 +257,12 @@ class CoordinatorState:
         return {i for i in self.with_status({Status.DISCONNECTED}) if not self.records[i].loss}
 
     @property
-    def reports(self) -> dict[int, Standing]:
+    def reports(self) -> dict[int, StateReport]:
         """Reports of the workers that wait for a view."""
         return {i: each.report for i, each in enumerate(self.records) if each.report is not None}
 
     @property
-    def live(self) -> list[Standing]:
+    def live(self) -> list[StateReport]:
         """Those of workers that have the state of the training."""
         return [report for report in self.reports.values() if report.is_live]
 

@@ -94,6 +94,6 @@ class Connection(abc.ABC):
         return self.rank == 0
 
     @property
-    def spares(self) -> bool:
+    def has_backup_workers(self) -> bool:
         """Whether the others may make a step without this process."""
         return False

@@ -236,7 +236,7 @@ class Exchange(abc.ABC):
         """
         return tf.constant(True)
 
-    def insist(self) -> None:  # noqa: B027 (does nothing if all nodes are in every step)
+    def require_in_next_step(self) -> None:  # noqa: B027 (does nothing if all nodes are in every step)
         """Makes the next steps wait for this process' gradients, if steps are made without some."""
 
     @property

@@ -146,7 +146,7 @@ class Run:
         self._started: dict[subprocess.Popen, Process] = {}
         self._faulty: list[str] = []  # processes that have shown an error, the first one first
         self._saved: dict[str, str] = {}  # by label: step of the last save that the process told
-        self._are_told = False  # whether the parameter servers were asked to end
+        self._servers_asked = False  # whether the parameter servers were asked to end
         self._threads: list[threading.Thread] = []
         self._ends: list[Event] = []
         self._failure: Event | None = None  # that decides the exit status
@@ -240,7 +240,7 @@ class Run:
             if not self.asked:
                 self._note_killed(member)
             code = 0
-        if member.is_ps and self._are_told and code in (-signal.SIGTERM, 128 + signal.SIGTERM):
+        if member.is_ps and self._servers_asked and code in (-signal.SIGTERM, 128 + signal.SIGTERM):
             code = 0  # as asked, after all workers have ended
         killed_status = 128 - code if self._as_shell else 1
         status = killed_status if code < 0 else code
@@ -371,12 +371,12 @@ class Run:
     def _end_servers(self) -> None:
         """Ends parameter servers that no worker ever reached; the others end with the workers."""
         servers = [process for process, member in self._started.items() if member.is_ps]
-        if self._killed or self._are_told or not servers:
+        if self._killed or self._servers_asked or not servers:
             return
         if any(process.poll() is None for process in self._workers()):
             return
         if self._ends and time.monotonic() > self._ends[-1].monotonic_secs + _PS_GRACE_SECS:
-            self._are_told = True
+            self._servers_asked = True
             for process in servers:
                 _send(process, signal.SIGTERM)
 

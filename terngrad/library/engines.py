@@ -20,7 +20,7 @@ from terngrad.exchange.parameter_server.membership import Ending, agree
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.exchange.two_shot import Transport
 from terngrad.exchange.watching import watching
-from terngrad.library.failures import told_to_others
+from terngrad.library.failures import reporting_failure
 from terngrad.library.group import Group
 from terngrad.library.join_config import JoinConfig
 
@@ -41,7 +41,7 @@ def _by_collective(config: JoinConfig) -> Group:
     """Meets the others at the chief's control port."""
     role, naming, timeout_secs = config.role, config.naming, config.timeout_secs
     hosts, rank, pulse, at_loss = role.worker_hosts, role.task_id, Pulse(), []
-    with told_to_others(config):
+    with reporting_failure(config):
         config.check()
         try:
             transport = all_reduce.choose_transport(encrypts=bool(config.tls) and len(hosts) > 1)

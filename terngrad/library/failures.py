@@ -1,7 +1,7 @@
 """What ends a process before it has joined the others: these learn why. TensorFlow is not loaded.
 
-Told are all that cannot train without it: with asynchronous parameter servers that is worker 0, and
-those of mpirun and horovodrun end by their launcher.
+All that cannot train without it get the reason. With asynchronous parameter servers that is so of
+worker 0 only. The processes of mpirun and horovodrun end by their launcher.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STOP_SECS = 2.0  # for a process that was asked to end
 
 
 @contextlib.contextmanager
-def told_to_others(config: JoinConfig) -> Iterator[None]:
+def reporting_failure(config: JoinConfig) -> Iterator[None]:
     """Tells the others why the block fails; it ends before this process joins them."""
     try:
         yield
@@ -33,7 +33,7 @@ def told_to_others(config: JoinConfig) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def ending_if_told(config: JoinConfig) -> Iterator[None]:
+def ending_on_report(config: JoinConfig) -> Iterator[None]:
     """Ends this process if it learns in the block that another has failed, whom a launcher blames.
 
     Its last line is the reason.

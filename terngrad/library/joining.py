@@ -18,7 +18,7 @@ from terngrad.cluster.managed.role import LAUNCHED, SERVED, NothingFoundError, R
 from terngrad.connect.certificates import Tls
 from terngrad.library import engines, serving
 from terngrad.library.engines import ENGINES
-from terngrad.library.failures import ending_if_told, told_to_others
+from terngrad.library.failures import ending_on_report, reporting_failure
 from terngrad.library.group import Group
 from terngrad.library.join_config import JoinConfig
 from terngrad.library.serving import Asynchronous
@@ -150,11 +150,11 @@ def join(
         synchronous=asynchronous is None,
     )
     if mistake:
-        with told_to_others(config):
+        with reporting_failure(config):
             raise mistake
     if role.job_name == "ps":
         serving.serve_and_exit(config, asynchronous)
-    with ending_if_told(config):
+    with ending_on_report(config):
         group = engines.join(config)
     _joined.append(group)
     return group

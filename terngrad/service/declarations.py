@@ -76,20 +76,20 @@ _HEADER = {
 
 # What a worker tells ps 0.
 _REPORT = {
-    "standing": Field(1, "Standing", one_of=True),
+    "state_report": Field(1, "StateReport", one_of=True),
     "value": Field(2, "Value", one_of=True),
     "ready": Field(3, "uint64", one_of=True),  # it has gradients of this step
     "progress": Field(4, "Progress", one_of=True),
     "failed": Field(5, "string", one_of=True),  # it ends for this reason, and all others must end
     "bye": Field(6, "bool", one_of=True),  # it ends, and all is done
     "state": Field(7, "StatePart", one_of=True),  # for the workers that wait for it
-    "insists": Field(8, "bool", one_of=True),  # its next gradients must count
+    "is_required_in_next_step": Field(8, "bool", one_of=True),  # its next gradients must count
     "lost_ps": Field(9, "bytes", one_of=True),  # ps that it does without: bits, as for workers
     "shared": Field(10, "bool"),  # with failed: all workers fail so, none of them is to blame
 }
 
 # Where a worker stands; it then waits for a view.
-_STANDING = {
+_STATE_REPORT = {
     "steps": Field(1, "uint64"),  # made so far
     "is_live": Field(2, "bool"),  # it trains already; false: it has just started
     "view": Field(3, "uint64"),  # last view that it knows
@@ -189,7 +189,7 @@ MESSAGES = {
     "Operation": _OPERATION,
     "Header": _HEADER,
     "Report": _REPORT,
-    "Standing": _STANDING,
+    "StateReport": _STATE_REPORT,
     "Value": _VALUE,
     "Progress": _PROGRESS,
     "Order": _ORDER,

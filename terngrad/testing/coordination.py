@@ -91,7 +91,7 @@ class CoordinatedWorkers:
     ) -> None:
         """Reports the state of a worker, and its last view."""
         last = {"view": view.number, "members": view.members} if view else {}
-        self.tell(worker, standing={"steps": steps, "is_live": is_live, **last})
+        self.tell(worker, state_report={"steps": steps, "is_live": is_live, **last})
 
     def report_live(self, *workers: int, steps: int, view: View | None = None) -> None:
         """Reports the states of workers that have the state of the training."""

@@ -64,7 +64,7 @@ class TrainStep:
     def request_stop(self) -> None:
         """Tells all processes in the next step that this one was asked to stop."""
         self._stop.assign(1.0)
-        self._exchange.insist()
+        self._exchange.require_in_next_step()
 
     @property
     def saves_together(self) -> bool:

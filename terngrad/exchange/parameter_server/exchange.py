@@ -103,9 +103,9 @@ class ParameterServerConnection(Connection):
         return self._is_live and self._client.leads
 
     @property
-    def spares(self) -> bool:
+    def has_backup_workers(self) -> bool:
         """See base class."""
-        return self._client.spares
+        return self._client.has_backup_workers
 
 
 class ParameterServerExchange(Exchange):
@@ -184,9 +184,9 @@ class ParameterServerExchange(Exchange):
         """See base class."""
         return tf.ensure_shape(self._took_part, [])
 
-    def insist(self) -> None:
+    def require_in_next_step(self) -> None:
         """See base class."""
-        self._client.insist()
+        self._client.require_in_next_step()
 
     def _operation(self, name: str, kind: Kind, local: tf.Tensor, max_code: int = 1) -> Operation:
         items, workers = local.shape[0], self._client.size

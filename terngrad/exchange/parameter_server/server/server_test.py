@@ -403,7 +403,7 @@ def test_the_last_of_several_workers_is_dropped_and_gets_the_step_of_the_others(
     workers = ["one:1", "two:2", "three:3"]
     with serving(2, workers=workers, needed=2) as (servers, hosts), joined(hosts, workers) as all_3:
         operations = Operations(all_3, "sum", Kind.FLOATS, 2)
-        assert all(client.spares for client in all_3)
+        assert all(client.has_backup_workers for client in all_3)
         for step in range(3):
             for i in (2, 0):
                 operations.push(i, step, np.float32([i, 1]))

@@ -44,7 +44,7 @@ def _service(clock):
     service = Service(0, ["a:1"], First(), Rules(1, False, SECS), 1, [].append, clock=clock)
     assert service.open_meeting(0, Stream(0, "Meet"))
     assert service.open_exchange(0, Stream(0, "Exchange"))
-    service.hear(0, Report(standing={}).SerializeToString())
+    service.hear(0, Report(state_report={}).SerializeToString())
     return service
 
 

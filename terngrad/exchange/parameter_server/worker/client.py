@@ -147,7 +147,7 @@ class Client:
             return groups.unpack(self.steps.view.members)[:1] == (self.rank,)
 
     @property
-    def spares(self) -> bool:
+    def has_backup_workers(self) -> bool:
         """Whether a step needs fewer workers than the view has."""
         return self.steps.has_backup_workers
 
@@ -180,9 +180,9 @@ class Client:
         """See `Steps.takes_part`."""
         return self.steps.takes_part(step)
 
-    def insist(self) -> None:
+    def require_in_next_step(self) -> None:
         """Makes the next steps wait for this worker, if steps are made without some workers."""
-        if self.spares:
+        if self.has_backup_workers:
             self.meeting.require_in_next_step()
 
     def give_up(self, why: str) -> None:
