@@ -46,9 +46,7 @@ def test_a_second_run_installs_nothing(venv):
 def test_each_run_compiles_what_has_changed_since_the_last(venv):
     for _ in range(2):
         _installs(venv)
-    calls = (venv / "calls").read_text()
-    for package in ("service", "ops"):
-        assert calls.count(f"-m terngrad.{package}.build --if-needed") == 2
+    assert (venv / "calls").read_text().count("-m terngrad.ops.build --if-needed") == 2
 
 
 def test_the_test_tools_are_added_and_bring_the_rest_with_them(venv):

@@ -74,9 +74,9 @@ def test_law_10_an_index_that_is_taken_is_named():
 def test_law_10_a_process_with_other_hosts_is_refused_and_learns_why_if_it_may(secret, capfd):
     address, others = free_address(), ["host0:2222", "other:2222"]
     join = joining(1, address, others, secret=secret)
-    other, chief = map(str, received(join, address, hosts_of(2), secret=secret))
     why = "its host 1 is other:2222, the chief's is host1:2222"
     line = f"worker 1 (host1:2222) was refused: {why}"
+    other, chief = map(str, received(join, address, hosts_of(2), secret=secret, fault=line))
     assert line in chief and "did not join" not in chief
     if secret:
         assert line in other

@@ -102,7 +102,8 @@ def test_law_10_a_certificate_that_does_not_fit_is_named_on_both_sides(
 ):
     address = free_address()
     members = Members(files[chief]) if chief else None
-    error, complaint = received(joining(1, address, files.get(other)), address, HOSTS[:2], members)
+    called = joining(1, address, files.get(other))
+    error, complaint = received(called, address, HOSTS[:2], members, fault=why_chief)
     assert isinstance(error, MembershipError), error
     for told, why in ((complaint, why_chief), (str(error), why_other)):
         assert (why_chief if why == "same" else why) in told
@@ -127,8 +128,10 @@ def test_law_10_a_withdrawn_certificate_is_named_on_both_sides(files, tmp_path):
     deny.write_text(f"{serial:X}\n")
     address = free_address()
     strict = Members(dataclasses.replace(files["ours"], deny=str(deny)))
-    for told in received(joining(1, address, files["ours"]), address, HOSTS[:2], strict):
-        assert f"worker 1 (127.0.0.1:2223) was refused: its certificate {serial:X}" in str(told)
+    why = f"worker 1 (127.0.0.1:2223) was refused: its certificate {serial:X}"
+    called = joining(1, address, files["ours"])
+    for told in received(called, address, HOSTS[:2], strict, fault=why):
+        assert why in str(told)
 
 
 @pytest.mark.parametrize("seed", sample(range(20), in_ci=range(6)))

@@ -91,9 +91,12 @@ def test_a_wheel_brings_the_programs_as_commands_and_types(tmp_path):
     fresh = tmp_path / "fresh"
     venv.create(fresh, with_pip=False)
     python = str(fresh / "bin" / "python")
-    install = ["-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-index"]
-    subprocess.run([sys.executable, *install, str(wheel)], check=True)
-    assert list(fresh.glob("lib/python*/site-packages/terngrad/py.typed"))
+    install = ["-m", "pip", "--python", python, "install", "--no-deps", "--no-index"]
+    done = subprocess.run(
+        [sys.executable, *install, str(wheel)], capture_output=True, text=True, check=False
+    )
+    typed = list(fresh.glob("lib/python*/site-packages/terngrad/py.typed"))
+    assert done.returncode == 0 and typed, done.stdout + done.stderr
     # The packages that it needs; .pth files do not count there.
     environment = dict(os.environ, PYTHONPATH=sysconfig.get_path("purelib"))
     for name, arguments, status, text in (
