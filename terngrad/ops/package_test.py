@@ -93,7 +93,11 @@ def test_a_wheel_brings_the_programs_as_commands_and_types(tmp_path):
     python = str(fresh / "bin" / "python")
     install = ["-m", "pip", "--python", python, "install", "--no-deps", "--no-index"]
     done = subprocess.run(
-        [sys.executable, *install, str(wheel)], capture_output=True, text=True, check=False
+        [sys.executable, *install, str(wheel)],
+        env=dict(os.environ, PYTHONPATH=""),  # else what lies there counts as installed
+        capture_output=True,
+        text=True,
+        check=False,
     )
     typed = list(fresh.glob("lib/python*/site-packages/terngrad/py.typed"))
     assert done.returncode == 0 and typed, done.stdout + done.stderr
