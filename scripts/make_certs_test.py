@@ -49,11 +49,16 @@ def _members(folder: pathlib.Path, host: str) -> Members:
     return Members(Tls(*(str(folder / name) for name in names)))
 
 
-def _call(server: tuple[pathlib.Path, str], client: tuple[pathlib.Path, str]) -> None:
-    """Lets a worker and a ps, which listens at 127.0.0.1, connect; each shows a certificate."""
+def _call(server: tuple[pathlib.Path, str], client: tuple[pathlib.Path, str]) -> list[int]:
+    """Lets a worker and a ps, which listens at 127.0.0.1, connect; each shows a certificate.
+
+    Returns:
+      The workers that the ps has admitted.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         host = f"127.0.0.1:{free.getsockname()[1]}"
-    opened = {"Exchange": lambda worker, channel: []}
+    admitted: list[int] = []
+    opened = {"Exchange": lambda worker, channel: admitted.append(worker) or []}
     settings = {"longest": 100, "timeout_secs": HANG_SECS, "threads": 1}
     listener = Streams(
         0, [host], ["worker-1:1"], opened, LogLimiter(print), members=_members(*server), **settings
@@ -64,6 +69,7 @@ def _call(server: tuple[pathlib.Path, str], client: tuple[pathlib.Path, str]) ->
         ChannelOpener(hello, 100, _members(*client)).try_once(HANG_SECS).cut()
     finally:
         listener.close()
+    return admitted
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +78,7 @@ def certificates(tmp_path_factory) -> pathlib.Path:
 
 
 def test_two_hosts_of_one_authority_reach_each_other(certificates):
-    _call((certificates, "127.0.0.1"), (certificates, "worker-1"))
+    assert _call((certificates, "127.0.0.1"), (certificates, "worker-1")) == [0]
 
 
 def test_a_client_of_another_authority_is_refused(certificates, tmp_path):

@@ -88,6 +88,7 @@ def test_an_elastic_loop_goes_on_without_a_worker_and_takes_it_in_again():
         runs[2].wait_for(r"^Worker 0 trains from step \d+ on")
         runs[1] = start(1)
         runs[1].wait_for(r"^step [1-9]\d+$")
+        assert "step 1" not in runs[1].lines  # it went on where the other was
 
 
 @pytest.mark.slow
