@@ -106,26 +106,8 @@ def join(
       ValueError: an argument, or what the environment says, is wrong.
       MembershipError: names the processes that did not join or cannot be reached.
     """
-    if engine != "auto" and engine not in ENGINES:
-        raise ValueError(f"join: engine is {engine!r}; allowed are auto, {', '.join(ENGINES)}")
-    if timeout_secs <= 0:
-        raise ValueError(f"join: timeout_secs is {timeout_secs}; allowed are more than 0")
-    if job not in ("worker", "ps"):
-        raise ValueError(f"join: job is {job!r}; allowed are worker and ps")
-    if engine in LAUNCHED and (hosts is not None or rank is not None):
-        raise ValueError(f"join: engine={engine!r} knows the processes: leave out hosts and rank")
-    if not isinstance(num_replicas_to_aggregate, numbers.Integral | None):
-        given = f"num_replicas_to_aggregate is {num_replicas_to_aggregate!r}"
-        raise TypeError(f"join: {given}; allowed are integers, or None")
-    if engine in LAUNCHED:
-        role = Role(source="join", task_id=0, size=None, variable_update=engine)
-    elif hosts is not None:
-        role = _given(hosts, rank, ps_hosts, job, control_port)
-    elif rank is not None or ps_hosts:
-        name = "rank" if rank is not None else "ps_hosts"
-        raise ValueError(f"join: {name} needs hosts, which lists HOST:PORT of each process")
-    else:
-        role = _found(timeout_secs)
+    _check_arguments(engine, timeout_secs, job, num_replicas_to_aggregate)
+    role = _role(engine, hosts, rank, ps_hosts, job, control_port, timeout_secs)
     if role is None or (role.size == 1 and not role.ps_hosts):
         return Group()
     if _joined:
@@ -160,6 +142,42 @@ def join(
     return group
 
 
+def _check_arguments(
+    engine: str, timeout_secs: float, job: str, num_replicas_to_aggregate: int | None
+) -> None:
+    if engine != "auto" and engine not in ENGINES:
+        raise ValueError(f"join: engine is {engine!r}; allowed are auto, {', '.join(ENGINES)}")
+    if timeout_secs <= 0:
+        raise ValueError(f"join: timeout_secs is {timeout_secs}; allowed are more than 0")
+    if job not in ("worker", "ps"):
+        raise ValueError(f"join: job is {job!r}; allowed are worker and ps")
+    if not isinstance(num_replicas_to_aggregate, numbers.Integral | None):
+        given = f"num_replicas_to_aggregate is {num_replicas_to_aggregate!r}"
+        raise TypeError(f"join: {given}; allowed are integers, or None")
+
+
+def _role(
+    engine: str,
+    hosts: Sequence[str] | None,
+    rank: int | None,
+    ps_hosts: Sequence[str],
+    job: str,
+    control_port: int | None,
+    timeout_secs: float,
+) -> Role | None:
+    """Returns which process this is, from arguments or from what launched it; None = alone."""
+    if engine in LAUNCHED and (hosts is not None or rank is not None):
+        raise ValueError(f"join: engine={engine!r} knows the processes: leave out hosts and rank")
+    if engine in LAUNCHED:
+        return Role(source="join", task_id=0, size=None, variable_update=engine)
+    if hosts is not None:
+        return _given(hosts, rank, ps_hosts, job, control_port)
+    if rank is not None or ps_hosts:
+        name = "rank" if rank is not None else "ps_hosts"
+        raise ValueError(f"join: {name} needs hosts, which lists HOST:PORT of each process")
+    return _found(timeout_secs)
+
+
 def _found(timeout_secs: float) -> Role | None:
     """Returns which process this is, from what launched it; None = alone."""
     if _HOROVOD in os.environ:
@@ -168,7 +186,7 @@ def _found(timeout_secs: float) -> Role | None:
         return find(os.environ, 0, timeout_secs)
     except NothingFoundError as error:
         if os.environ.get("SLURM_NTASKS", "1") != "1":
-            warnings.warn(f"join: this process trains alone: {error}", stacklevel=3)
+            warnings.warn(f"join: this process trains alone: {error}", stacklevel=4)
         return None
 
 
