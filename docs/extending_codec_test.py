@@ -10,14 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.cluster.ports import free_ports
-from terngrad.coordination.states import Rules
-from terngrad.exchange.parameter_server.server.reduction import Reduction
-from terngrad.exchange.parameter_server.server.server import Server
-from terngrad.ops.packing import ReferencePacking
 from terngrad.ops.reference import ReferenceKernels
+from terngrad.testing.addresses import free_addresses
 from terngrad.testing.conformance import SHAPES, STEPS, gradients_of
-from terngrad.testing.limits import HANG_SECS
+from terngrad.testing.engines import delivered, parameter_servers
+from terngrad.testing.exhaustive import sample
 from terngrad.testing.processes import finished, mpirun
 from terngrad.training import checkpoints
 
@@ -25,7 +22,12 @@ REPO = Path(__file__).parents[1]
 FIVE_LEVELS = "five_levels:FiveLevelCodec"
 ERROR_FEEDBACK = "error_feedback:ErrorFeedbackCodec"
 CODECS = [FIVE_LEVELS, ERROR_FEEDBACK]
-NODES, PROCESSES, TIMEOUT_SECS = 4, 2, HANG_SECS
+NODES, PROCESSES = 4, 2
+ENGINES = {
+    "collective": lambda: contextlib.nullcontext(",".join(free_addresses(PROCESSES))),
+    "parameter_server": lambda: parameter_servers(1, PROCESSES),
+    "mpi": lambda: contextlib.nullcontext("-"),
+}
 
 
 @pytest.fixture(scope="module", name="page")
@@ -40,54 +42,21 @@ def _page(tmp_path_factory):
     return folder
 
 
+def environment(page):
+    return {"PYTHONPATH": f"{page}{os.pathsep}{REPO}"}
+
+
 def run_all(commands, page):
     """Runs commands side by side; shows what they wrote if one fails."""
-    found = finished(commands, {"PYTHONPATH": f"{page}{os.pathsep}{REPO}"})
+    found = finished(commands, environment(page))
     assert not any(status for _, status in found), "\n".join(output for output, _ in found)
-
-
-def conformance(page, folder, kind, hosts, processes=1, launcher=()):
-    """What each process of an engine delivers with both codecs."""
-    program = ["-m", "terngrad.testing.conformance", kind]
-    files = [folder / f"{kind}_{rank}.npz" for rank in range(processes)]
-    if launcher:
-        path = folder / kind  # to which each process adds its rank
-        run_all([[*launcher, *program, "0", hosts, str(NODES), str(path), *CODECS]], page)
-    else:
-        run_all(
-            [
-                [sys.executable, *program, str(rank), hosts, str(NODES), str(file), *CODECS]
-                for rank, file in enumerate(files)
-            ],
-            page,
-        )
-    return [dict(np.load(file)) for file in files]
-
-
-def run_collective(page, folder):
-    hosts = ",".join(f"127.0.0.1:{port}" for port in free_ports(PROCESSES))
-    return conformance(page, folder, "collective", hosts, PROCESSES)
-
-
-def run_mpi(page, folder):
-    return conformance(page, folder, "mpi", "-", PROCESSES, mpirun(PROCESSES))
-
-
-def run_parameter_server(page, folder):
-    ps_hosts = [f"127.0.0.1:{port}" for port in free_ports(1)]
-    workers = [f"worker{i}:1" for i in range(PROCESSES)]
-    rules = Rules(PROCESSES, False, TIMEOUT_SECS)
-    server = Server(0, ps_hosts, workers, Reduction(ReferencePacking()), rules)
-    server.start(ps_hosts[0])
-    with contextlib.closing(server):
-        hosts = f"{ps_hosts[0]}/{','.join(workers)}"
-        return conformance(page, folder, "parameter_server", hosts, PROCESSES)
 
 
 @pytest.fixture(scope="module", name="alone")
 def _alone(page, tmp_path_factory):
     """What one process with all nodes delivers."""
-    return conformance(page, tmp_path_factory.mktemp("local"), "local", "-")[0]
+    folder, env = tmp_path_factory.mktemp("local"), environment(page)
+    return delivered("local", 1, "-", folder, CODECS, env=env)[0]
 
 
 @pytest.mark.slow
@@ -143,16 +112,12 @@ def test_law_9_error_feedback_conserves_gradients(alone):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "run",
-    [
-        run_collective,
-        run_parameter_server,
-        pytest.param(run_mpi, marks=pytest.mark.exhaustive),
-    ],
-)
-def test_law_4_the_codecs_give_the_same_bits_on_every_engine(alone, page, run, tmp_path):
-    together = run(page, tmp_path)
+@pytest.mark.parametrize("engine", sample(ENGINES, in_ci=("collective", "parameter_server")))
+def test_law_4_the_codecs_give_the_same_bits_on_every_engine(alone, page, engine, tmp_path):
+    launcher = mpirun(PROCESSES) if engine == "mpi" else ()
+    with ENGINES[engine]() as hosts:
+        env = environment(page)
+        together = delivered(engine, PROCESSES, hosts, tmp_path, CODECS, launcher, env)
     assert_conserves(together)
     compared = 0
     for found in together:

@@ -273,19 +273,6 @@ def test_law_10_a_decoded_sum_names_the_process_that_left_and_what_does_not_fit(
         assert "worker 1 (127.0.0.1:" in str(found[rank])
 
 
-@pytest.mark.slow
-def test_law_10_a_process_that_leaves_is_named_by_the_operation_that_needs_it():
-    def act(transport):
-        if transport.rank == 1:
-            return None
-        return transport.sum_floats(tf.zeros([1000]), "x")
-
-    found = together(3, act)
-    for rank in (0, 2):
-        assert isinstance(found[rank], tf.errors.UnavailableError)
-        assert "worker 1 (127.0.0.1:" in str(found[rank])
-
-
 def test_law_10_an_operation_of_another_size_is_named():
     def act(transport):
         transport.all_gather(tf.zeros([3]), "x")

@@ -1,64 +1,24 @@
 """Laws 4 to 7 across processes on this machine, compared with one process and with NumPy."""
 
-import contextlib
-import sys
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.coordination.states import Rules
-from terngrad.exchange.parameter_server.server.reduction import Reduction
-from terngrad.exchange.parameter_server.server.server import Server
-from terngrad.ops.packing import ReferencePacking
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.conformance import POLICIES, SHAPES, STEPS, gradients_of
+from terngrad.testing.engines import delivered, parameter_servers
 from terngrad.testing.exhaustive import sample
-from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.processes import finished, mpirun
+from terngrad.testing.processes import mpirun
 
-_PROGRAM = "terngrad.testing.conformance"
 _PLANES_UP, _PLANES_DOWN = 5, 5  # most planes of sums over a process' nodes and over all 4
-
-
-def run_processes(kind, count, hosts, nodes, folder):
-    """Returns the results of each process; a time-out or an error shows the output."""
-    files = [folder / f"{kind}{count}_{rank}.npz" for rank in range(count)]
-    command = [sys.executable, "-m", _PROGRAM, kind]
-    ends = [[str(rank), hosts, str(nodes), str(file)] for rank, file in enumerate(files)]
-    for output, status in finished([[*command, *end] for end in ends]):
-        assert status == 0, output
-    return [dict(np.load(file)) for file in files]
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """The results of one process with 4 nodes."""
-    (found,) = run_processes("local", 1, "-", 4, tmp_path_factory.mktemp("local"))
+    (found,) = delivered("local", 1, "-", tmp_path_factory.mktemp("local"))
     return found
-
-
-def run_by(launcher, kind, count, nodes, folder):
-    """Returns the results of each process that a launcher starts."""
-    program = ["-m", _PROGRAM, kind, "0", "-", str(nodes), str(folder / kind)]
-    ((output, status),) = finished([[*launcher, *program]])
-    assert status == 0, output
-    return [dict(np.load(folder / f"{kind}_{rank}.npz")) for rank in range(count)]
-
-
-def run_by_parameter_servers(servers, count, nodes, folder):
-    """Returns the results of each worker of parameter servers that run in this process."""
-    ps_hosts, worker_hosts = free_addresses(servers), [f"worker{i}:1" for i in range(count)]
-    rules = Rules(count, False, HANG_SECS)
-    with contextlib.ExitStack() as stack:
-        for i, host in enumerate(ps_hosts):
-            reduction = Reduction(ReferencePacking())
-            server = Server(i, ps_hosts, worker_hosts, reduction, rules)
-            server.start(host)
-            stack.callback(server.close)
-        hosts = "/".join((",".join(ps_hosts), ",".join(worker_hosts)))
-        return run_processes("parameter_server", count, hosts, nodes, folder)
 
 
 @pytest.fixture(
@@ -81,17 +41,18 @@ def together(request, tmp_path_factory, horovod_command):
     kind, count = request.param
     folder = tmp_path_factory.mktemp(kind.replace(" ", "_"))
     if kind == "mpi":
-        return run_by(mpirun(count), "mpi", count, 4, folder)
+        return delivered("mpi", count, "-", folder, launcher=mpirun(count))
     if "horovod" in kind:
         launcher = horovod_command(kind.split()[-1], count)
-        return run_by(launcher, "horovod", count, 4, folder)
+        return delivered("horovod", count, "-", folder, launcher=launcher)
     if kind.endswith(" ps"):
-        return run_by_parameter_servers(int(kind.split()[0]), count, 4, folder)
+        with parameter_servers(int(kind.split()[0]), count) as hosts:
+            return delivered("parameter_server", count, hosts, folder)
     hosts = ",".join(free_addresses(count))
     if kind == "sockets over TLS":
         tls = make_certificates(folder, "authority", "all")
-        return run_processes("sockets", count, f"{hosts}/{tls.ca},{tls.cert},{tls.key}", 4, folder)
-    return run_processes(kind, count, hosts, 4, folder)
+        return delivered("sockets", count, f"{hosts}/{tls.ca},{tls.cert},{tls.key}", folder)
+    return delivered(kind, count, hosts, folder)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import pytest
 
 from terngrad.coordination import groups
 from terngrad.exchange.parameter_server.operations import Kind, Operation
+from terngrad.exchange.parameter_server.worker.contributors import _REMEMBERED_STEPS
 from terngrad.exchange.parameter_server.worker.servers import Servers
 from terngrad.exchange.parameter_server.worker.steps import Steps
 from terngrad.ops.packing import ReferencePacking
@@ -90,6 +91,18 @@ def test_it_asks_for_the_result_of_others_at_once(worker):
     assert worker.pushed() == [{3}, {3}]
 
 
+def test_it_needs_anothers_state_where_a_result_is_gone_or_a_decision_is_forgotten(worker):
+    for number, pushed, last in ((8, 3, 3), (9, 0, _REMEMBERED_STEPS)):
+        worker.steps.install(View(number=number, members=BOTH, needed=1))
+        for step in range(last + 1):
+            worker.steps.go(step, (1,))
+        assert not worker.steps.interrupted
+        worker.push(pushed)
+        gone = Header(step=3, view=8, contributors=groups.pack([1]), gone=True)
+        worker.steps.take(0, join_frame(gone))  # does not matter in the second view
+        assert worker.steps.interrupted and not worker.steps.commit(pushed)
+
+
 @pytest.mark.parametrize(
     ("workers", "contributors", "lacks_own"),
     [
@@ -167,6 +180,14 @@ def test_the_bytes_of_a_result_are_those_of_the_payloads_of_its_pieces(density, 
     coder.steps.push(0, 5, words)
     coder.steps.interrupt()
     assert coder.delivered[-1][3] == (0, 0)
+
+
+def test_a_result_of_other_workers_than_the_contributors_is_refused():
+    coder = Coder()
+    coder.steps.push(0, 3, np.zeros([50, 2], np.uint32))
+    header = Header(step=3, view=7, contributors=groups.pack([1]))
+    coder.steps.take(0, join_frame(header, bytes(400)))
+    assert coder.refused == ["sum: the result of step 3 has workers [1]; allowed are [0, 1]"]
 
 
 @pytest.mark.parametrize("workers", [2, 3])
