@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import re
 import signal
 import threading
@@ -11,7 +10,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from terngrad.asynchronous import framing
+from terngrad.asynchronous import framing, remote
 from terngrad.asynchronous.acts import BEGIN, BYE, ENTER, FETCH, MORE, PUSH, STATE
 from terngrad.asynchronous.client import Client
 from terngrad.asynchronous.framing import frames
@@ -19,7 +18,7 @@ from terngrad.asynchronous.keeping import Keeping
 from terngrad.asynchronous.plan import MAX_ELEMENTS, Plan, PlanError
 from terngrad.asynchronous.remote import RemotePs
 from terngrad.asynchronous.server import Server
-from terngrad.asynchronous.store import Store
+from terngrad.asynchronous.store import Store, UnkeptError
 from terngrad.asynchronous.updates import state_bytes
 from terngrad.cluster.channel import MembershipError
 from terngrad.cluster.managed.role import Role
@@ -40,18 +39,25 @@ SECS = HANG_SECS
 
 
 @pytest.fixture
-def served(tmp_path):
-    """A ps that holds the parameters of PLAN, and its address."""
+def empty(tmp_path):
+    """A ps without parameters, and its address."""
     (host,) = free_addresses(1)
     keeping = Keeping(str(tmp_path), 10)
     make = lambda text: schedules.fixed(0.1)
     store = Store(0, 1, WORKERS, ReferenceKernels(), make, keeping, print)
-    plan, shard, size = store.expect(PLAN.to_json().encode())
-    store.begin(plan, shard, bytes(size), 0)
     server = Server(0, [host], WORKERS, store, SECS)
     server.start(host)
     yield server, host
     server.close()
+
+
+@pytest.fixture
+def served(empty):
+    """A ps that holds the parameters of PLAN, and its address."""
+    store = empty[0].store
+    plan, shard, size = store.expect(PLAN.to_json().encode())
+    store.begin(plan, shard, bytes(size), 0)
+    return empty
 
 
 def entry(worker=1, facts=FACTS, run=""):
@@ -95,18 +101,12 @@ def test_a_push_is_applied_once_however_often_it_comes(served):
         ([*entry(), *frames(Call(act=99))], "act is 99; allowed are 1 to 7"),
         ([*entry(), *frames(Call(act=MORE))], "act is 0"),
         ([*entry(), *push(gradient()[:-4])], "36 bytes; allowed are 40"),
-        ([*entry(), *push(b"")], "0 bytes; allowed are 40"),
         ([*entry(), join_frame(Call(act=PUSH, size=1 << 60))], "allowed are 40"),
         ([*entry(), join_frame(Call(act=ENTER, size=1 << 60))], "allowed are up to 65536"),
         ([*entry(), join_frame(Call(act=PUSH, sequence=1, size=40), bytes(41))], "more content"),
         ([*entry(), join_frame(Call(act=PUSH, size=40)), *entry()], "another message after 0"),
         ([*entry(), *push(gradient(), 0)], "sequence is 0 in PUSH; allowed are 1 and more"),
         ([*entry(), *push(gradient(np.nan))], "a scale is negative or not finite"),
-        ([*entry(), *push(gradient(-1.0))], "a scale is negative or not finite"),
-        (
-            [*entry(), *push(gradient(3e38))],
-            r"has a value of up to 3e\+38; allowed is up to 1e\+10",
-        ),
         (
             [*entry(), *push(gradient(1e30))],
             r"has a value of up to 1e\+30; allowed is up to 1e\+10",
@@ -117,17 +117,13 @@ def test_a_push_is_applied_once_however_often_it_comes(served):
         ),
         ([*entry(), *frames(Call(act=FETCH), b"1")], "1 bytes; allowed are 0"),
         ([*entry(), *frames(Call(act=BEGIN), b"{}")], "only worker 0 may begin a run"),
-        ([*entry(), *frames(Call(act=STATE))], "only worker 0 may begin a run"),
         (entry(facts=FACTS | {"batch_size": "9"}), "batch_size is 9 on worker 1 .* and 8 on"),
-        (entry(facts=FACTS | {"layout": "other"}), "layout is other on worker 1"),
         (entry(facts=FACTS | {"layout": "\ud800"}), r"layout is \? on worker 1"),
         ([*entry(), *frames(Call(act=FETCH, last=True))], "only worker 0 may end a run"),
         ([*entry(), *entry(0)], "incarnation differs from that of the stream's first ENTER"),
-        (entry(facts="none"), "the content of ENTER must be JSON of the form"),
         ([*frames(Call(act=ENTER, incarnation=1), b"\xff")], "must be JSON"),
         ([join_frame(Call(act=ENTER, size=2), b'{"'), b"\x07junk"], "must be JSON"),
         ([*entry(), b"\xff\xff"], "a frame does not begin with its header"),
-        ([*frames(Call(act=ENTER), entry()[0])], "must be JSON"),
     ],
 )
 def test_law_10_what_cannot_be_is_named_logged_once_and_disturbs_nobody(
@@ -150,29 +146,14 @@ def test_law_10_what_cannot_be_is_named_logged_once_and_disturbs_nobody(
         ({"names": ("a", "a")}, "variable names must be unique"),
         ({"optimizer": "none"}, "optimizer is 'none'; allowed are momentum, adam, gd, rmsprop"),
         ({"nodes": 1 << 20}, "nodes: 1048576; allowed are 1 to"),
-        ({"max_code": 1 << 20}, "max_code: 1048576; allowed are 1 to "),
         ({"max_steps": 0}, "max_steps: 0; allowed are 1 to"),
         ({"run": "x" * 100}, "run is"),
         ({"pull_bits": 8}, "pull_bits is 8"),
         ({"policy": {"grad_bits": 2, "float_layers": []}}, "grad_bits is 2"),
         ({"unknown": 1}, "plan has an unknown field 'unknown'"),
         ({"statistics": 1.0}, "statistics is of type float; allowed is int"),
-        ({"statistics": True}, "statistics is of type bool"),
-        ({"shapes": ((math.inf, 3), (3,))}, "shapes[0][0] is of type float"),
-        ({"shapes": ("12", (3,))}, "shapes[0] is of type str; allowed is a list"),
         ({"shapes": ((10**9,) * 1000, (3,))}, f"over {MAX_ELEMENTS}; allowed are 1 to"),
-        ({"names": "ab"}, "names is of type str"),
-        ({"names": (1, 2)}, "names[0] is of type int"),
-        ({"facts": {"layout": 1}}, "facts['layout'] is of type int"),
-        ({"facts": []}, "facts is of type list"),
-        ({"momentum": "0"}, "momentum is of type str"),
         ({"run": "\ud800"}, "run is"),
-        (
-            {"policy": {"size_to_binarize": "1", "float_layers": []}},
-            "policy.size_to_binarize is",
-        ),
-        ({"policy": {"float_layers": [[]]}}, "policy.float_layers[0] is of type list"),
-        ({"policy": None}, "policy is of type NoneType; allowed is an object"),
     ],
 )
 def test_law_10_a_plan_that_cannot_be_is_named_before_anything_is_allocated(served, change, text):
@@ -189,13 +170,6 @@ def test_a_state_of_another_size_than_the_plans_is_refused(served):
     assert "allowed are 0" in told(served, *entry(0), *frames(Call(act=STATE), b"1"), worker=0)
 
 
-def test_who_is_no_worker_of_this_training_is_refused(served):
-    _, details = stranger(served[1], hello_of(served[1], 2, "Update"), messages=entry())
-    assert "its worker index is 2; allowed are 0 to 1" in details
-    _, details = stranger(served[1], b"GET /", messages=entry())
-    assert "it did not introduce itself" in details
-
-
 def test_an_asynchronous_ps_demands_the_secret(served):
     server, (host,) = served[0], free_addresses(1)
     other = Server(0, [host], WORKERS, server.store, SECS, secret=b"a secret of many characters")
@@ -205,19 +179,6 @@ def test_an_asynchronous_ps_demands_the_secret(served):
         assert "this training was started with a secret, which this process lacks" in details
     finally:
         other.close()
-
-
-@pytest.fixture
-def empty(tmp_path):
-    """A ps without parameters, and its address."""
-    (host,) = free_addresses(1)
-    keeping = Keeping(str(tmp_path), 10)
-    make = lambda text: schedules.fixed(0.1)
-    store = Store(0, 1, WORKERS, ReferenceKernels(), make, keeping, print)
-    server = Server(0, [host], WORKERS, store, SECS)
-    server.start(host)
-    yield server, host
-    server.close()
 
 
 def tell_failure(host, why):
@@ -287,24 +248,43 @@ def test_a_failing_newcomer_ends_no_run(served):
     assert not server.seats.failure
 
 
-def test_a_message_longer_than_a_piece_is_not_even_read_and_named(served):
-    message = join_frame(Call(act=PUSH, size=4 * PIECE_BYTES), bytes(4 * PIECE_BYTES))
-    assert "bytes; allowed are" in told(served, *entry(), message)
-
-
-def test_a_worker_whose_messages_a_ps_cannot_take_ends_with_one_line(served):
+@pytest.fixture(name="ps")
+def _ps(served):
+    """The ps as worker 1 sees it, which has entered; its lines are in `said`."""
     said, alive = [], KeepAlive()
     stopped = lambda: False
     ps = RemotePs(0, [served[1]], WORKERS, 1, 8, SECS, None, FACTS, said.append, stopped, alive)
+    ps.said = said
     ps.enter()
+    yield ps
+    ps.close()
+    alive.stop()
+
+
+def test_a_worker_whose_messages_a_ps_cannot_take_ends_with_one_line(ps):
     with (
         mock.patch.object(framing, "PIECE_BYTES", 4 * PIECE_BYTES),
         pytest.raises(MembershipError, match=r"refused this worker: .* bytes; allowed are"),
     ):
         ps.call(Call(act=PUSH, sequence=1), bytes(4 * PIECE_BYTES))
-    assert not said
-    ps.close()
-    alive.stop()
+    assert not ps.said
+
+
+def test_a_worker_tries_again_while_a_ps_cannot_write_snapshots(served, ps, monkeypatch):
+    errors, push = iter([UnkeptError("no space left")] * 2), Store.push
+
+    def fail_twice(*arguments):
+        if error := next(errors, None):
+            raise error
+        return push(*arguments)
+
+    monkeypatch.setattr(Store, "push", fail_twice)
+    monkeypatch.setattr(remote, "_UNKEPT_PAUSE_SECS", 0.01)
+    ps.call(Call(act=PUSH, sequence=1), gradient(), size=512)
+    assert served[0].store.version == 1
+    assert [line.partition(") ")[2] for line in ps.said] == [
+        "cannot apply gradients now: no space left; tries again until it can."
+    ]
 
 
 @pytest.mark.parametrize("error", [AttributeError, OverflowError, RecursionError, IndexError])

@@ -146,14 +146,6 @@ def test_a_snapshot_serves_the_workers_of_its_run_and_no_others(tmp_path):
     assert not again.enter(0, "", FACTS).waits
 
 
-def test_another_run_replaces_a_snapshot(tmp_path):
-    push(begun(store_in(tmp_path)), 9)
-    other = dataclasses.replace(PLAN, run="another run")
-    begun(store_in(tmp_path), other, version=2)
-    again = store_in(tmp_path)
-    assert again.status == ("another run", 2, True, False)
-
-
 def test_a_damaged_snapshot_is_named_and_an_older_one_is_used(tmp_path):
     push(begun(store_in(tmp_path)), 8)
     newest, older = sorted(snapshots.all_snapshots(str(tmp_path)), key=len)[-1], 4
@@ -316,18 +308,6 @@ def test_an_older_snapshot_may_be_chosen_once(tmp_path):
     push(store_in(tmp_path), 0)  # without a choice, so that the next one is new
     push(chosen(8), 4, first=18)
     assert chosen(-1).version == 12 and chosen(8).version == 8
-
-
-def test_a_snapshot_with_values_that_are_not_finite_is_set_aside(tmp_path):
-    store = begun(store_in(tmp_path))
-    push(store, 4)
-    path = f"{tmp_path}/snapshot-4"
-    description, content = snapshots.load(path)
-    writer = snapshots.Writer(str(tmp_path))
-    writer.save(4, description, np.float32(np.inf).tobytes() + content[4:])
-    said = []
-    assert store_in(tmp_path, tell=said.append).version == 0
-    assert said[0].startswith(f"{path}: it has values that are not finite; set aside as ")
 
 
 def test_a_snapshot_that_can_neither_be_used_nor_set_aside_is_told_and_an_older_one_used(
