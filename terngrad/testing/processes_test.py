@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.processes import Started, unread_after
+from terngrad.testing.processes import Started
 
 FAMILY = """
 import subprocess, sys, time
@@ -41,29 +41,6 @@ def test_a_failed_test_leaves_no_process_behind():
     while any(map(runs, family)) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not any(map(runs, family))
-
-
-def test_a_program_that_has_ended_is_left_as_it_is():
-    with Started([sys.executable, "-c", "print('done'); raise SystemExit(3)"]) as program:
-        assert program.finish() == 3
-    assert program.process.returncode == 3
-    assert program.lines == ["done"]
-
-
-def test_the_output_of_a_program_is_closed_after_a_line():
-    program = "import time\nwhile True: print('a line', flush=True); time.sleep(0.01)"
-    with Started(unread_after("line", [sys.executable, "-uc", program])) as run:
-        assert run.finish() == 1  # BrokenPipeError
-    assert run.lines[0] == "a line"
-    assert run.lines[-1].startswith("BrokenPipeError")
-
-
-def test_a_missing_line_shows_the_output_of_the_program():
-    with (
-        Started([sys.executable, "-c", "print('another line')"]) as run,
-        pytest.raises(AssertionError, match="no line 'that one' in\nanother line"),
-    ):
-        run.wait_for("that one")
 
 
 def test_a_process_that_outlives_its_program_is_seen_and_ended_with_its_group():

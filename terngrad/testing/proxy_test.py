@@ -3,13 +3,12 @@
 import errno
 import socket
 import threading
-import time
 
 import pytest
 
 from terngrad.cluster.channel import split_address
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.proxy import Fault, Kind, Proxy, plan
+from terngrad.testing.proxy import Fault, Kind, Proxy
 
 SENT = bytes(range(200))
 
@@ -64,26 +63,10 @@ def test_one_bit_changes_in_one_direction(to_server):
     assert disturbed[at] ^ SENT[at] == 8
 
 
-def test_no_more_bytes_pass_in_the_direction_that_is_closed():
-    arrived, answer = transferred(Fault(Kind.HALF_CLOSE, True, 0, 0))
-    assert (arrived, answer) == (b"", SENT[::-1])
-
-
 def test_both_sides_of_a_connection_that_is_cut_notice_it():
     arrived, answer = transferred(Fault(Kind.CUT, True, 0, 0))
     assert arrived in (b"", None) and answer != SENT
 
 
-@pytest.mark.parametrize("kind", [Kind.DELAY, Kind.THROTTLE])
-def test_slow_connections_lose_nothing(kind):
-    began = time.monotonic()
-    assert transferred(Fault(kind, True, 0, 0)) == (SENT, SENT[::-1])
-    assert time.monotonic() - began >= 0.001
-
-
 def test_connections_beyond_the_plan_are_not_disturbed():
     assert transferred(Fault(Kind.CUT, True, 0, 0), twice=True) == (SENT, SENT[::-1])
-
-
-def test_a_seed_determines_its_plan():
-    assert plan(3, tuple(Kind), 4) == plan(3, tuple(Kind), 4) != plan(4, tuple(Kind), 4)

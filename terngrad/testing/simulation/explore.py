@@ -2,8 +2,10 @@
 
     python -m terngrad.testing.simulation.explore --histories=100000 --first=0
 
-Its number alone determines a history: `--histories=1 --first=N` repeats it, and `--verbose` prints
-its events. In `cluster_state_machine_test.py` hypothesis chooses the same events.
+Workers and ps run in one process and in virtual time. Streams are queues. A history decides when
+messages arrive, and which processes are killed, hang, stop or start again. Its number alone
+determines it: `--histories=1 --first=N` repeats it, and `--verbose` prints its events.
+docs/development.md says what was explored and found.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The program that explores histories."""
+"""Random histories of a cluster: no worker breaks a law, and live workers make progress."""
 
 import pytest
 
@@ -11,6 +11,16 @@ def test_histories_are_explored_and_printed(capsys):
     told = capsys.readouterr().out
     assert told.count("settle") == 3
     assert "3 histories from 0 on, 0 broken" in told
+
+
+@pytest.mark.slow
+def test_no_history_of_a_few_breaks_a_law(capsys):
+    assert explore.main(["--histories=300", "--first=200000"]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.exhaustive
+def test_no_history_of_many_breaks_a_law(capsys):
+    assert explore.main(["--histories=4000", "--first=201000"]) == 0, capsys.readouterr().out
 
 
 def test_a_history_that_breaks_a_law_is_named(monkeypatch, capsys):

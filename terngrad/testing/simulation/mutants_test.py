@@ -4,15 +4,11 @@ A change of the code may change what happens in a history, and hide a mistake th
 another history: with the mistake in the code, `explore.py` names those that break a law.
 """
 
-import copy
-
 import pytest
 
-from terngrad.cluster.pulse import Standstill
 from terngrad.coordination import decisions
 from terngrad.coordination.coordinator import Coordinator
-from terngrad.coordination.decisions import Ask, End
-from terngrad.coordination.states import JOINED, CoordinatorState
+from terngrad.coordination.states import JOINED
 from terngrad.exchange.parameter_server.server.answers import Answers
 from terngrad.exchange.parameter_server.server.pieces import Piece
 from terngrad.exchange.parameter_server.worker.servers import Servers
@@ -21,18 +17,6 @@ from terngrad.testing.simulation.explore import History
 from terngrad.testing.simulation.laws import BrokenLawError
 
 HISTORIES = 100  # that are explored for a mistake, at most
-ACT_ON_TIMEOUTS, FORM = decisions.act_on_timeouts, decisions.form
-
-
-def end_without_a_lost_worker(state):
-    found = ACT_ON_TIMEOUTS(state)
-    return End(state.explain(state.gone)) if found == Ask() else found
-
-
-def begin_anew_when_done(state):
-    not_done = copy.copy(state)
-    not_done.some_are_done = False
-    return FORM(not_done)
 
 
 def save_without_the_state(state, because_of):
@@ -43,27 +27,7 @@ def save_without_the_state(state, because_of):
 MUTANTS = {
     "a worker that contributed gets the sum of all": (Answers, "differ", lambda *_: False, 0),
     "a lost ps ends an elastic training": (Servers, "lose", lambda *_: False, 331),
-    "nobody goes on without a lost worker": (
-        decisions,
-        "act_on_timeouts",
-        end_without_a_lost_worker,
-        190,
-    ),
-    "the others wait for a lost worker without end": (
-        CoordinatorState,
-        "gone",
-        property(lambda _: set()),
-        190,
-    ),
-    "no worker is found to be late": (Standstill, "late", lambda *_: [], 800),
-    "a training that is done begins anew": (decisions, "form", begin_anew_when_done, 1640),
     "only a Meet stream tells that all is done": (Coordinator, "note_done", lambda _: None, 2400),
-    "each worker does without the ps that it has lost itself": (
-        CoordinatorState,
-        "lost_ps",
-        lambda *_: frozenset(),
-        418,
-    ),
     "results stay": (Piece, "drop_results", lambda *_: 0, 0),
 }
 IN_CI = 2  # the others are more of the same
