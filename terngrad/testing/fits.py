@@ -42,7 +42,6 @@ def main() -> None:
     changed_at_the_end(group)
     model = make_model(hidden=4 + group.rank)
     model.compile(distributed(group, keras.optimizers.SGD(0.1)), "mse")
-    shuffled(group)
     dealt_out_wrongly(group)
     evaluated(group)
     try:
@@ -125,21 +124,6 @@ def overflowing(group, gradients):
     assert float(optimizer.dynamic_scale) == optimizer.initial_scale / 2
     assert all(np.isfinite(value).all() for value in model.get_weights())
     assert_together(group, model)
-
-
-def shuffled(group):
-    """Data sets that were shuffled with other seeds before they were dealt out are told."""
-    model = make_model()
-    model.compile(distributed(group, keras.optimizers.SGD(0.1)), "mse")
-    for seeds, is_told in ((1, False), (1 + group.rank, True)):
-        tf.random.set_seed(1)  # which counts, too
-        whole = tf.data.Dataset.from_tensor_slices(data(group)).shuffle(99, seed=seeds)
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            batches = group.shard(whole).batch(_BATCH, drop_remainder=True)
-            model.fit(batches, verbose=0, callbacks=[terngrad.keras.Together(group)])
-        found = any("with another seed on each worker" in str(each.message) for each in told)
-        assert found == (is_told and group.is_chief), told
 
 
 def dealt_out_wrongly(group):

@@ -372,14 +372,6 @@ def test_a_saved_model_is_loaded_with_the_optimizer_alone(tmp_path):
     )
 
 
-def test_an_optimizer_made_from_the_settings_of_a_distributed_one_is_not_distributed():
-    optimizer = distributed(keras.optimizers.AdamW(0.02, clipnorm=1.0))
-    made = optimizer.from_config(optimizer.get_config())
-    assert type(made) is keras.optimizers.AdamW
-    assert made.get_config() == optimizer.get_config()
-    assert exchange_of(made) is None
-
-
 def test_an_adafactor_whose_products_vanish_is_told():
     faint, usual = keras.optimizers.Adafactor(0.1), keras.optimizers.Adafactor(0.1, epsilon_1=1e-12)
     for optimizer in (faint, keras.optimizers.LossScaleOptimizer(keras.optimizers.Adafactor(0.1))):

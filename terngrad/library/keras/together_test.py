@@ -21,22 +21,11 @@ DATA = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
 
 
 class AsIf(Group):
-    """A group of three that never speaks."""
+    """A group of three that never speaks: enough to see how the other callbacks are arranged."""
 
-    def __init__(self, rank):
+    def __init__(self, rank=1):
         """Is one of them."""
         super().__init__(rank, 3)
-
-    def check_open(self):
-        """Is always open."""
-
-
-class AsRankOne(Group):
-    """A group of two that never speaks: enough to see how the other callbacks are arranged."""
-
-    def __init__(self):
-        """Is worker 1."""
-        super().__init__(1, 2)
 
     def check_open(self):
         """Is always open."""
@@ -69,7 +58,7 @@ def test_alone_it_adds_bytes_and_bits_to_the_logs(settings):
 
 
 def test_it_stands_around_the_others_wherever_it_is_put_and_leaves_writers_to_the_chief(tmp_path):
-    model = compiled(group := AsRankOne())
+    model = compiled(group := AsIf())
     stopping = keras.callbacks.EarlyStopping("loss")
     writers = [
         keras.callbacks.BackupAndRestore(tmp_path / "backup"),
@@ -129,8 +118,8 @@ def test_optimizers_in_lists_and_dicts_are_found_and_plain_ones_are_named():
 
     plain = [keras.optimizers.SGD(0.1) for _ in range(4)]
     outer = keras.optimizers.LossScaleOptimizer(plain[3])
-    used = terngrad.keras.distribute(plain[1], AsRankOne())
-    terngrad.keras.distribute(outer, AsRankOne())
+    used = terngrad.keras.distribute(plain[1], AsIf())
+    terngrad.keras.distribute(outer, AsIf())
     model = Several(plain[0], used, plain[2], outer, plain[3])
     model.compile()  # with an optimizer that it does not use
     found = {name: each for name, each in together._optimizers(model) if name != "optimizer"}
