@@ -172,14 +172,6 @@ def test_elastic_training_ends_if_all_workers_are_lost_before_it_began():
     assert "worker 0 (host0:1) died" in cluster.outcome
 
 
-def test_a_worker_that_only_connects_and_leaves_is_not_logged():
-    cluster = CoordinatedWorkers(workers=2)
-    for _ in range(3):
-        cluster.connect(1)
-        cluster.lose(1)
-    assert cluster.lines == []
-
-
 def test_a_member_that_reports_no_state_gets_one():
     cluster, first = begun(3, needed=2)
     cluster.report(2, 6, is_live=False, view=first)
@@ -218,16 +210,6 @@ def test_a_training_is_over_when_all_connected_workers_are_done():
     assert cluster.outcome is None
     cluster.tell(2, bye=True)
     assert cluster.outcome == ""
-
-
-def test_a_worker_that_joins_when_the_others_are_done_is_dismissed():
-    cluster, _ = begun(3, elastic=True)
-    cluster.lose(1)
-    cluster.tell(0, bye=True)
-    cluster.connect(1)
-    cluster.tell(2, bye=True)
-    cluster.report(1)
-    assert cluster.taken() == {1: ["finished"]}
 
 
 def end_of(cluster, worker):

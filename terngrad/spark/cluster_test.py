@@ -77,17 +77,6 @@ def test_workers_get_all_rows_in_each_epoch_and_may_end_early(spark, shown, fram
     assert len(shown) == 1
 
 
-@pytest.mark.exhaustive
-def test_a_ps_has_a_feed_without_rows(spark, shown, frame):
-    def main(_, context):
-        print(context.num_rows, sum(batch.num_rows for batch in context.feed.batches(4)))
-
-    cluster = run(spark, main, None, 1, 1, InputMode.SPARK, show=shown)
-    cluster.train(frame, epochs=2)
-    cluster.shutdown()
-    assert sorted(shown) == ["[0] 21 42", "[ps 0] 21 0"]
-
-
 def inferred(spark, frame, results, schema):
     """What an inference gives of a function that returns the results of a batch."""
 

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -60,14 +59,6 @@ def exit_at_once():
     os._exit(3)
 
 
-def exit_as_programs_do():
-    sys.exit("no luck")
-
-
-def run_out_of_memory():
-    os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does
-
-
 def lose_the_executor():
     pid = os.getpid()
     while b"CoarseGrainedExecutor" not in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -78,8 +69,6 @@ def lose_the_executor():
 
 ENDS = {
     exit_at_once: "the Python process ended: by os._exit",
-    exit_as_programs_do: "SystemExit: no luck",
-    run_out_of_memory: "the Python process ended: by os._exit, by a signal, or because memory",
     lose_the_executor: r"executor \d+ was lost: ",
 }
 
