@@ -21,8 +21,3 @@ def test_converts_into_shards(tmp_path):
     assert run.returncode == 0, run.stderr
     assert run.stdout == "Finished writing all 14 images in data set.\n"
     assert get_dataset("mnist", "train", str(tmp_path / "out")).counts == (3, 2, 2)
-
-
-def test_missing_folder_flag_is_named():
-    run = _run("--dataset_name=cifar10")
-    assert run.returncode == 1 and "--dataset_dir" in run.stderr

@@ -133,15 +133,6 @@ def test_uneven_shares_of_files_are_told(tmp_path, caplog):
     assert not caplog.messages
 
 
-@pytest.mark.parametrize("num_workers", [6, 8])
-def test_a_worker_among_many_resumes_too(dataset, num_workers):
-    options = {"worker_index": 5, "num_workers": num_workers, "batch_size": 2}
-    assert (
-        _numbers(_train(dataset, **options, start_step=3), 6)
-        == _numbers(_train(dataset, **options), 12)[6:]
-    )
-
-
 def test_unknown_worker_and_too_few_records_are_named(tmp_path):
     dataset = _make_dataset(tmp_path, [2])
     with pytest.raises(ValueError, match=r"worker 2 of 2: must lie in \[0, 2\)"):
@@ -186,15 +177,6 @@ def test_evaluation_is_one_pass_with_the_smaller_last_batch(dataset):
 def test_batches_that_overtake_hold_the_same_images(dataset):
     numbers = _numbers(_train(dataset, deterministic=False), 36)
     assert sorted(numbers) == list(range(36))
-
-
-def test_damaged_record_is_named_with_file_and_offset(dataset):
-    with open(dataset.files[2], "r+b") as file:
-        file.seek(40)
-        file.write(b"\xff\xff")
-    message = "train-00002-of-00006: record 0 at byte 0 is damaged"
-    with pytest.raises(ValueError, match=message), records.naming_damage(dataset.files):
-        _numbers(_train(dataset), 36)
 
 
 def test_image_of_another_shape_than_the_data_sets_is_refused(tmp_path):
@@ -271,14 +253,6 @@ def test_png_raw_and_grey_images_are_read_beside_jpegs(tmp_path):
     np.testing.assert_array_equal(labels, range(5))
     expected = np.array([(200, 100, 50)] * 3 + [(90, 90, 90)] * 2) / 127.5 - 1
     np.testing.assert_allclose(images[:, 4, 4], expected, atol=0.03)
-
-
-def test_evaluation_ends_after_the_examples_asked_for(tmp_path):
-    dataset = _write_photographs(tmp_path, [9, 3])
-    preprocessing = get_preprocessing("vgg", is_training=False)
-    options = {"image_size": 8, "batch_size": 4, "num_examples": 6}
-    batches = input_pipeline.evaluation_batches(dataset, preprocessing, **options)
-    assert [len(labels) for _, labels in batches] == [4, 2]
 
 
 def test_resuming_among_many_shards_opens_few_and_decodes_nothing_that_it_skips(tmp_path):

@@ -1,5 +1,3 @@
-import importlib.util
-import os
 import subprocess
 import sys
 
@@ -10,7 +8,6 @@ from slim.conversion import convert
 from slim.datasets import mnist
 from slim.nets import nets_factory
 from terngrad.testing import forked
-from terngrad.testing.limits import HANG_SECS
 from terngrad.training import checkpoints
 
 
@@ -57,44 +54,9 @@ def test_a_net_is_trained_evaluated_and_tuned(data_dir, tmp_path):
     assert changed == {"logits/kernel", "logits/bias"}
 
 
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_it_trains_under_mpirun(data_dir, tmp_path):
-    mpirun = os.path.join(os.path.dirname(sys.executable), "mpirun")
-    if importlib.util.find_spec("mpi4py") is None or not os.path.exists(mpirun):
-        pytest.skip("mpi4py and mpich are not installed: pip install '.[mpi]'")
-    program = [sys.executable, "-m", "slim.train_image_classifier", "--variable_update=mpi"]
-    problem = ["--dataset_name=mnist", "--model_name=mlp", f"--dataset_dir={data_dir}"]
-    length = ["--batch_size=8", "--max_number_of_steps=4", f"--train_dir={tmp_path}"]
-    done = subprocess.run(
-        [mpirun, "-np", "2", *program, *problem, *length],
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "model.ckpt-4.index").exists()
-    assert "2 nodes x 8 images" in done.stdout
-
-
 def weights(path) -> dict[str, np.ndarray]:
     """Returns the weights of mlp in a checkpoint, by name."""
     model = nets_factory.build_net("mlp", num_classes=10)
     variables = nets_factory.named_variables(model)
     checkpoints.restore_weights(str(path), variables, averages=False)
     return {name: variable.numpy() for name, variable in variables.items()}
-
-
-@pytest.mark.slow
-def test_an_offset_that_a_label_does_not_fit_is_one_line(data_dir, tmp_path):
-    done = run(
-        "train_image_classifier",
-        *(f"--dataset_dir={data_dir}", f"--train_dir={tmp_path}", "--labels_offset=1"),
-        *("--label_smoothing=0.1", "--batch_size=16", "--max_number_of_steps=4"),
-    )
-    assert done.returncode == 1
-    assert done.stderr == (
-        f"train_image_classifier: {data_dir}/train-mnist.tfrecord: record 0 at byte 0 has label 0; "
-        "with labels_offset 1 it must be 1 to 9\n"
-    )

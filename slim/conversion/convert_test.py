@@ -5,13 +5,11 @@ import os
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 from slim.conversion import convert
 from slim.conversion.options import Options
-from slim.conversion.record_files import Job
 from slim.datasets import mnist, records
 from slim.datasets.dataset_factory import get_dataset
 from slim.testing import write_mnist, write_pictures
@@ -205,13 +203,6 @@ def test_a_damaged_record_file_that_is_kept_is_named(source, tmp_path):
     os.truncate(tmp_path / "out" / "train-mnist.tfrecord", 1000)
     with pytest.raises(ValueError, match=r"train-mnist\.tfrecord is cut off at byte 1000"):
         _convert(source, tmp_path / "out")
-
-
-def test_every_image_is_dealt_to_one_file():
-    made = Job("train", np.arange(10), ["a", "b", "c"])
-    shares = made.shares()
-    assert sorted(place for share in shares.values() for place in share) == list(range(10))
-    assert [len(share) for share in shares.values()] == [4, 3, 3]
 
 
 def test_a_folder_that_cannot_be_written_is_named(source, tmp_path):

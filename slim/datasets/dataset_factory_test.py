@@ -141,21 +141,6 @@ def test_a_data_set_without_names_of_its_own_reads_them_from_its_folder(tmp_path
     assert dataset.num_classes == 3 and dataset.image_shape == (None, None, 3)
 
 
-@pytest.mark.parametrize("name", DATASETS)
-def test_the_command_that_makes_missing_records_names_the_folder(tmp_path, name):
-    info = get_info(name)
-    folder = tmp_path / name
-    with pytest.raises(ValueError, match=rf"holds neither .* python -m .*{folder}$"):
-        get_dataset(name, info.splits[0], str(folder))
-
-
-def test_truncated_file_is_named(tmp_path):
-    _write(tmp_path / "train-mnist.tfrecord", 2)
-    os.truncate(tmp_path / "train-mnist.tfrecord", 30)
-    with pytest.raises(ValueError, match=r"train-mnist.tfrecord: record \d at byte \d+ is damaged"):
-        get_dataset("mnist", "train", str(tmp_path))
-
-
 def test_classes_that_were_chosen_from_imagenet_are_those_of_labels_txt(tmp_path):
     _write(tmp_path / "train-00000-of-00001", 2)
     (tmp_path / "labels.txt").write_text("0:background\n1:goldfish\n2:great white shark\n")

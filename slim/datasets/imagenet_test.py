@@ -4,7 +4,6 @@ import collections
 import functools
 import io
 import os
-import pathlib
 import tarfile
 
 import numpy as np
@@ -12,12 +11,10 @@ import pytest
 import tensorflow as tf
 
 from slim.conversion import convert
-from slim.conversion.options import Form
-from slim.datasets import imagenet, imagenet_files, records
+from slim.datasets import imagenet, imagenet_files
 from slim.datasets.dataset_factory import get_dataset
 from slim.testing import write_imagenet
 
-_COMPLETE = pathlib.Path(__file__).parents[3] / "shared" / "data" / "imagenet"
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 _SYNSETS = ("n01440764", "n01443537", "n02105855")  # labels 1, 2 and another
 _COUNTS = dict(zip(_SYNSETS, (3, 2, 1), strict=True))
@@ -45,12 +42,6 @@ def _summary(found):
         split: [(p.name, p.label, p.synset, p.boxes, p.read()) for p in pictures.items]
         for split, pictures in found.items()
     }
-
-
-def test_archives_give_what_the_folders_give(archives, capsys):
-    packed, unpacked = (imagenet.load(str(folder)) for folder in archives)
-    assert _summary(packed) == _summary(unpacked)
-    assert "has no pictures of 997 classes" in capsys.readouterr().out
 
 
 def test_labels_are_those_of_the_synsets(archives):
@@ -118,11 +109,6 @@ def test_classes_may_be_chosen_and_named_by_files(archives, tmp_path, capsys):
     (tmp_path / "names").write_text(f"{_SYNSETS[0]}\ta fish\n")
     with pytest.raises(ValueError, match=f"names: has no name for {_SYNSETS[2]}"):
         imagenet.read_classes(str(tmp_path / "synsets"), str(tmp_path / "names"))
-
-
-def test_one_split_alone_is_found(archives):
-    (archives[0] / imagenet.TRAIN_ARCHIVE).unlink()
-    assert list(imagenet.load(str(archives[0]))) == ["validation"]
 
 
 def _cut(path, share):
@@ -218,29 +204,3 @@ def test_sorting_moves_each_picture_once_and_can_be_started_again(archives):
         sort(synsets[:3])
     with pytest.raises(ValueError, match=f"must lie in the folder {synsets[1]}, not in"):
         sort(synsets[1:2] * 4)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not _COMPLETE.is_dir(), reason=f"no ImageNet in {_COMPLETE}")
-@pytest.mark.parametrize("form", [Form(), Form(raw_pixel=True, resize_dimen=256)])
-def test_real_photographs_are_read_back_as_they_were(tmp_path, form):
-    found = imagenet.load(str(_COMPLETE))
-    shards = {"train": 4, "validation": 2}
-    convert.write(imagenet.INFO, found, str(tmp_path), num_shards=shards, form=form)
-    for split, count in (("train", 88), ("validation", 20)):
-        dataset = get_dataset("imagenet", split, str(tmp_path))
-        assert dataset.num_examples == count
-        by_name = {picture.name: picture for picture in found[split].items}
-        for serialized in tf.data.TFRecordDataset(dataset.files):
-            feature = tf.train.Example.FromString(serialized.numpy()).features.feature
-            picture = by_name.pop(feature["image/filename"].bytes_list.value[0].decode())
-            image, label = records.parse_example(serialized, channels=3)
-            assert int(label) == picture.label
-            original = tf.io.decode_jpeg(picture.read(), channels=3)
-            if form.raw_pixel:
-                assert image.shape == (256, 256, 3)
-                small = tf.image.resize(original, [256, 256], antialias=True)
-                assert np.abs(image.numpy() - small.numpy()).mean() < 3
-            else:
-                assert np.abs(image.numpy().astype(int) - original.numpy()).mean() < 1
-        assert not by_name

@@ -3,13 +3,12 @@
 import collections
 import os
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 from slim.conversion import convert
-from slim.conversion.options import Form, Options
-from slim.datasets import images, picture_files, records
+from slim.conversion.options import Options
+from slim.datasets import images, picture_files
 from slim.datasets.dataset_factory import get_dataset
 from slim.testing import with_extraneous_bytes, write_pictures
 
@@ -228,16 +227,3 @@ def test_a_name_that_is_no_utf8_is_stored_with_a_mark(tmp_path):
 def test_files_are_found_by_the_ends_of_their_names_in_any_case(tmp_path, suffix):
     write_pictures(tmp_path, {"cats": 1}, suffix.upper())
     assert _by_label(images.find(str(tmp_path))["train"]) == {1: 1}
-
-
-def test_raw_pixels_have_one_size(folder, tmp_path):
-    out = str(tmp_path / "out")
-    splits = images.find(str(folder), validation_share=0)
-    convert.write(images.INFO, splits, out, form=Form(raw_pixel=True, resize_dimen=8))
-    dataset = get_dataset("images", "train", out)
-    shapes = set()
-    for serialized in tf.data.TFRecordDataset(dataset.files):
-        image, label = records.parse_example(serialized)
-        shapes.add(image.shape.as_list() == [8, 8, 3])
-        np.testing.assert_allclose(image[4, 4], (40 * (int(label) - 1), 200, 100), atol=6)
-    assert shapes == {True}
