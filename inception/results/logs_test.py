@@ -46,21 +46,11 @@ def test_a_worker_names_itself_first():
     )
 
 
-def test_microseconds_are_there_even_when_they_are_0():
-    assert logs.timestamp(NOON) == "2026-01-31 12:00:00.000000"
-
-
-def test_the_bar_is_silent_where_stdout_is_no_terminal(monkeypatch):
+def test_bar_and_spinner_are_silent_where_stdout_is_no_terminal(monkeypatch):
     file = io.StringIO()
     monkeypatch.setattr("sys.stdout", file)
     with logs.ProgressBar(0, 200) as bar:
         bar.update(FIGURES)
-    assert file.getvalue() == ""
-
-
-def test_the_spinner_is_silent_where_stdout_is_no_terminal(monkeypatch):
-    file = io.StringIO()
-    monkeypatch.setattr("sys.stdout", file)
     with logs.Spinner() as spinner:
         spinner.stop()
     assert file.getvalue() == ""
@@ -98,13 +88,7 @@ def test_the_bar_fits_the_terminal(columns):
     shown = on_a_terminal([sys.executable, "-c", _BAR], columns)
     rows = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).replace("\r", "\n").split("\n")
     (row,) = {row for row in rows if "loss" in row}  # a wrapped one would go on in the next
-    assert len(row) <= columns and "120/200" in row and "loss = 2.01" in row, shown
-
-
-def test_the_bar_shows_the_figures_on_a_terminal():
-    shown = on_a_terminal([sys.executable, "-c", _BAR])
-    assert "120/200" in shown
-    assert "loss = 2.01 + 0.31 = 2.32 (1034.2 examples/sec; 0.124 sec/batch)" in shown
+    assert len(row) <= columns and "120/200" in row and "loss = 2.01 + 0.31" in row, shown
 
 
 def test_no_bar_is_shown_on_the_terminals_that_open_mpi_makes():

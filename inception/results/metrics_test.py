@@ -45,16 +45,6 @@ def test_the_smaller_last_batch_counts_by_its_examples():
     assert sizes == [2, 1]
 
 
-def test_one_counter_serves_all_weights_and_is_compiled_once():
-    bias, traced = tf.Variable([0.0, 1.0]), []
-    count = metrics.hit_counter(lambda images: traced.append(images) or images + bias)
-    batches = [(tf.zeros([2, 2]), tf.constant([0, 0]))]
-    assert metrics.measure(count, batches).precision_at_1 == 0
-    bias.assign([1.0, 0.0])
-    assert metrics.measure(count, batches).precision_at_1 == 1
-    assert len(traced) == 1
-
-
 def test_no_examples_are_an_error():
     with pytest.raises(ValueError, match="no examples"):
         metrics.measure(metrics.count_hits, [])

@@ -141,26 +141,3 @@ def test_a_line_tells_pace_staleness_traffic_waiting_and_what_was_dropped(holder
         "worker 0: 2 updates, 2.0 MB in, 4.0 MB out, held for 1.5 s; "
         "worker 1: 1 updates, 1 too late, 1.0 MB in, 2.0 MB out, held for 0.0 s"
     ]
-
-
-def test_tensorboard_gets_updates_staleness_and_waiting_by_worker(holder, tmp_path):
-    folder = str(tmp_path / "ps_0")
-    PsReport(lambda: holding_told(holder), "ps 0", 30.0, folder).report()
-    scalars = read_scalars(folder)
-    assert {tag: curve.values[-1] for tag, curve in scalars.items()} == pytest.approx(
-        {
-            "ps/steps_per_sec": 0.3,
-            "ps/staleness/mean": 2.0,
-            "ps/staleness/max": 4.0,
-            "ps/steps_per_sec/0": 0.2,
-            "ps/steps_per_sec/1": 0.1,
-            "ps/bytes_in_per_sec/0": 2e5,
-            "ps/bytes_in_per_sec/1": 1e5,
-            "ps/bytes_out_per_sec/0": 4e5,
-            "ps/bytes_out_per_sec/1": 2e5,
-            "ps/held_secs/0": 1.5,
-            "ps/held_secs/1": 0.0,
-            "ps/dropped_gradients/0": 0.0,
-            "ps/dropped_gradients/1": 1.0,
-        }
-    )

@@ -88,13 +88,6 @@ def test_a_heat_map_shows_each_pair_and_the_best_one_in_orange(objective, best):
     assert (axes.get_ylabel(), axes.get_xlabel()) == ("rate", LONG)
 
 
-def test_a_pair_without_a_finished_trial_is_empty_in_a_heat_map():
-    of = plan({"rate": RATES, LONG: DECAYS})
-    made = study(of, [({"rate": r, LONG: "polynomial"}, 0.5) for r in RATES.texts])
-    axes = pictures.heat_map(made.trials, of, ["rate", LONG])
-    assert [text.get_text() for text in axes.texts] == ["none", "0.5"] * 3
-
-
 @pytest.mark.parametrize(("objective", "best"), [("precision", 0.9), ("seconds", 0.1)])
 def test_parallel_lines_have_whole_names_and_the_best_one_in_orange(objective, best):
     of = plan({"rate": Range(0.0, 1.0, log=False), LONG: DECAYS, "optimizer": ONE}, objective)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from inception.sweeping import messages, spark
-from inception.sweeping.messages import Evaluation, Order, Outcome
+from inception.sweeping.messages import Order, Outcome
 from terngrad.testing.limits import HANG_SECS
 
 pytestmark = pytest.mark.slow
@@ -75,36 +75,12 @@ def wait_for(folder):
     return folder
 
 
-@pytest.mark.exhaustive
-def test_a_trial_runs_on_an_executor_and_tells_its_evaluations(session, workspace):
-    evaluations, end = run(session, workspace, 0)
-    assert evaluations == [Evaluation(10, 0.75, 0.9)]
-    assert (end.outcome, end.last) == (Outcome.DONE, evaluations[0])
-
-
-@pytest.mark.exhaustive
-def test_a_trial_that_is_stopped_saves(session, workspace):
-    _, end = run(session, workspace, 60, lambda channel, folder: channel.stop())
-    assert end.outcome is Outcome.STOPPED
-    assert (workspace / "trial_60" / "saved").exists()
-
-
 def ancestor(folder, word):
     """The process above a training whose command line holds a word."""
     pid = int((folder / "ready").read_text())
     while word not in Path(f"/proc/{pid}/cmdline").read_bytes():
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     return pid
-
-
-@pytest.mark.exhaustive
-def test_a_trial_whose_process_is_lost_is_told_so_and_the_next_one_runs(session, workspace):
-    def kill(channel, folder):
-        os.kill(ancestor(folder, b"inception.sweeping.trial"), signal.SIGKILL)
-
-    _, end = run(session, workspace, 5, kill)
-    assert (end.outcome, end.reason) == (Outcome.LOST, "Spark task 3: RuntimeError: status -9")
-    assert run(session, workspace, 0)[1].outcome is Outcome.DONE
 
 
 @pytest.mark.exhaustive

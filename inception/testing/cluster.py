@@ -1,9 +1,7 @@
 """A cluster with parameter servers whose processes a test kills and starts again."""
 
 import contextlib
-import re
 import signal
-import time
 from collections.abc import Iterable, Sequence
 
 from inception.cluster import members
@@ -47,27 +45,6 @@ class Cluster(contextlib.AbstractContextManager):
         if how == signal.SIGKILL:
             self.runs[label].process.wait()
             self.runs[label].reader.join(10)
-
-    def freeze_outside_the_steps(self, label: str, other: str) -> int:
-        """Stops a worker at a moment when no step of another worker needs it.
-
-        If a step needed it, the other would wait until the stopped worker counts as lost.
-
-        Returns:
-          The last step that the other worker reported.
-        """
-        for _ in range(20):
-            self.kill(label, signal.SIGSTOP)
-            lines = self.runs[other].lines
-            enough = len(lines) + 3  # some of the next lines may be from before the stop
-            deadline = time.monotonic() + 5
-            while time.monotonic() < deadline:
-                if len(lines) >= enough:
-                    return int(re.search(r" step (\d+),", lines[-1])[1])
-                time.sleep(0.05)
-            self.kill(label, signal.SIGCONT)
-            time.sleep(0.1)
-        raise AssertionError(f"{other} does not go on without {label}\n{self.lines()}")
 
     def wait_for(self, label: str, pattern: str) -> str:
         """Waits for a line of a process; returns the line."""

@@ -5,13 +5,12 @@ import dataclasses
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
-from inception.cluster import members
 from terngrad.connect.certificates import Tls
 from terngrad.testing import forked
 from terngrad.testing.processes import Started, mpirun
@@ -119,16 +118,6 @@ def commands_of(
 ) -> list[list[str]]:
     """Returns a command for each process of a cluster, given the flags of each."""
     return [[sys.executable, "-u", "-m", program, *flags, *own] for own in members]
-
-
-@contextlib.contextmanager
-def processes(
-    program: str, flags: Sequence[str], members: Sequence[members.Member]
-) -> Iterator[list[Started]]:
-    """Runs each process of a cluster as its own program until the block ends."""
-    with contextlib.ExitStack() as stack:
-        commands = commands_of(program, flags, [member.flags for member in members])
-        yield [stack.enter_context(Started(command)) for command in commands]
 
 
 def worker_pids(folder: Path, job: str = "worker") -> dict[int, int]:

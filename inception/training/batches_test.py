@@ -86,22 +86,6 @@ def test_a_stored_label_is_checked_as_it_is_stored(tmp_path, label, config_class
         labels_of(config, found, 1)
 
 
-@pytest.mark.slow
-def test_a_label_outside_the_classes_is_named_with_the_record(tmp_path):
-    path = str(tmp_path / "train-00000-of-00001")
-    with records.record_writer(path) as writer:
-        for label in (1, 2, 3):
-            writer.write(records.ImageRecord(bytes(48), "RAW", 4, 4, 3, label).serialize())
-    (tmp_path / "labels.txt").write_text("1:rose\n2:tulip\n")
-    found = dataset_factory.get_dataset("images", "train", str(tmp_path))
-    config = TrainConfig(
-        dataset_name="images", net="cifarnet", batch_size=3, data_dir=str(tmp_path), image_size=4
-    )
-    message = "record 2 at byte .* has label 3; with labels_offset 0 it must be 0 to 2$"
-    with pytest.raises(ValueError, match=message):
-        labels_of(config, found, 1)
-
-
 def _pictures(folder, size):
     """Records of five pictures, of sizes around `size`."""
     height, width = size

@@ -1,7 +1,5 @@
-import functools
 import glob
 import os
-import pathlib
 import re
 import sys
 import time
@@ -11,10 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from inception import app, programs
-from inception.flags import configs, slim, table
+from inception import programs
+from inception.flags import configs
 from inception.training import evaluate
-from slim import eval_image_classifier
 from slim.conversion import convert
 from slim.datasets import mnist
 from slim.nets import nets_factory
@@ -139,21 +136,6 @@ def test_a_single_checkpoint_is_evaluated_once_also_without_run_once(data_dir, t
     assert re.findall(r"at step=(\d+)\.", capsys.readouterr().out) == ["40"]
 
 
-def test_slims_program_evaluates_a_checkpoint_or_the_newest_of_a_folder(
-    data_dir, train_dir, capsys
-):
-    define = functools.partial(table.define, slim.EvalFlags)
-    first = save(train_dir, 40)
-    save(train_dir, 50)
-    for location, step in ((first, 40), (train_dir, 50)):
-        arguments = [f"--dataset_dir={data_dir}", f"--checkpoint_path={location}"]
-        arguments += [f"--eval_dir={train_dir}_eval", "--dataset_name=mnist", "--model_name=mlp"]
-        app.run(eval_image_classifier.main, define, ["eval_image_classifier", *arguments])
-        printed = capsys.readouterr().out
-        assert f"at step={step}." in printed
-        assert "precision @ 1 = 0.2400" in printed
-
-
 def test_following_evaluates_each_newest_checkpoint_once_up_to_the_last(
     data_dir, train_dir, capsys, monkeypatch
 ):
@@ -200,11 +182,6 @@ def error_line(*arguments: str) -> str:
     return exit_info.value.code
 
 
-def test_a_folder_without_a_checkpoint_is_named(data_dir, train_dir):
-    line = error_line(*mnist_arguments(data_dir, train_dir, "--run_once"))
-    assert line == f"mnist_eval: flag --checkpoint_dir={train_dir}: holds no checkpoint"
-
-
 def test_a_newer_checkpoint_that_lost_its_index_is_named(data_dir, train_dir, capsys):
     save(train_dir, 10)
     path = save(train_dir, 20)
@@ -217,29 +194,6 @@ def test_a_checkpoint_of_another_net_is_named_with_what_it_lacks(data_dir, train
     path = save(train_dir, 10)
     line = error_line(*mnist_arguments(data_dir, train_dir, "--run_once", "--net=lenet"))
     assert path in line and "lacks" in line and "\n" not in line
-
-
-def test_missing_records_are_named(tmp_path, train_dir):
-    save(train_dir, 10)
-    line = error_line(*mnist_arguments(str(tmp_path), train_dir, "--run_once"))
-    assert str(tmp_path) in line and "test-mnist.tfrecord" in line
-
-
-def test_a_damaged_record_is_named(data_dir, tmp_path, train_dir):
-    save(train_dir, 10)
-    content = bytearray((pathlib.Path(data_dir) / "test-mnist.tfrecord").read_bytes())
-    content[len(content) // 2] ^= 1
-    (tmp_path / "test-mnist.tfrecord").write_bytes(content)
-    line = error_line(*mnist_arguments(str(tmp_path), train_dir, "--run_once"))
-    assert str(tmp_path / "test-mnist.tfrecord") in line and "\n" not in line
-
-
-def test_a_folder_that_takes_no_summaries_is_named(data_dir, train_dir, tmp_path):
-    save(train_dir, 10)
-    (tmp_path / "file").touch()
-    folder = tmp_path / "file" / "eval"
-    line = error_line(*mnist_arguments(data_dir, train_dir, "--run_once", f"--eval_dir={folder}"))
-    assert line == (f"mnist_eval: flag --eval_dir={folder}: is not writable (Not a directory)")
 
 
 def test_follow_looks_often_only_until_the_first_checkpoint():

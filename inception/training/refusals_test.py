@@ -64,10 +64,6 @@ def test_what_flags_name_is_refused_before_tensorflow_is_loaded(tmp_path, record
         ([train, data, "--subset=validation"], "--subset=validation: data set mnist has no such"),
         ([train, data, "--codec=x"], "--codec=x: there is no such codec; allowed are float, half,"),
         ([train, data, "--codec=x.y:Z"], "--codec=x.y:Z: there is no module x.y; allowed are"),
-        (
-            [train, data, "--codec=terngrad.codecs.x:Y"],
-            "--codec=terngrad.codecs.x:Y: there is no module terngrad.codecs.x;",
-        ),
         ([train, data, "--image_size=3"], "--image_size=3: lenet needs 4 or more"),
         (
             [train, data, "--pretrained_model_checkpoint_path=/none"],
@@ -97,29 +93,14 @@ def test_what_flags_name_is_refused_before_tensorflow_is_loaded(tmp_path, record
     calls += [
         ("evaluate mnist", [data, "--checkpoint_dir="], "--checkpoint_dir=: must name a folder"),
         ("evaluate mnist", [data, "--eval_dir="], "--eval_dir=: must name a folder"),
-        (
-            "evaluate mnist",
-            [data, "--eval_dir=/proc/x"],
-            "--eval_dir=/proc/x: is not writable (No such",
-        ),
+        ("evaluate mnist", [data, "--eval_dir=/proc/x"], "--eval_dir=/proc/x: is not writable"),
         ("evaluate mnist", [data, "--subset=train", "--net=x"], "--net=x: unknown net 'x'"),
         (
             "evaluate mnist",
             [data, "--run_once", f"--checkpoint_dir={tmp_path}"],
             f"--checkpoint_dir={tmp_path}: holds no checkpoint",
         ),
-        (
-            "evaluate mnist",
-            ["--data_dir=/none"],
-            "--data_dir=/none: holds neither test-mnist.tfrecord",
-        ),
-        ("slim", ["--dataset_dir=/a", "--dataset_name=x"], "--dataset_name=x: unknown data set"),
-        ("slim", ["--dataset_dir=/a", "--model_name=lenet5"], "--model_name=lenet5: unknown net"),
-        (
-            "slim",
-            ["--dataset_dir=/none", "--dataset_name=mnist", "--model_name=lenet"],
-            "--dataset_dir=/none: holds neither",
-        ),
+        ("evaluate mnist", ["--data_dir=/none"], "--data_dir=/none: holds neither test-mnist."),
         (
             "slim",
             [

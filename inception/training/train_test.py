@@ -22,7 +22,7 @@ from slim.conversion import convert
 from slim.datasets import labels
 from terngrad.cluster.channel import DifferenceError
 from terngrad.testing import forked
-from terngrad.testing.processes import Started, unread_after
+from terngrad.testing.processes import Started
 from terngrad.training import checkpoints, runtime
 
 REPO = Path(__file__).parents[2]
@@ -196,20 +196,6 @@ def test_steps_in_float_epochs_are_float(digits, tmp_path, run_here):
     assert ternary == [*range(1, 11), *range(21, 31)]  # an epoch has 10 steps
 
 
-@pytest.mark.slow
-def test_the_learning_rate_is_drawn_before_it_is_used(undisturbed):
-    planned = report.read_scalars(str(undisturbed))["learning_rate_plan"]
-    used = report.read_scalars(str(undisturbed))["learning_rate"]
-    assert (planned.steps[0], planned.steps[-1]) == (0, STEPS)
-    plan = dict(zip(planned.steps, planned.values, strict=True))
-    shared = [
-        (rate, plan[step])
-        for step, rate in zip(used.steps, used.values, strict=True)
-        if step in plan
-    ]
-    assert shared and all(rate == pytest.approx(expected) for rate, expected in shared)
-
-
 def test_what_was_saved_and_from_where_the_same_command_goes_on(tmp_path):
     (tmp_path / "model.ckpt-40.index").touch()
     saved = f"{tmp_path}/model.ckpt-40"
@@ -260,12 +246,6 @@ def test_towers_run_on_logical_cpu_devices(digits, tmp_path):
 
 
 @pytest.mark.slow
-def test_law_10_a_checkpoint_of_another_net_is_named(digits, undisturbed, refusal):
-    said = refusal(digits, undisturbed, net="mlp", max_steps=STEPS + 1)
-    assert "--net is mlp" in said
-
-
-@pytest.mark.slow
 def test_a_run_goes_on_from_the_newest_checkpoint_that_is_not_damaged(
     digits, undisturbed, tmp_path, run_here, refusal
 ):
@@ -290,13 +270,6 @@ def test_a_run_goes_on_from_the_newest_checkpoint_that_is_not_damaged(
     for step in (STEPS - 20, STEPS - 10, STEPS):
         damage(step)
     assert "no checkpoint is undamaged (model.ckpt-100: " in refusal(digits, tmp_path)
-
-
-@pytest.mark.slow
-def test_a_save_in_which_the_process_was_killed_is_made_again(digits, tmp_path, run_here):
-    (tmp_path / ".saving").mkdir()
-    run_here(digits, tmp_path, save_iter=0, max_steps=12, net="mlp")
-    assert [checkpoints.step_of(p) for p in checkpoints.all_checkpoints(str(tmp_path))] == [1, 12]
 
 
 @pytest.mark.slow
@@ -330,13 +303,6 @@ def test_law_10_a_damaged_record_is_named(digits, tmp_path, refusal):
     assert re.search(r"train-mnist\.tfrecord: record \d+ at byte \d+ is damaged", said)
 
 
-def test_missing_records_are_named_with_the_command_that_makes_them(tmp_path, refusal):
-    said = refusal(tmp_path, tmp_path / "train")
-    assert f"--data_dir={tmp_path}: holds neither train-mnist.tfrecord nor" in said
-    assert "slim.download_and_convert_data" in said
-    assert not (tmp_path / "train").exists()
-
-
 @pytest.mark.slow
 def test_two_trainings_do_not_share_a_folder(digits, tmp_path, refusal):
     flags = {"net": "mlp", "max_steps": 1_000_000, "save_iter": 0}
@@ -346,12 +312,6 @@ def test_two_trainings_do_not_share_a_folder(digits, tmp_path, refusal):
     assert f"another training, process {first.process.pid} on {socket.gethostname()}" in said
 
 
-@pytest.mark.slow
-def test_law_10_a_folder_that_cannot_be_written_to_is_named(digits, refusal):
-    said = refusal(digits, "/proc/train", net="mlp")
-    assert "flag --train_dir=/proc/train: is not writable (No such file or directory)" in said
-
-
 def test_law_10_a_folder_that_is_full_at_the_start_is_named(digits, tmp_path, refusal, monkeypatch):
     def write_labels(folder, names):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # names no file, as a write does
@@ -359,15 +319,6 @@ def test_law_10_a_folder_that_is_full_at_the_start_is_named(digits, tmp_path, re
     monkeypatch.setattr(labels, "write_labels", write_labels)
     said = refusal(digits, tmp_path, net="mlp")
     assert f"flag --train_dir={tmp_path}: is not writable (No space left on device)" in said
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_a_closed_pipe_ends_the_run_but_loses_nothing(digits, tmp_path):
-    training = command(digits, tmp_path, save_iter=0, max_steps=1_000_000, net="mlp")
-    with Started(unread_after("step 10,", training)) as piped:
-        assert piped.finish() == 128 + signal.SIGPIPE, piped.output
-    assert checkpoints.step_of(checkpoints.latest_checkpoint(str(tmp_path))) >= 10
 
 
 @pytest.mark.slow
