@@ -13,14 +13,3 @@ def test_help_is_printed_without_lines_of_tensorflow():
     assert done.stderr == ""
     assert "TensorFlow binary" not in done.stdout
     assert "python -m benchmarks.exchange_benchmark" in done.stdout
-
-
-def test_tensorflow_is_loaded_quietly_before_any_module_of_a_benchmark():
-    code = (
-        "from inception import app; import contextlib, sys\n"
-        "@contextlib.contextmanager\n"
-        "def quiet(): sys.modules['tensorflow'] = app; yield\n"
-        "app.quiet_import = quiet; import benchmarks; print(sys.modules['tensorflow'] is app)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "True\n"

@@ -1,10 +1,8 @@
 """Hosts on one machine reach each other, as fast as they are allowed to."""
 
 import os
-import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -106,9 +104,7 @@ def test_programs_that_take_too_long_are_ended(has_networks):
     ("arguments", "told"),
     [
         (("up", "0"), "the number of hosts N must be 1 to 99, got '0'"),
-        (("up", "2; reboot"), "the number of hosts N must be 1 to 99"),
         (("fly",), "needs 'up N', 'rate N RATE', 'run I COMMAND...' or 'down'"),
-        ((), "needs 'up N'"),
     ],
 )
 def test_law_10_wrong_arguments_are_told(has_networks, arguments, told):
@@ -117,12 +113,6 @@ def test_law_10_wrong_arguments_are_told(has_networks, arguments, told):
     assert done.stderr.startswith("network.sh: ")
     assert told in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_law_10_a_network_without_a_plain_name_is_refused(has_networks):
-    done = script("down", NETWORK="../x")
-    assert done.returncode == 1
-    assert "NETWORK must consist of a-z and 0-9, got '../x'" in done.stderr
 
 
 def test_law_10_a_machine_that_cannot_have_hosts_is_told(monkeypatch, tmp_path):
@@ -134,48 +124,3 @@ def test_law_10_a_machine_that_cannot_have_hosts_is_told(monkeypatch, tmp_path):
         host_network.network(2),
     ):
         pass
-
-
-@pytest.mark.exhaustive
-@pytest.mark.slow
-def test_workers_that_reach_the_chief_but_not_each_other_are_ended_by_name(has_networks, tmp_path):
-    with host_network.network(3) as network:
-        common = [
-            *(sys.executable, "-u", "-m", "inception.mnist_distributed_train"),
-            *("--benchmark_mode=True", "--grad_bits=1", "--batch_size=2", "--max_steps=1000000"),
-            *("--save_summaries_secs=0", "--num_intra_threads=1", "--worker_timeout_secs=10"),
-            "--allow_insecure_network",
-            f"--train_dir={tmp_path / 'train'}",
-            f"--worker_hosts={','.join(network.addresses)}",
-        ]
-        logs = [tmp_path / f"{i}.log" for i in range(3)]
-        workers = []
-        try:
-            for i, log in enumerate(logs):
-                with log.open("w") as file:
-                    command = ["bash", SCRIPT, "run", str(i), *common, f"--task_id={i}"]
-                    environment = os.environ | {"NETWORK": network.name}
-                    workers.append(
-                        subprocess.Popen(command, stdout=file, stderr=file, env=environment)
-                    )
-            wait_for("step 10,", logs[0], workers[0])
-            for here, there in ((1, 3), (2, 2)):
-                route = ["route", "add", "blackhole", f"10.77.0.{there}/32"]
-                subprocess.run(["ip", "-n", f"{network.name}-{here}", *route], check=True)
-            codes = [worker.wait(HANG_SECS) for worker in workers]
-        finally:
-            for worker in workers:
-                worker.kill()
-                worker.wait()
-    told = [log.read_text() for log in logs]
-    assert codes == [1, 1, 1], told
-    for i, text in enumerate(told):
-        found = r"worker [12] \(\S+\) cannot be reached from worker [12] \(\S+\)(; .*)?\n"
-        assert re.search(rf"worker {i} \(\S+\) ends: (the others found: )?{found}", text), text
-
-
-def wait_for(line, log, process):
-    deadline = time.monotonic() + HANG_SECS
-    while line not in log.read_text():
-        assert process.poll() is None and time.monotonic() < deadline, log.read_text()
-        time.sleep(0.1)

@@ -9,9 +9,7 @@ from benchmarks.step_worker import ALONE, KERAS, KERAS_AT_ONCE, KINDS
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        ({"rates": ("2mbit",)}, "flag --rates=2mbit: must be of 100mbit, 1gbit, unshaped"),
         ({"bucket_elements": (0,)}, "flag --bucket_elements=0: must be integers >= 1"),
-        ({"hosts": 1}, "flag --hosts=1"),
         (
             {"net": "vgg_19", "torch_python": "python"},
             "flag --torch_python=python: DDP is for --net=lenet_slim, alexnet_v2, vgg_16, ",

@@ -75,16 +75,6 @@ def test_more_bandwidth_never_slows_down(cluster, workers, route, exchange, fact
     assert after <= before * (1 + 1e-12)
 
 
-@given(clusters, workers_of, routes)
-def test_half_the_bits_take_half_the_time_beside_latency(cluster, workers, route):
-    quick = dataclasses.replace(cluster, latency_us=0.0)
-    wide, narrow = (
-        exchange_seconds(VALUES, quick, workers, exchange, route)
-        for exchange in ("float32", "float16")
-    )
-    assert wide == pytest.approx(2 * narrow)
-
-
 @given(clusters, workers_of, routes, exchanges)
 def test_overlap_hides_computing_at_most(cluster, workers, route, exchange):
     found = step_seconds(VALUES, LOAD, cluster, workers, exchange, route)
