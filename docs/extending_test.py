@@ -140,18 +140,6 @@ def run(words, folder, **flags):
     return done.stdout
 
 
-def test_the_rows_and_lines_of_the_page_add_the_net_and_the_data_set(edited):
-    told = run(
-        [
-            *("python", "-c"),
-            "from slim.datasets import catalog; from slim.nets import catalog as nets; "
-            "print(catalog.MODULES['bars'].INFO.splits, nets.NETS['narrow'].build)",
-        ],
-        edited,
-    )
-    assert told.startswith("('train', 'test') ")
-
-
 @pytest.mark.slow
 def test_the_net_is_trained_by_the_command_of_the_page(edited, digits, tmp_path):
     (words,) = commands_below("tested: docs/extending_test.py")
@@ -183,62 +171,6 @@ def test_the_data_set_is_converted_and_trained_by_the_commands_of_the_page(edite
             "train_dir": tmp_path / f"run_{number}",
         }
         assert "[0] Finished training at step" in run(words, edited, **changed)
-
-
-# Adds the page's data set to the catalog, as the page's lines do, and runs a program.
-_WITH_BARS = """
-import runpy
-import sys
-
-import bars
-from slim.datasets import catalog, finding
-
-catalog.MODULES["bars"], finding.DATASETS["bars"] = bars, bars.INFO
-del sys.argv[0]
-runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-"""
-
-
-@pytest.fixture(scope="module")
-def bars_folder(tmp_path_factory):
-    """A folder with the records of the page's data set, and what programs need to know it."""
-    folder = tmp_path_factory.mktemp("bars")
-    bars = module_of("slim/datasets/bars.py", folder)
-    (folder / "with_bars.py").write_text(_WITH_BARS)
-    write_bars(folder)
-    (folder / "records").mkdir()
-    for split, (images, labels) in bars.load(str(folder)).items():
-        path = str(folder / "records" / f"{split}-bars.tfrecord")
-        convert.write_records({path: np.arange(len(images))}, images, labels, bars.INFO)
-    return folder
-
-
-_SUITES = ["inception.distributed_train", "--data_dir={}", "--max_steps=4"]
-_SLIMS = ["slim.train_image_classifier", "--dataset_dir={}", "--max_number_of_steps=4"]
-_SLIMS += ["--model_name=mlp", "--save_summaries_secs=0"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "program"),
-    [
-        ([], _SUITES),
-        (["--ps=1"], _SUITES),
-        (["--ps=1"], [*_SUITES, "--cross_replica_sync=False"]),
-        ([], _SLIMS),
-        (["--ps=1"], _SLIMS),
-        (["--ps=1"], [*_SLIMS, "--cross_replica_sync=False"]),
-    ],
-)
-def test_two_workers_train_on_a_data_set_of_ones_own(bars_folder, tmp_path, options, program):
-    words = [word.format(bars_folder / "records") for word in program]
-    command = [sys.executable, "-u", "-m", "inception.testing.launch", *options, "2", "with_bars"]
-    command += [*words, "--dataset_name=bars", f"--train_dir={tmp_path}", "--batch_size=2"]
-    command += ["--grad_bits=1"]
-    ((output, status),) = finished([command], {"PYTHONPATH": str(bars_folder)})
-    assert status == 0, output
-    assert "mlp: " in output, output
-    assert list(tmp_path.glob("model.ckpt-*.index")), output
 
 
 def write_bars(folder):
