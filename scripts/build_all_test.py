@@ -88,16 +88,6 @@ def test_a_missing_bazel_is_installed(run):
     assert build == _BUILD + run.python
 
 
-def test_a_missing_bazel_is_named_with_the_command_that_installs_it(run):
-    done, asked = run("build_all.sh", present=[])
-    assert done.returncode == 1
-    assert done.stderr == (
-        "build_all.sh: needs bazel-bootstrap; "
-        "on Debian or Ubuntu: sudo apt-get install -y bazel-bootstrap\n"
-    )
-    assert not asked
-
-
 @pytest.mark.parametrize("targets", ["//...", "//slim/... //docs/..."])
 def test_the_tests_of_some_or_all_targets_run_with_bazel(run, targets):
     arguments = () if targets == "//..." else targets.split()

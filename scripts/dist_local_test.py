@@ -5,7 +5,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import pytest
@@ -88,7 +87,7 @@ def test_what_fails_while_it_loads_is_reported_and_a_second_run_parts_the_log(ru
     result = run("run_dist.sh", EXPERIMENT_ID="a", WORKER_FLAGS="--worker_1=loads")
     assert (result.returncode, "Experiment a runs" in result.stdout) == (1, False)
     failed = "worker 1 (127.0.0.1:2226) failed with status 1: worker_1: cannot load"
-    assert failed in result.stderr
+    assert failed in result.stderr and "all processes were stopped again" in result.stderr
     assert run("run_dist.sh", EXPERIMENT_ID="a").returncode == 0
     shown = run("status_dist.sh", "--lines=1000").stdout
     assert shown.count("    Started at 2") == 6
@@ -137,28 +136,12 @@ def test_a_process_that_is_killed_is_started_again_until_it_runs_and_then_ends_a
     assert (stopped.returncode, stopped.stdout.count("ended by SIGTERM")) == (0, 3)
 
 
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_a_process_that_waits_for_its_restart_is_shown_and_not_started_after_a_stop(run, tmp_path):
-    settings = {"WORKER_FLAGS": "--worker_0=killed", "MAX_RESTARTS": 9}
-    assert run("run_dist.sh", **settings).returncode == 0
-    wait_until(lambda: _runs(tmp_path, "worker_0") == 4, "three restarts")
-    waits = "worker 0 (127.0.0.1:2224): was killed; is started again soon"
-    wait_until(lambda: waits in run("status_dist.sh").stdout, waits)
-    assert run("stop_dist.sh").returncode == 0
-    time.sleep(9)
-    assert _runs(tmp_path, "worker_0") == 4
-    assert "worker 0 (127.0.0.1:2224): ended by SIGKILL" in run("status_dist.sh").stdout
-
-
 _ADDRESS = "must be HOST:PORT, with a port from 1 to 65535"
 
 
 _BAD_SETTINGS = [
     ({"PS_HOSTS": "a"}, f"PS_HOSTS: {_ADDRESS}, got 'a'"),
-    ({"WORKER_HOSTS": "a:1,,b:1"}, f"WORKER_HOSTS: {_ADDRESS}, got ''"),
     ({"WORKER_HOSTS": "a:1, b:1"}, f"WORKER_HOSTS: {_ADDRESS}, got ' b:1'"),
-    ({"WORKER_HOSTS": "a:65536"}, f"WORKER_HOSTS: {_ADDRESS}, got 'a:65536'"),
     ({"PS_HOSTS": "-oProxyCommand=x:1"}, f"PS_HOSTS: {_ADDRESS}, got '-oProxyCommand=x:1'"),
     (
         {"PS_HOSTS": "a:1", "WORKER_HOSTS": "b:1,a:1"},
@@ -175,7 +158,6 @@ _BAD_SETTINGS = [
         {"EXPERIMENT_ID": "a/b"},
         "EXPERIMENT_ID must start with a letter or digit, then also '.', '_', '-', got 'a/b'",
     ),
-    ({"SSH_CONFIG": "/none"}, "no such file: SSH_CONFIG=/none"),
     ({"DIST_CONFIG": "/none"}, "no such file: DIST_CONFIG=/none"),
 ]
 
@@ -226,7 +208,6 @@ def test_what_keeps_a_training_from_its_start_is_named_in_one_line(
         ("run_dist.sh", "--max_restarts=x", "--max_restarts must be an integer >= 0, got 'x'"),
         ("stop_dist.sh", "x", "takes no arguments; edit config_dist.sh or set variables in the"),
         ("status_dist.sh", "x", "allowed are --lines=N and --fetch=DIR, got 'x'"),
-        ("status_dist.sh", "--lines=-1", "--lines must be an integer >= 0, got '-1'"),
         ("status_dist.sh", "--fetch=/proc/none", "cannot make the folder /proc/none"),
     ],
 )

@@ -6,18 +6,16 @@ Two homes on this machine, each with a working copy, play two hosts, reached thr
 import contextlib
 import dataclasses
 import getpass
-import json
 import os
 import pathlib
 import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -35,7 +33,6 @@ _STOPPED = [
 _HOSTS = {"host-a": "127.0.0.1", "host-b": "127.0.0.2"}
 _SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 
-Noted = Callable[[pathlib.Path, str], dict]
 pytestmark = pytest.mark.slow
 exhaustive = pytest.mark.exhaustive
 
@@ -175,33 +172,6 @@ def _await_notes(cluster: _Cluster) -> None:
 
 
 @exhaustive
-def test_each_process_gets_its_part_on_its_host_and_settings_are_handed_on(cluster, noted):
-    cluster.start(TLS="False", GRAD_BITS=32, EXPERIMENT_ID="try-1", WORKER_FLAGS="--a=1 --b=2")
-    _await_notes(cluster)
-    notes = {
-        "ps_0": noted(cluster.homes["host-a"], "ps_0"),
-        "worker_0": noted(cluster.homes["host-a"], "worker_0"),
-        "worker_1": noted(cluster.homes["host-b"], "worker_1"),
-    }
-    for name, note in notes.items():
-        job, _, task = name.partition("_")
-        flags = note["flags"]
-        assert (flags["--job_name"], flags["--task_id"]) == (job, task)
-        assert flags["--ps_hosts"] == "host-a:2222"
-        assert flags["--worker_hosts"] == "host-a:2224,host-b:2224"
-        assert flags["--variable_update"] == "parameter_server"
-        assert "--allow_insecure_network" in flags
-        assert not [flag for flag in flags if flag.startswith("--tls")]
-    assert len({note["environ"]["TERNGRAD_SECRET"] for note in notes.values()}) == 1
-    for task, home in enumerate(cluster.homes.values()):
-        flags = notes[f"worker_{task}"]["flags"]
-        assert flags["--data_dir"] == f"{home}/data, $1"
-        train_dir = f"{home}/tmp/cifar10_training_data/try-1_worker_{task}"
-        assert flags["--train_dir"] == train_dir
-        assert (flags["--grad_bits"], flags["--a"], flags["--b"]) == ("32", "1", "2")
-
-
-@exhaustive
 def test_hosts_are_reached_at_once_and_what_their_start_up_files_print_does_no_harm(cluster):
     for host, other in (("host-a", "host-b"), ("host-b", "host-a")):
         mark = shlex.quote(f"{cluster.near}/{host}")
@@ -271,60 +241,6 @@ def test_the_status_tells_of_each_process_whether_it_runs_and_its_last_lines(clu
 
 
 @exhaustive
-def test_a_training_that_finishes_is_shown_as_a_success_and_may_be_started_again(cluster):
-    flags = {"PS_FLAGS": "--ps_0=finishes"}
-    flags["WORKER_FLAGS"] = "--worker_0=finishes --worker_1=finishes"
-    for _ in range(2):
-        cluster.start(TLS="False", **flags)
-        told = lambda: cluster.run("status_dist.sh")
-        wait_until(lambda told=told: told().stdout.count("ended with status 0") == 3, "the end")
-        assert told().returncode == 0
-
-
-@exhaustive
-def test_stopping_ends_the_workers_then_the_servers_and_no_other_program(cluster, noted):
-    cluster.start(TLS="False")
-    _await_notes(cluster)
-    home = cluster.homes["host-a"]
-    # The same program, not started by run_dist.sh.
-    command = pathlib.Path(f"/proc/{noted(home, 'worker_0')['pid']}/cmdline").read_bytes()
-    words = command.decode().split("\0")[:-1]
-    (cluster.near / "tmp").mkdir()
-    with subprocess.Popen(
-        words, cwd=home / _COPY, env=cluster.environment(), stdout=subprocess.DEVNULL
-    ) as stranger:
-        wait_for_files(cluster.near / "worker_0.json")
-        result = cluster.run("stop_dist.sh")
-        assert result.returncode == 0, result.stderr
-        assert result.stdout.splitlines() == _STOPPED
-        assert stranger.poll() is None
-        stranger.kill()
-    ended = {name: noted(home, name)["ended_secs"] for name in ("ps_0", "worker_0")}
-    ended["worker_1"] = noted(cluster.homes["host-b"], "worker_1")["ended_secs"]
-    assert ended["ps_0"] >= max(ended["worker_0"], ended["worker_1"])
-    again = cluster.run("stop_dist.sh")
-    assert (again.returncode, again.stdout) == (0, result.stdout)
-
-
-@exhaustive
-def test_a_process_id_that_belongs_to_another_program_by_now_is_left_alone(cluster, noted):
-    cluster.start(TLS="False")
-    _await_notes(cluster)
-    home = cluster.homes["host-b"]
-    pid = noted(home, "worker_1")["pid"]
-    record = home / "tmp/terngrad_dist/worker_1_host-b:2224.json"
-    with subprocess.Popen(["sleep", "100"], start_new_session=True) as stranger:
-        known = json.loads(record.read_text())
-        assert known["pid"] == pid
-        record.write_text(json.dumps(known | {"pid": stranger.pid}))
-        os.kill(pid, signal.SIGKILL)
-        result = cluster.run("stop_dist.sh")
-        assert "worker 1 (host-b:2224): ended" in result.stdout
-        assert stranger.poll() is None
-        stranger.kill()
-
-
-@exhaustive
 def test_what_does_not_end_is_killed_with_its_children(cluster, noted):
     script = cluster.homes["host-b"] / _COPY / "scripts/run_single_worker_cifarnet.sh"
     children = "sleep 1000 & echo $! > ~/child; trap '' TERM\n"
@@ -345,34 +261,6 @@ def test_what_does_not_end_is_killed_with_its_children(cluster, noted):
     assert not _is_alive(noted(home, "worker_1")["pid"])
     assert not _is_alive(int((home / "child").read_text()))
     assert "again" not in cluster.run("status_dist.sh", "--lines=100").stdout
-
-
-@exhaustive
-def test_hosts_that_cannot_be_reached_are_named_before_anything_starts(cluster, tmp_path):
-    port = int(cluster.ssh_config.read_text().split("Port ")[1].split()[0])
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        ports = {"host-a": port, "gone": free_ports(1)[0], "silent": silent.getsockname()[1]}
-        result = cluster.run(
-            "run_dist.sh",
-            SSH_CONFIG=_client_config(tmp_path, ports),
-            WORKER_HOSTS="host-a:2224,gone:2224,silent:2224",
-        )
-    assert result.returncode == 1
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("run_dist.sh: nothing was started: gone cannot be reached (ssh: ")
-    assert "; silent cannot be reached (" in line
-    assert cluster.is_untouched()
-
-
-@exhaustive
-@pytest.mark.parametrize("script", ["run_dist.sh", "status_dist.sh", "stop_dist.sh"])
-def test_a_host_that_lets_in_but_runs_nothing_is_named(cluster, script):
-    (cluster.homes["host-b"] / ".bashrc").write_text("echo 'This account is closed.'; exit 0\n")
-    result = cluster.run(script)
-    assert result.returncode == 1
-    told = "host-b cannot be reached (This account is closed.)"
-    assert told in (result.stdout if script == "status_dist.sh" else result.stderr)
-    assert cluster.is_untouched()
 
 
 @exhaustive
@@ -401,18 +289,6 @@ def test_a_folder_that_a_host_lacks_is_named_before_anything_starts(cluster, set
 
 
 @exhaustive
-def test_a_script_that_a_host_lacks_is_named_before_anything_starts(cluster):
-    script = cluster.homes["host-b"] / _COPY / "scripts/run_single_worker_cifarnet.sh"
-    script.unlink()
-    result = cluster.run("run_dist.sh")
-    assert result.returncode == 1
-    assert result.stderr == (
-        f"run_dist.sh: nothing was started: host-b: no such script: {script}\n"
-    )
-    assert cluster.is_untouched()
-
-
-@exhaustive
 def test_a_training_that_runs_is_not_started_again(cluster, noted):
     cluster.start(TLS="False", WORKER_HOSTS="host-b:2224")
     wait_for_files(cluster.homes["host-b"] / "worker_0.json")
@@ -425,34 +301,6 @@ def test_a_training_that_runs_is_not_started_again(cluster, noted):
         f"(process {pid}); stop it with stop_dist.sh; host-b: worker 0"
     )
     assert _is_alive(pid)
-
-
-@exhaustive
-def test_where_one_process_fails_at_once_it_is_named_and_all_are_ended(cluster):
-    script = cluster.homes["host-b"] / _COPY / "scripts/run_single_worker_cifarnet.sh"
-    script.write_text("echo This host has no GPU.\nexit 3\n")
-    result = cluster.run("run_dist.sh", TLS="False")
-    assert result.returncode == 1
-    assert result.stderr == (
-        "run_dist.sh: all processes were stopped again: "
-        "host-b: worker 1 (host-b:2224) failed with status 3: This host has no GPU.\n"
-    )
-    assert "worker 0 (host-a:2224): ended by SIGTERM\nworker 1" in result.stdout
-    assert "ps 0 (host-a:2222): ended by SIGTERM\n" in result.stdout
-
-
-@exhaustive
-def test_a_log_that_cannot_be_written_ends_all_again(cluster):
-    (cluster.homes["host-b"] / "tmp").write_text("a file")
-    result = cluster.run("run_dist.sh", TLS="False", EXPERIMENT_ID="try-1")
-    assert result.returncode == 1
-    log = "tmp/terngrad_dist/try-1_worker_1_host-b:2224.log"
-    assert result.stderr == (
-        "run_dist.sh: all processes were stopped again: "
-        "host-b: worker 1 (host-b:2224): cannot write "
-        f"{cluster.homes['host-b']}/{log}\n"
-    )
-    assert result.stdout.count(": ended by SIGTERM\n") == 2
 
 
 @exhaustive

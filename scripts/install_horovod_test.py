@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import shutil
 import subprocess
 
 import pytest
@@ -44,11 +43,11 @@ def venv(tmp_path) -> pathlib.Path:
     return tmp_path / "my venv"
 
 
-def _install(venv: pathlib.Path, path: str = "") -> subprocess.CompletedProcess:
+def _install(venv: pathlib.Path) -> subprocess.CompletedProcess:
     environment = {
         "TERNGRAD_VENV": str(venv),
         "TMPDIR": str(venv.parent / "temporary"),
-        "PATH": path or f"{venv}/bin:{os.environ['PATH']}",
+        "PATH": f"{venv}/bin:{os.environ['PATH']}",
     }
     return subprocess.run(
         ["bash", _REPO / "scripts/install_horovod.sh"],
@@ -78,15 +77,8 @@ def test_a_build_that_fails_installs_nothing_and_leaves_nothing_behind(venv):
     assert not list((venv.parent / "temporary").iterdir())
 
 
-def test_what_is_missing_is_named_with_the_command_that_installs_it(venv, tmp_path):
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for tool in ("bash", "dirname", "basename"):
-        (tools / tool).symlink_to(shutil.which(tool))
-    assert _install(venv, str(tools)).stderr == (
-        "install_horovod.sh: needs g++ and make; "
-        "on Debian or Ubuntu: sudo apt-get install -y g++ make\n"
-    )
+def test_a_missing_tensorflow_is_named_with_the_command_that_installs_it(tmp_path):
+    (tmp_path / "temporary").mkdir()
     nothing = tmp_path / "nothing"
     assert _install(nothing).stderr == (
         f"install_horovod.sh: needs TensorFlow in {nothing}; install it with scripts/setup.sh\n"

@@ -16,7 +16,7 @@ import pytest
 from inception import app
 from inception.flags import defined
 from slim.conversion import convert
-from slim.datasets import imagenet, images, mnist
+from slim.datasets import images, mnist
 from slim.nets import nets_factory
 from slim.testing import write_pictures
 from terngrad.testing.processes import Started, wait_until
@@ -55,21 +55,6 @@ def digits(made_once) -> pathlib.Path:
             convert.write_records({path: np.arange(_IMAGES)}, digits, labels, mnist.INFO)
 
     return made_once("some digits", fill)
-
-
-@pytest.fixture(scope="session")
-def photographs(made_once) -> pathlib.Path:
-    """Records of a few pictures of two of ImageNet's classes."""
-
-    def fill(folder: pathlib.Path) -> None:
-        classes = {"n01440764": 8, "n01443537": 8}
-        for split in ("train", "validation"):
-            write_pictures(folder / split, classes)
-        splits = imagenet.load(str(folder))
-        shards = {"train": 2, "validation": 1}
-        convert.write(imagenet.INFO, splits, str(folder), num_shards=shards)
-
-    return made_once("photographs", fill)
 
 
 def _started(script: str, **settings) -> Started:
@@ -192,33 +177,6 @@ def test_a_training_that_fails_gives_its_exit_code_and_ends_the_evaluation(fake,
         assert not run.outlived()
 
 
-def test_missing_records_are_named_with_the_command_that_makes_them(tmp_path):
-    code, output = _run(_LENET, DATA_DIR=tmp_path / "none", ROOT_WORKSPACE=tmp_path / "results")
-    assert code == 1
-    assert f"no records in {tmp_path}/none; make them with: " in output
-    assert "slim.download_and_convert_data --dataset_name mnist" in output
-    assert len(output.splitlines()) == 1
-    assert not (tmp_path / "results").exists()
-
-
-@real
-@exhaustive
-def test_large_batches_are_trained_under_mpirun_with_a_scaled_rate(photographs, tmp_path):
-    if not (pathlib.Path(sys.executable).parent / "mpirun").exists():
-        pytest.skip("mpi4py and mpich are not installed: pip install '.[mpi]'")
-    settings = {"NET": "cifarnet", "IMAGE_SIZE": 32}
-    settings |= {"TRAIN_BATCH_SIZE": 2, "MAX_STEPS": 1, "BASE_BATCH_SIZE": 1}
-    with Started(
-        ["bash", str(_REPO / "scripts/run_inception_resnet_v2.sh"), "2"],
-        {"TERNGRAD_VENV": sys.prefix, "DATA_DIR": str(photographs), "TRAIN_DIR": str(tmp_path)}
-        | {key: str(value) for key, value in settings.items()},
-        in_own_group=True,
-    ) as run:
-        assert run.finish() == 0, run.output
-        assert "0.09" in run.output  # 0.045 x sqrt(4 / 1)
-    assert (tmp_path / "model.ckpt-1.index").exists()
-
-
 @pytest.mark.parametrize(
     ("settings", "arguments", "message"),
     [
@@ -266,13 +224,3 @@ def test_the_scripts_name_the_published_weights_that_they_need(tmp_path, net):
     assert (code, len(output.splitlines())) == (1, 1)
     assert "set PRETRAINED_CHECKPOINT" in output and f"{net}_2016_08_28.tar.gz" in output
     assert not (tmp_path / "none").exists()
-
-
-@real
-@exhaustive
-def test_a_recipe_of_tf_slim_runs_to_an_evaluation(digits, tmp_path):
-    settings = {"DATASET_DIR": digits, "TRAIN_DIR": tmp_path, "MAX_STEPS": 5}
-    code, output = _run("slim/scripts/train_lenet_on_mnist.sh", **settings)
-    assert code == 0, output
-    assert (tmp_path / "model.ckpt-5.index").exists()
-    assert _PRECISION.search(output)
