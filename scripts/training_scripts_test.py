@@ -16,9 +16,7 @@ import pytest
 from inception import app
 from inception.flags import defined
 from slim.conversion import convert
-from slim.datasets import images, mnist
-from slim.nets import nets_factory
-from slim.testing import write_pictures
+from slim.datasets import mnist
 from terngrad.testing.processes import Started, wait_until
 
 _REPO = pathlib.Path(__file__).parents[1]
@@ -42,7 +40,6 @@ esac
 """
 
 real = pytest.mark.slow
-exhaustive = pytest.mark.exhaustive
 
 
 @pytest.fixture(scope="session")
@@ -120,9 +117,7 @@ def test_a_recipe_gives_its_programs_flags_that_they_know(script, fake):
 @pytest.mark.parametrize(
     ("script", "settings", "name"),
     [
-        ("alexnet", {}, "imagenet_alexnet_224_momentum_1_0.01_2.5_0_0.0005_0.9_9217_256_2"),
         ("googlenet", {}, "imagenet_googlenet_224_momentum_1_0.04_2.5_0_0.00001_0.9_1_128_2"),
-        ("vggnet", {}, "imagenet_vgg_a_224_momentum_1_0.01_2.5_0_0.0005_0.9_1_256_2"),
         (
             "cifar10",
             {"GRAD_BITS": "32"},
@@ -135,6 +130,20 @@ def test_a_run_has_the_name_of_its_settings(script, settings, name, fake, tmp_pa
     subprocess.run(command, env=os.environ | settings, check=True)
     (run,) = tmp_path.glob("*_training_data/*")
     assert run.name.startswith(f"{name}_")
+
+
+def test_a_net_is_fine_tuned_in_two_stages(fake, tmp_path):
+    script = _REPO / "slim/scripts/finetune_inception_v3_on_flowers.sh"
+    subprocess.run(["bash", script], check=True)
+    stages = [arguments for module, *arguments in fake() if module.endswith("classifier")]
+    folders = [f"{tmp_path}/run", f"{tmp_path}/run/all"]
+    for (train, evaluation), folder in zip((stages[:2], stages[2:]), folders, strict=True):
+        assert f"--train_dir={folder}" in train and f"--checkpoint_path={folder}" in evaluation
+    last_layer, whole_net = stages[::2]
+    assert f"--checkpoint_path={tmp_path}/checkpoint" in last_layer
+    assert "--trainable_scopes=InceptionV3/Logits,InceptionV3/AuxLogits" in last_layer
+    assert f"--checkpoint_path={folders[0]}" in whole_net
+    assert not [flag for flag in whole_net if flag.startswith("--trainable_scopes")]
 
 
 def test_launch_local_starts_the_launcher_with_its_arguments(fake):
@@ -190,31 +199,6 @@ def test_a_bad_setting_of_the_large_batches_is_named(settings, arguments, messag
     with Started(["bash", script, *arguments], settings, in_own_group=True) as run:
         assert run.finish() == 1
         assert run.output.strip() == f"run_inception_resnet_v2.sh: {message}"
-
-
-@real
-@exhaustive
-def test_a_net_is_fine_tuned_in_two_stages(tmp_path):
-    pictures = tmp_path / "pictures"
-    for split in ("train", "validation"):
-        write_pictures(pictures / split, {"rose": 6, "tulip": 6})
-    splits = images.load(str(pictures))
-    convert.write(
-        images.INFO, splits, str(tmp_path / "data"), num_shards={"train": 1, "validation": 1}
-    )
-    common = {"DATASET_NAME": "images", "DATASET_DIR": tmp_path / "data", "BATCH_SIZE": 4}
-    common |= {"IMAGE_SIZE": 32, "LAST_LAYER_STEPS": 2, "WHOLE_NET_STEPS": 2}
-    common |= {"MODEL_NAME": "cifarnet", "LAST_LAYERS": "CifarNet/logits"}
-    common |= {"WHOLE_NET_RATE": 0.001, "LR_DECAY_TYPE": "fixed"}
-    model = nets_factory.build_net("cifarnet", num_classes=9, image_size=32)
-    model.save_weights(tmp_path / "pretrained.weights.h5")
-    weights = tmp_path / "pretrained.weights.h5"
-    run = {"TRAIN_DIR": tmp_path / "run", "PRETRAINED_CHECKPOINT": weights}
-    code, output = _run("slim/scripts/finetune.sh", **run, **common)
-    assert code == 0, output
-    assert "2 start afresh: logits/" in output
-    assert len(_PRECISION.findall(output)) == 2
-    assert (tmp_path / "run" / "all" / "model.ckpt-2.index").exists()
 
 
 @pytest.mark.parametrize("net", ["inception_v1", "inception_v3", "resnet_v1_50"])
