@@ -44,9 +44,7 @@ def test_archives_in_the_download_folder_are_found(source, tmp_path, capsys):
     _check(str(tmp_path / "out"), capsys.readouterr().out)
 
 
-def test_a_download_is_checked_and_a_conversion_goes_on(
-    source, tmp_path, monkeypatch, capsys
-):
+def test_a_download_is_checked_and_a_conversion_goes_on(source, tmp_path, monkeypatch, capsys):
     out = str(tmp_path / "out")
     train, validation = imagenet.TRAIN_ARCHIVE, imagenet.VALIDATION_ARCHIVE
     digests = {name: files.digest_of(str(source / name), "md5") for name in (train, validation)}

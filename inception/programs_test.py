@@ -2,7 +2,6 @@ import pytest
 import tensorflow as tf
 
 from inception import programs
-from inception.training import preparation
 from terngrad.training import checkpoints
 
 
@@ -10,19 +9,6 @@ from terngrad.training import checkpoints
 def test_the_help_begins_with_the_description(program, capsys):
     program("mnist", "What it does.\n\nHow.", ["mnist", "--help"])
     assert capsys.readouterr().out.startswith("What it does.\n\nHow.\n\nData:\n")
-
-
-def test_a_signal_before_the_first_step_says_that_nothing_is_lost(monkeypatch, capsys):
-    def interrupted(config):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(preparation, "prepare", interrupted)
-    with pytest.raises(SystemExit) as exit_info:
-        programs.train("mnist", "", ["mnist_train", "--benchmark_mode"])
-    assert exit_info.value.code == 130
-    assert capsys.readouterr().out == (
-        "SIGINT: stopped before the first step of this run; nothing is lost.\n"
-    )
 
 
 @pytest.mark.parametrize("max_steps", [10, 7])

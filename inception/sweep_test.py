@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from inception.sweeping import settings
 from inception.testing.programs import run_program
 from slim.conversion import convert
 from terngrad.testing import forked
@@ -172,8 +171,3 @@ def test_without_optuna_the_error_says_how_to_get_it(tmp_path):
     done = subprocess.run(words, env=environment, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr == "sweep: sweeps need Optuna: pip install '.[sweep]'\n"
-
-
-def test_arguments_are_split_at_the_first_dashes():
-    assert settings.split(["a", "--", "b", "--", "c"]) == (["a"], ["b", "--", "c"])
-    assert settings.split(["a"]) == (["a"], [])

@@ -118,7 +118,6 @@ def test_a_lost_process_of_mpi_is_named_and_ends_the_others(tmp_path, how, victi
     ("transport", "victim"),
     [
         ("sockets", 0),
-        pytest.param("sockets", 1, marks=pytest.mark.exhaustive),
         pytest.param("tensorflow", 1, marks=pytest.mark.exhaustive),
     ],
 )

@@ -56,13 +56,16 @@ def test_the_chief_hears_of_the_others_at_its_own_host(host, control_port, addre
     assert cluster.control_address == address
 
 
+_OF_MPI = {"variable_update": "mpi", "ps_hosts": (), "worker_hosts": ()}
+
+
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
         ({"ps_hosts": ()}, "flag --ps_hosts=: must list HOST:PORT of each ps"),
         (
             {"job_name": "ps", "task_id": 1},
-            "flag --task_id=1: must be 0 to 0, an index of ps_hosts",
+            "--task_id=1: must be 0 to 0, an index of ps_hosts",
         ),
         ({"control_port": 7}, "flag --control_port=7: must not be set with --ps_hosts"),
         ({"tls_ca": "ca.pem"}, "flag --tls_cert=: must be set"),
@@ -70,27 +73,19 @@ def test_the_chief_hears_of_the_others_at_its_own_host(host, control_port, addre
             {"num_replicas_to_aggregate": 3},
             "flag --num_replicas_to_aggregate=3: must be 1 to 2, the number of worker_hosts",
         ),
-        (
-            {"cross_replica_sync": False, "elastic": True},
-            "flag --elastic=True: needs --cross_replica_sync=True",
-        ),
+        ({"cross_replica_sync": False, "elastic": True}, "--elastic=True: needs --cross_replica_s"),
         (
             {"variable_update": "collective", "ps_hosts": (), "elastic": True},
             "flag --elastic=True: needs --ps_hosts",
         ),
         ({"variable_update": "collective"}, "flag --ps_hosts=p:1: needs --ps_hosts and"),
         (
-            {"variable_update": "mpi", "ps_hosts": (), "worker_hosts": (), "tls_key": "k"},
-            "--tls_key=k: needs --variable_update=collective or parameter_server, not mpi",
+            {**_OF_MPI, "tls_key": "k"},
+            "--tls_key=k: needs --variable_update=.*not mpi",
         ),
         (
-            {
-                "variable_update": "mpi",
-                "ps_hosts": (),
-                "worker_hosts": (),
-                "allow_insecure_network": True,
-            },
-            "flag --allow_insecure_network=True: needs --variable_update=collective",
+            {**_OF_MPI, "allow_insecure_network": True},
+            "insecure_network=True: needs --variable",
         ),
         (
             {"variable_update": None, "ps_hosts": (), "num_replicas_to_aggregate": 1},
@@ -120,13 +115,7 @@ def test_law_10_hosts_are_refused_where_a_launcher_names_them(engine, launcher):
         ClusterConfig(variable_update=engine, worker_hosts=("a:1",))
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {"worker_hosts": ("a:1", "b:1")},
-        {"variable_update": "mpi"},
-    ],
-)
+@pytest.mark.parametrize("flags", [{"worker_hosts": ("a:1", "b:1")}, {"variable_update": "mpi"}])
 def test_law_10_without_parameter_servers_all_workers_step_together(flags):
     with pytest.raises(ValueError, match="--cross_replica_sync=False: needs --ps_hosts"):
         ClusterConfig(cross_replica_sync=False, **flags)

@@ -337,14 +337,6 @@ def test_law_8_neither_summaries_nor_packing_change_a_bit(digits, undisturbed, t
 
 
 @pytest.mark.slow
-def test_law_8_summaries_of_each_step_on_two_devices_change_no_bit(digits, tmp_path, run_here):
-    for secs in (0, 1e-6):
-        flags = {"net": "mlp", "num_gpus": 2, "max_steps": 5, "save_summaries_secs": secs}
-        run_here(digits, tmp_path / f"{secs}", **flags)
-    assert_same_checkpoint(tmp_path / "0", tmp_path / "1e-06", step=5)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "most_bits"), [({"grad_bits": 16}, 16), ({"scaler_sharing": False}, 3)]
 )
