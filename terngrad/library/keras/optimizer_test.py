@@ -11,7 +11,7 @@ import tensorflow as tf
 import terngrad.keras
 from terngrad.library.group import Group
 from terngrad.library.keras import optimizer as keras_optimizer
-from terngrad.library.keras.optimizer import bits_per_parameter, exchange_of
+from terngrad.library.keras.optimizer import exchange_of
 from terngrad.library.reducer import Reduced
 
 ALONE = Group()
@@ -289,30 +289,6 @@ def test_a_loss_scale_and_several_optimizers_act_on_means(other_worker):
     assert_equal(trained(distributed(made())), trained(made(), factor=0.5))
 
 
-def test_the_loss_scale_that_compile_adds_gets_the_exchange(other_worker):
-    def fitted(distribute):
-        keras.utils.set_random_seed(1)  # the same weights each time
-        policy = keras.DTypePolicy("mixed_float16")
-        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, dtype=policy)])
-        model.dtype_policy = policy
-        optimizer = keras.optimizers.SGD(0.1)
-        callbacks = []
-        if distribute:
-            optimizer = distributed(optimizer)
-            callbacks = [terngrad.keras.Together(ALONE)]
-        model.compile(optimizer, "mse")
-        assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
-        model.fit(np.ones((4, 3)), np.ones((4, 2)), verbose=0, callbacks=callbacks)
-        return model
-
-    model = fitted(True)
-    assert exchange_of(model.optimizer) is not None
-    assert exchange_of(model.optimizer.inner_optimizer) is None
-    assert int(model.optimizer.iterations) == 1
-    before, after, halved = (fitted(False).get_weights()[1], model.get_weights()[1], 0.5)
-    np.testing.assert_allclose(after, halved * before, rtol=1e-3)
-
-
 def test_within_another_optimizer_it_is_refused_where_workers_could_differ():
     optimizer = terngrad.keras.distribute(keras.optimizers.SGD(), Group(0, 2))
     with pytest.raises(ValueError, match="distribute the outermost one"):
@@ -398,11 +374,3 @@ def test_the_codes_step_never_goes_back_though_updates_were_skipped():
         optimizer.iterations.assign(updates)
         exchange_of(optimizer).align(optimizer)
         assert int(reducer.state.step) == step
-
-
-def test_the_exchange_survives_ternary_codes_of_every_step():
-    optimizer = terngrad.keras.distribute(keras.optimizers.SGD(1.0), ALONE, clip_factor=0.0)
-    kernel, *_ = trained(optimizer, steps=1)
-    moved = variables()[0].numpy() - kernel
-    assert len(np.unique(np.abs(moved[np.abs(moved) > 1e-6]).round(5))) == 1
-    assert bits_per_parameter([exchange_of(optimizer)]) > 2

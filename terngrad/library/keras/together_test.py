@@ -225,14 +225,6 @@ def test_a_signal_is_left_to_the_program_after_an_error_has_ended_fit(capsys):
     assert capsys.readouterr().err == "stopping after this step ...\n"
 
 
-def test_alone_what_is_shared_is_ones_own():
-    assert ALONE.all_gather_object({"a": [1, None]}) == [{"a": [1, None]}]
-    shared = ALONE.shared("test")
-    assert [v.numpy() for v in shared.mean([tf.constant(2.0)])] == [2.0]
-    assert shared.max([]) == []
-    assert shared.bytes_sent == 0
-
-
 def test_random_layers_draw_for_each_node_and_node_0_keeps_the_chiefs_seed():
     layers = [keras.layers.Dropout(0.5, seed=3), keras.layers.GaussianNoise(0.1, seed=4)]
     model = keras.Sequential([keras.Input((3,)), *layers])
