@@ -21,27 +21,18 @@ def check(rules, lost, first_outcome, *endings, outcome=None, live=()):
     check_ending(rules, servers, workers, lost, {*live}, "")
 
 
-def test_a_training_is_done_or_names_who_was_lost():
-    check(ALL_NEEDED, set(), "", "done", "dismissed")
-    check(ALL_NEEDED, {1}, LOSS, LOSS, None)
-    check(ELASTIC, {1}, "", "done", None)
-    for why in (NO_STATE, "worker 0 (host0:1) hangs: it has not reported its step for 101 s"):
-        check(ELASTIC, {0}, why, None, "failed")
-    check(ELASTIC, {0, 1}, "no worker made a step for 100 s", "failed", "failed")
-
-
-def test_a_ps_that_starts_after_the_outcome_of_another_may_end_otherwise():
-    check(ALL_NEEDED, {1}, LOSS, LOSS, None, outcome="worker 0 (host0:1) did not join")
-    check(ELASTIC, {0}, NO_STATE, "done", NO_STATE, outcome="")
+@pytest.mark.parametrize(
+    ("rules", "lost", "first", "endings", "more"),
+    [
+        (ALL_NEEDED, set(), LOSS, ("done", "done"), {"outcome": ""}),
+        (ALL_NEEDED, set(), "", ("done", "done"), {"outcome": LOSS}),
+        (ELASTIC, {0}, NO_STATE, (None, "failed"), {"live": {1}}),
+    ],
+    ids=["only the first ps ends", "only a later ps ends", "another worker has the state"],
+)
+def test_a_training_that_could_go_on_does_not_end(rules, lost, first, endings, more):
     with pytest.raises(BrokenLawError, match="though enough workers were well"):
-        check(ALL_NEEDED, set(), LOSS, "done", "done", outcome="")
-    with pytest.raises(BrokenLawError, match="though enough workers were well"):
-        check(ALL_NEEDED, set(), "", "done", "done", outcome=LOSS)
-
-
-def test_a_training_without_the_chief_goes_on_where_another_worker_has_the_state():
-    with pytest.raises(BrokenLawError, match="though enough workers were well"):
-        check(ELASTIC, {0}, NO_STATE, None, "failed", live={1})
+        check(rules, lost, first, *endings, **more)
 
 
 @pytest.mark.parametrize(
