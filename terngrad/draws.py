@@ -1,8 +1,12 @@
-"""Random draws for ternary codes: one 24-bit integer per value, from a counter-based generator.
+"""Random draws for codes: one 24-bit integer per value, from a counter-based generator.
 
 A draw depends only on (seed, step, node, variable, element), never on threads, buckets or machine.
 The layout of halves and bytes in the Philox blocks lets 16 vector lanes draw without a
 transposition; every implementation must follow it.
+
+Draws of two nodes are independent, or antithetic: nodes 2 k and 2 k + 1 share a draw r, one uses r
+where the other uses 2^24 - 1 - r. Each node's draws are still uniform, but where one rounds up, the
+other tends to round down, so the mean of both has less noise.
 """
 
 from __future__ import annotations
@@ -29,15 +33,40 @@ class DrawKey:
       seed: uint64 scalar tensor.
       step: integer scalar tensor; only its low 32 bits are used.
       node: integer scalar tensor, the node's global index, below `limits.MAX_NODES`.
+      antithetic: whether nodes 2 k and 2 k + 1 share draws in `draws_for`.
     """
 
     seed: tf.Tensor
     step: tf.Tensor
     node: tf.Tensor
+    antithetic: bool = False
+
+
+def draws_for(key: DrawKey, variable: int, values: tf.Tensor) -> tf.Tensor:
+    """Returns the draws that round a variable's values, independent or antithetic as the key says.
+
+    Args:
+      key: the node's stream.
+      variable: index in the layout.
+      values: float32 [n], all values of the variable on this node.
+
+    Returns:
+      float32 [n], whole numbers in [0, 2^24): of an antithetic key 2^24 - 1 less the pair's draw
+      where the node is odd or the value negative, but not both.
+    """
+    count = values.shape[0]
+    if not key.antithetic:
+        return draws(key, variable, count)
+    shared = draws(dataclasses.replace(key, node=key.node // 2), variable, count)
+    is_odd = tf.equal(key.node % 2, 1)
+    complemented = tf.math.logical_xor(values < 0.0, is_odd)
+    return tf.where(complemented, 2.0**DRAW_BITS - 1.0 - shared, shared)
 
 
 def draws(key: DrawKey, variable: int, count: int, first: int = 0) -> tf.Tensor:
     """Returns the draws of a variable's elements: float32 [count], whole numbers in [0, 2^24).
+
+    They are independent between nodes, whatever the key says.
 
     Args:
       key: the node's stream.

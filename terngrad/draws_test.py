@@ -1,10 +1,12 @@
 """Laws of the random draws (law 2: same key, same bits)."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.draws import DrawKey, draws
+from terngrad.draws import DrawKey, draws, draws_for
 
 SEED, STEP, NODE, VARIABLE = 0x0123456789ABCDEF, 77, 3, 5
 
@@ -68,6 +70,22 @@ def test_seed_step_node_and_variable_each_change_the_draws():
         draws(make_key(), VARIABLE + 1, 64),
     ]
     assert len({stream.numpy().tobytes() for stream in streams}) == len(streams)
+
+
+@pytest.mark.parametrize("node", [6, 7])
+def test_antithetic_draws_are_those_of_the_pair_or_their_complements(node):
+    values = tf.constant([1.0, -1.0, 0.0, -0.0, 5.0, -1e-30] * 50)
+    shared = draws(make_key(node=3), VARIABLE, 300).numpy()
+    complemented = (values.numpy() < 0) != (node == 7)
+    key = dataclasses.replace(make_key(node=node), antithetic=True)
+    expected = np.where(complemented, 2**24 - 1 - shared, shared)
+    np.testing.assert_array_equal(draws_for(key, VARIABLE, values), expected)
+
+
+def test_draws_of_an_independent_key_do_not_depend_on_values():
+    values = tf.constant([1.0, -1.0] * 50)
+    expected = draws(make_key(), VARIABLE, 100)
+    np.testing.assert_array_equal(draws_for(make_key(), VARIABLE, values), expected)
 
 
 def test_draws_are_uniform_in_24_bits():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from terngrad import ternary
+from terngrad.layout import MAX_CODES
 
 
 class Encoder(NamedTuple):
@@ -15,12 +17,15 @@ class Encoder(NamedTuple):
 
     Attributes:
       max_code: largest magnitude of a code.
-      encode: returns the planes of codes, each bool [n], given values float32 [n], the magnitude to
-        clip to, the scale, and draws (see draws.py).
+      encode: returns codes, float32 [n], given values float32 [n], the magnitude to clip to, the
+        scale, and draws (see draws.py).
     """
 
     max_code: int
-    encode: Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], Sequence[tf.Tensor]]
+    encode: Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
-ENCODERS: Mapping[str, Encoder] = {"ternary": Encoder(1, ternary.ternarize)}
+ENCODERS: Mapping[str, Encoder] = {
+    name: Encoder(max_code, functools.partial(ternary.draw_codes, max_code=max_code))
+    for name, max_code in MAX_CODES.items()
+}

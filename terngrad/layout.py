@@ -15,7 +15,25 @@ from terngrad.limits import MAX_VARIABLES
 DEFAULT_BUCKET_ELEMENTS = 1 << 20
 # Fields of a policy in earlier versions; what other values did is done by codecs now.
 FORMER_FIELDS = {"scaler_sharing": True, "use_encoding": True}
-BITS_OF_CODEC = {"float": 32, "half": 16, "ternary": 1}  # the codecs that `grad_bits` names too
+# The codecs that `grad_bits` names too. A value has 2 L + 1 levels, L being the largest code.
+BITS_OF_CODEC = {
+    "float": 32,
+    "half": 16,
+    "ternary": 1,
+    "5-level": 2,
+    "7-level": 3,
+    "15-level": 4,
+    "255-level": 8,
+}
+MAX_CODES = {"ternary": 1, "5-level": 2, "7-level": 3, "15-level": 7, "255-level": 127}
+_CODEC_OF_BITS = {bits: name for name, bits in BITS_OF_CODEC.items()}
+GRAD_BITS = (32, 16, 8, 4, 3, 2, 1)
+DRAWS = ("independent", "antithetic")
+
+
+def codec_of(grad_bits: int) -> str:
+    """Returns the name of the codec that a value of `grad_bits` stands for."""
+    return _CODEC_OF_BITS[grad_bits]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,11 +41,13 @@ class Policy:
     """How gradients are exchanged.
 
     Attributes:
-      grad_bits: 32 (float), 16 (half precision) or 1 (ternary codes).
+      grad_bits: 32 (float), 16 (half precision), or codes of 3 levels (1, the paper's), 5 (2),
+        7 (3), 15 (4) or 255 (8).
       clip_factor: clip to this many standard deviations before encoding; 0 = no clipping.
       size_to_binarize: variables with fewer elements stay float.
       float_layers: names of layers whose variables stay float (the logits layer by default).
       codec: codec of the coded variables, by its name in `codecs.factory`; "" = by `grad_bits`.
+      draws: "independent", or "antithetic": nodes 2 k and 2 k + 1 share draws, see draws.py.
     """
 
     grad_bits: int = 32
@@ -35,19 +55,28 @@ class Policy:
     size_to_binarize: int = 1
     float_layers: tuple[str, ...] = ()
     codec: str = ""
+    draws: str = "independent"
 
     def __post_init__(self) -> None:
-        if self.grad_bits not in (32, 16, 1):
-            raise ValueError(f"grad_bits is {self.grad_bits}; allowed are 32, 16 and 1.")
+        if self.grad_bits not in GRAD_BITS:
+            allowed = ", ".join(map(str, GRAD_BITS))
+            raise ValueError(f"grad_bits is {self.grad_bits}; allowed are {allowed}.")
         if not 0.0 <= self.clip_factor < math.inf:
             raise ValueError(f"clip_factor is {self.clip_factor}; allowed are 0 and more.")
         if self.codec and self.grad_bits != 32:
             raise ValueError(f"codec is {self.codec} and grad_bits {self.grad_bits}: set only one.")
+        if self.draws not in DRAWS:
+            raise ValueError(f"draws is {self.draws!r}; allowed are {', '.join(DRAWS)}.")
 
     @property
     def is_coded(self) -> bool:
         """Whether large variables are sent as codes."""
-        return bool(self.codec) or self.grad_bits == 1
+        return bool(self.codec) or self.grad_bits < 16
+
+    @property
+    def codec_name(self) -> str:
+        """Name of the codec of large variables."""
+        return self.codec or codec_of(self.grad_bits)
 
     @property
     def float_type(self) -> np.dtype:
@@ -122,8 +151,10 @@ class Layout:
         """Returns 16 bytes that differ between incompatible layouts."""
         buckets = [[s.variable for s in bucket.segments] for bucket in self.buckets]
         policy = dataclasses.asdict(self.policy)
-        codec = policy.pop("codec")
-        policy |= FORMER_FIELDS | ({"codec": codec} if codec else {})  # as in earlier versions
+        later = {name: policy.pop(name) for name in ("codec", "draws")}
+        default = dataclasses.asdict(Policy())
+        policy |= FORMER_FIELDS  # with these and without defaults: as in earlier versions
+        policy |= {name: value for name, value in later.items() if value != default[name]}
         content = [self.names, self.shapes, policy, buckets]
         content += [self.float_buckets] if self.float_buckets else []
         return hashlib.sha256(json.dumps(content).encode()).digest()[:16]

@@ -85,6 +85,8 @@ def test_the_fingerprint_tells_layouts_apart():
         layout_of(size_to_binarize=51),
         layout_of(grad_bits=32, codec="a:One"),
         layout_of(grad_bits=32, codec="a:Other"),
+        layout_of(grad_bits=2),
+        layout_of(draws="antithetic"),
         make_layout([n.upper() for n in NAMES], SHAPES, Policy(grad_bits=1)),
         make_layout(NAMES, [(25, 20), *SHAPES[1:]], Policy(grad_bits=1)),
     ]
@@ -99,7 +101,8 @@ def test_fingerprints_are_those_of_older_checkpoints():
 @pytest.mark.parametrize(
     ("policy", "text"),
     [
-        ({"grad_bits": 2}, "grad_bits is 2; allowed are 32, 16 and 1"),
+        ({"grad_bits": 5}, "grad_bits is 5; allowed are 32, 16, 8, 4, 3, 2, 1"),
+        ({"draws": "other"}, "draws is 'other'; allowed are independent, antithetic"),
         ({"clip_factor": -1.0}, "clip_factor is -1.0; allowed are 0 and more"),
         ({"clip_factor": float("nan")}, "clip_factor is nan"),
         ({"codec": "a:C", "grad_bits": 1}, "codec is a:C and grad_bits 1: set only one"),

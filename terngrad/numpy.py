@@ -1,4 +1,4 @@
-"""TernGrad's arithmetic on NumPy arrays: statistics, ternary codes, their sums and means.
+"""TernGrad's arithmetic on NumPy arrays: statistics, codes, their sums and means.
 
 It runs on the native code of the TensorFlow ops, with the same bits, and loads no TensorFlow.
 Each call computes in the calling thread, without Python's lock.
@@ -10,7 +10,8 @@ Each call computes in the calling thread, without Python's lock.
 
 A bucket is several variables, one after the other: M values. Its codes and sums are bit planes,
 uint32 [ceil(M / 32), k]: bit i of word [g, j] is bit j of value 32 g + i in two's complement.
-Codes of one node have k = 2; sums over N nodes need k = (2 * N).bit_length().
+Ternary codes of one node have k = 2; sums over N nodes need k = (2 * N).bit_length(). Codes up to L
+have more levels (`codec`): then these are (2 * L).bit_length() and (2 * L * N).bit_length().
 
 Every function raises `UnavailableError` where the native code is not built:
 `python -m terngrad.ops.build` builds it.
@@ -27,6 +28,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from terngrad.layout import DRAWS, MAX_CODES
 from terngrad.limits import MAX_NODES, MAX_VARIABLES
 from terngrad.ops import array_checks as check
 from terngrad.ops import library
@@ -81,25 +83,31 @@ def encode(
     bounds: ArrayLike | None = None,
     variables: Sequence[int] | None = None,
     firsts: Sequence[int] | None = None,
+    codec: str = "ternary",
+    draws: str = "independent",
 ) -> NDArray[np.uint32]:
-    """Returns the ternary codes of a bucket.
+    """Returns the codes of a bucket.
 
-    A value x gets the code sign(x) with probability min(|x|, bound) / scale, else 0. The draw
-    depends only on seed, step, node, variable and the value's index in the variable.
+    A value x gets the ternary code sign(x) with probability min(|x|, bound) / scale, else 0. Codes
+    up to L get one of the two values around sign(x) min(|x|, bound) L / scale, so that the mean is
+    this. The draw depends only on seed, step, node, variable and the value's index in the variable.
 
     Args:
       gradients: list of float32 arrays of any shape, the v variables of the bucket: M values.
-      scales: float32 [v], value of the code 1, at least the largest magnitude after clipping. All
-        codes are 0 where it is below 2^-100 or not finite.
+      scales: float32 [v], value of the code L, at least the largest magnitude after clipping. All
+        codes are 0 where scale / L is below 2^-100 or not finite.
       seed: seed of the training, in [0, 2^64).
       step: step of the training, 0 or more; the low 32 bits count.
       node: index of the node, in [0, 65536).
       bounds: float32 [v], magnitudes to clip to; None = no clipping.
       variables: index of each variable in the net, in [0, 65536); None = 0, 1, ...
       firsts: index in its variable of each array's first value; None = all 0.
+      codec: "ternary" (L = 1), "5-level" (2), "7-level" (3), "15-level" (7) or "255-level" (127).
+      draws: "independent", or "antithetic": nodes 2 k and 2 k + 1 share draws, so that the mean of
+        both has less noise.
 
     Returns:
-      uint32 [ceil(M / 32), 2].
+      uint32 [ceil(M / 32), (2 * L).bit_length()].
 
     Raises:
       ValueError: a shape, a dtype or a number is not as above, or two arrays have the same values
@@ -116,18 +124,20 @@ def encode(
     check.integer(seed, 1 << 64, "seed")
     check.integer(step, 1 << 63, "step")
     check.integer(node, MAX_NODES, "node")
+    check.name(codec, MAX_CODES, "codec")
+    check.name(draws, DRAWS, "draws")
     check.values_are_distinct(arrays, index, first)
     check.scales_cover(scale, bound, _stats(arrays).max_abs)
     rows = _rows(builtins.sum(values.size for values in arrays))
-    words = np.empty((rows, 2), np.uint32)
+    words = np.empty((rows, _planes_of(MAX_CODES[codec])), np.uint32)
     sources = (library.Source * count)(
         *(
             (values.ctypes.data, values.size, first[i], index[i], bound[i], scale[i])
             for i, values in enumerate(arrays)
         )
     )
-    key = library.NodeKey(int(seed), int(step) & 0xFFFFFFFF, int(node))
-    _call("encode", sources, count, key, rows, words.ctypes.data)
+    key = library.NodeKey(int(seed), int(step) & 0xFFFFFFFF, int(node), draws == "antithetic")
+    _call("encode", codec.encode(), sources, count, key, rows, words.ctypes.data)
     return words
 
 
@@ -138,7 +148,7 @@ def sum(words: Sequence[NDArray[np.uint32]], planes: int) -> NDArray[np.uint32]:
       words: one or more arrays uint32 [G, k] with the same G, codes or sums; k, 2 to 18, may
         differ.
       planes: planes of the sum, 2 to 18, enough for all its values: `(2 * N).bit_length()` are for
-        N nodes, and each array is of one node at least.
+        ternary codes of N nodes, and each array is of one node at least.
 
     Returns:
       uint32 [G, planes].
@@ -178,16 +188,21 @@ def decode(
     scales: ArrayLike,
     nodes: int,
     shapes: Sequence[Sequence[int]],
+    *,
+    codec: str = "ternary",
 ) -> list[NDArray[np.float32]]:
-    """Returns the means of a bucket's variables: fl(fl(scale / nodes) * sum).
+    """Returns the means of a bucket's variables: fl(fl(unit / nodes) * sum).
+
+    The unit, the value of a code of 1, is the scale, and of codes up to L fl(scale * fl(1 / L)).
 
     Args:
-      words: uint32 [ceil(M / 32), k], the sums, each in [-nodes, nodes]; k is
-        `(2 * nodes).bit_length()` to 18.
-      scales: float32 [v]; NaN and those below 2^-100 count as 0. Give infinity where a gradient is
-        not finite: its variable's means are then infinite or NaN.
+      words: uint32 [ceil(M / 32), k], the sums, each in [-L * nodes, L * nodes]; k is
+        `(2 * L * nodes).bit_length()` to 18.
+      scales: float32 [v]; NaN and those with a unit below 2^-100 count as 0. Give infinity where a
+        gradient is not finite: its variable's means are then infinite or NaN.
       nodes: number of nodes in the sums, 1 or more.
       shapes: shapes of the v variables, in the bucket's order.
+      codec: of the codes; see `encode`.
 
     Returns:
       float32 arrays of these shapes.
@@ -198,6 +213,9 @@ def decode(
     array = check.planes(words, "words")
     scale = check.vector(scales, len(shapes), "scales")
     check.integer(nodes, MAX_NODES + 1, "nodes", low=1)
+    check.name(codec, MAX_CODES, "codec")
+    max_code = MAX_CODES[codec]
+    largest = nodes * max_code
     shapes = [check.shape(shape, f"shapes[{i}]") for i, shape in enumerate(shapes)]
     values = builtins.sum(math.prod(shape) for shape in shapes)
     rows = _rows(values)
@@ -205,12 +223,13 @@ def decode(
         raise ValueError(f"words has {len(array)} rows; must have {rows} for these shapes")
     if values % _GROUP and np.any(array[-1] >> np.uint32(values % _GROUP)):
         raise ValueError(f"words has more values than the {values} of these shapes")
-    if array.shape[1] < (least := _planes_of(nodes)):
+    if array.shape[1] < (least := _planes_of(largest)):
         raise ValueError(f"words has {array.shape[1]} planes; sums of {nodes} nodes have {least}")
-    if check.exceed(array, nodes):
-        raise ValueError(f"words has a value beyond {nodes}; sums of {nodes} nodes have none")
+    if check.exceed(array, largest):
+        raise ValueError(f"words has a value beyond {largest}; sums of {nodes} nodes have none")
     means = [np.empty(shape, np.float32) for shape in shapes]
-    usable = np.where(scale >= _SMALLEST_SCALE, scale, np.float32(0))
+    unit = scale * np.float32(1.0 / max_code)
+    usable = np.where(unit >= _SMALLEST_SCALE, unit, np.float32(0))
     units = usable / np.float32(nodes)
     targets = (library.Target * len(means))(
         *((m.ctypes.data, m.size, unit) for m, unit in zip(means, units, strict=True))
@@ -230,8 +249,8 @@ def _call(name: str, *arguments: object) -> None:
     assert done, name  # the arguments were checked
 
 
-def _planes_of(nodes: int) -> int:
-    return (2 * nodes).bit_length()
+def _planes_of(largest: int) -> int:
+    return (2 * largest).bit_length()
 
 
 def _rows(values: int) -> int:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import terngrad.numpy as arrays
 from terngrad import planes, ternary
 from terngrad.draws import DrawKey, draws
+from terngrad.layout import DRAWS, MAX_CODES
 from terngrad.ops import array_checks, library
 from terngrad.ops.native import NativeKernels
 
@@ -67,6 +68,7 @@ def _of_both(path, data):
     )
     variables = data.draw(distinct)
     seed, step = data.draw(st.integers(0, 2**64 - 1)), data.draw(st.integers(0, 2**40))
+    codec, antithetic = data.draw(st.sampled_from(sorted(MAX_CODES))), data.draw(st.booleans())
     codes = []
     for node in (0, 1, 65535):
         ours = arrays.encode(
@@ -77,16 +79,22 @@ def _of_both(path, data):
             node=node,
             bounds=bounds,
             variables=variables,
+            codec=codec,
+            draws=DRAWS[antithetic],
         )
-        key = DrawKey(tf.constant(seed, tf.uint64), tf.constant(step, tf.int64), tf.constant(node))
-        theirs = kernels.encode(tensors, variables, tf.constant(bounds), tf.constant(scales), key)
+        words = tf.constant(seed, tf.uint64), tf.constant(step, tf.int64), tf.constant(node)
+        vectors = tf.constant(bounds), tf.constant(scales)
+        theirs = kernels.encode(tensors, variables, *vectors, DrawKey(*words, antithetic), codec)
         yield ours, theirs.numpy()
         codes.append(ours)
 
-    total = arrays.sum(codes, 3)
-    yield total, kernels.sum([tf.constant(c) for c in codes], 3).numpy()
-    means = arrays.decode(total, scales, 3, chosen)
-    theirs = kernels.decode(tf.constant(total), tf.constant(scales), tf.constant(3), chosen)
+    max_code = MAX_CODES[codec]
+    count = planes.plane_count(3 * max_code)
+    total = arrays.sum(codes, count)
+    yield total, kernels.sum([tf.constant(c) for c in codes], count).numpy()
+    means = arrays.decode(total, scales, 3, chosen, codec=codec)
+    units = tf.constant(ternary.unit(scales, max_code))
+    theirs = kernels.decode(tf.constant(total), units, tf.constant(3), chosen)
     for ours, tensor in zip(means, theirs, strict=True):
         yield ours.view(np.uint32), np.asarray(tensor).view(np.uint32)
 
@@ -102,8 +110,8 @@ def test_law_2_an_elements_code_does_not_depend_on_where_its_array_begins(path):
         for first in FIRSTS:
             draw = {"seed": 7, "step": 3, "node": 2, "variables": [9], "firsts": [first]}
             words = arrays.encode([values], [8.0], **draw)
-            codes = ternary.ternarize(tf.constant(values), np.inf, 8.0, draws(key, 9, 300, first))
-            expected = np.where(codes.negative, -1.0, np.float32(codes.nonzero))
+            random = draws(key, 9, 300, first)
+            expected = ternary.draw_codes(tf.constant(values), np.inf, 8.0, random)
             np.testing.assert_array_equal(planes.unpack(tf.constant(words))[:300], expected)
 
 

@@ -1,4 +1,7 @@
-"""TernGrad's arithmetic in plain TensorFlow: clip, scale, ternarize (paper, sections 3.1 to 3.3).
+"""TernGrad's arithmetic in plain TensorFlow: clip, scale, draw (paper, sections 3.1 to 3.3).
+
+The paper's codes are -1, 0 and 1. Codes of more levels, up to a largest code L, are drawn in the
+same way: the two codes around a value share the probability, so that their mean is the value.
 
 This is the reference: native kernels give the same codes bit for bit. Denormal values and
 thresholds count as zero, because TensorFlow's threads flush them and other threads may not.
@@ -8,12 +11,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from terngrad.draws import DRAW_BITS
 
 SMALLEST_NORMAL = 2.0**-126
-SMALLEST_SCALE = 2.0**-100  # smaller scales count as zero: 2^24 / scale must stay finite
+SMALLEST_SCALE = 2.0**-100  # smaller values of a code of 1 count as 0: 2^24 / it stays finite
 _SMALLEST_VARIANCE = 2.0**-20  # as a share of the mean square; float32 sums resolve no less
 
 
@@ -23,13 +27,6 @@ class Stats(NamedTuple):
     sum: tf.Tensor
     sum_of_squares: tf.Tensor
     max_abs: tf.Tensor
-
-
-class Ternary(NamedTuple):
-    """Codes -1, 0, +1 as two masks, bool, in the shape of the encoded values."""
-
-    nonzero: tf.Tensor
-    negative: tf.Tensor
 
 
 def stats(gradient: tf.Tensor) -> Stats:
@@ -76,27 +73,47 @@ def local_scale(gradient_stats: Stats, bound: tf.Tensor) -> tf.Tensor:
     return tf.where(finite, scale, float("inf"))
 
 
-def ternarize(values: tf.Tensor, bound: tf.Tensor, scale: tf.Tensor, random: tf.Tensor) -> Ternary:
-    """Draws the code of each value: sign(v) with probability |clip(v)| / scale, else 0.
+def unit(scale: tf.Tensor, max_code: int) -> tf.Tensor:
+    """Returns the value of a code of 1, given that of the code `max_code`: float32 like `scale`."""
+    # Grappler would turn a division by a constant into a product, which rounds differently.
+    return scale if max_code == 1 else scale * np.float32(1.0 / max_code)
 
-    A value is kept if random < |clip(v)| * (2^24 / scale), each operation rounded once to float32.
+
+def draw_codes(
+    values: tf.Tensor,
+    bound: tf.Tensor,
+    scale: tf.Tensor,
+    random: tf.Tensor,
+    max_code: int = 1,
+) -> tf.Tensor:
+    """Draws the code of each value, whose mean is clip(v) * max_code / scale.
+
+    A value is worth t = min(|clip(v)| * (2^24 / unit), max_code * 2^24) draws. Its code has the
+    sign of v and the magnitude t / 2^24, rounded up if random < t mod 2^24, else down. Each
+    operation rounds once to float32. With max_code 1 the code is sign(v) with probability
+    |clip(v)| / scale, else 0.
 
     Args:
       values: float32 [n], one node's gradient.
       bound: float32 scalar, the magnitude to clip to.
-      scale: float32 scalar, at least the largest clipped magnitude; below 2^-100 it counts as 0.
+      scale: float32 scalar, at least the largest clipped magnitude.
       random: float32 [n], whole numbers in [0, 2^24).
+      max_code: largest code, 1 to 127.
 
     Returns:
-      The codes; all are 0 if the scale counts as 0 or is not finite.
+      float32 [n], whole numbers; all are 0 if the value of a code of 1 is below 2^-100 or not
+      finite.
     """
-    usable = (scale >= SMALLEST_SCALE) & tf.math.is_finite(scale)
-    draws_per_unit = tf.where(usable, 2.0**DRAW_BITS / scale, 0.0)
+    of_one = unit(scale, max_code)
+    usable = (of_one >= SMALLEST_SCALE) & tf.math.is_finite(of_one)
+    draws_per_unit = tf.where(usable, 2.0**DRAW_BITS / of_one, 0.0)
     magnitude = tf.minimum(tf.abs(values), bound)
-    threshold = magnitude * draws_per_unit
-    accepted = threshold > tf.maximum(random, SMALLEST_NORMAL)
-    nonzero = accepted & (magnitude >= SMALLEST_NORMAL)
-    return Ternary(nonzero, nonzero & (values < 0.0))
+    threshold = tf.minimum(magnitude * draws_per_unit, max_code * 2.0**DRAW_BITS)
+    below = tf.floor(threshold * 2.0**-DRAW_BITS)
+    rest = threshold - below * 2.0**DRAW_BITS
+    code = below + tf.cast(rest > tf.maximum(random, SMALLEST_NORMAL), tf.float32)
+    code = tf.where(magnitude >= SMALLEST_NORMAL, code, 0.0)
+    return tf.where(values < 0.0, -code, code)
 
 
 def mean_scale(scale: tf.Tensor, nodes: tf.Tensor) -> tf.Tensor:

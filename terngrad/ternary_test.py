@@ -1,4 +1,4 @@
-"""Laws of clipping, scaling and ternarizing."""
+"""Laws of clipping, scaling and drawing codes."""
 
 import numpy as np
 import pytest
@@ -7,25 +7,74 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from terngrad import ternary
+from terngrad.draws import DrawKey, draws_for
+from terngrad.layout import MAX_CODES
 
 ALL_DRAWS = tf.range(1 << 24, dtype=tf.float32)
 INFINITY = tf.constant(float("inf"))
 finite_floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
-def codes(values, scale, random, bound=INFINITY):
-    kept = ternary.ternarize(
-        tf.constant(values, tf.float32), bound, tf.constant(scale, tf.float32), random
-    )
-    return np.where(kept.nonzero, np.where(kept.negative, -1, 1), 0)
+def codes(values, scale, random, bound=INFINITY, max_code=1):
+    value, scale = tf.constant(values, tf.float32), tf.constant(scale, tf.float32)
+    return ternary.draw_codes(value, bound, scale, random, max_code).numpy()
 
 
-@pytest.mark.parametrize("scale", [1.0, 3e-5, 2.0**-100, 1e30])
+@pytest.mark.parametrize("max_code", MAX_CODES.values())
+@pytest.mark.parametrize("scale", [1.0, 3e-5, 2.0**-90, 1e30])
 @pytest.mark.parametrize("share", [0.0, 1e-7, 0.1, 1 / 3, 0.5, 0.999999, 1.0])
-def test_law_1_unbiased_to_2_pow_minus_23_of_the_scale(share, scale):
+def test_law_1_unbiased_to_2_pow_minus_23_of_the_scale(share, scale, max_code):
     value = np.float32(share) * np.float32(scale)
-    accepted = int(np.sum(codes(-value, scale, ALL_DRAWS) == -1))
-    assert abs(accepted / 2**24 - float(value) / float(np.float32(scale))) <= 2**-23
+    drawn = codes(-value, scale, ALL_DRAWS, max_code=max_code)
+    mean = drawn.mean(dtype=np.float64) * float(ternary.unit(np.float32(scale), max_code))
+    assert abs(mean + float(value)) <= 2**-23 * float(np.float32(scale))
+    assert np.ptp(drawn) <= 1  # only the two codes around the value
+
+
+@pytest.mark.parametrize("max_code", MAX_CODES.values())
+@pytest.mark.parametrize("scale", [3e-5, 1e30])
+def test_a_code_is_itself_and_larger_values_are_the_largest_code(max_code, scale):
+    every = np.arange(-max_code, max_code + 1, dtype=np.float32)
+    unit = np.float32(ternary.unit(np.float32(scale), max_code))
+    for draw in (1e3, 2.0**23, 2.0**24 - 1e3):  # rounding errors are below 2^-14 of a unit
+        random = tf.fill([every.size], draw)
+        np.testing.assert_array_equal(codes(every * unit, scale, random, max_code=max_code), every)
+        beyond = codes(2 * every * np.float32(scale), scale, random, max_code=max_code)
+        np.testing.assert_array_equal(beyond, max_code * np.sign(every))
+
+
+@pytest.mark.parametrize("max_code", MAX_CODES.values())
+@pytest.mark.parametrize("odd_value", [0.3, -0.3])
+def test_law_1_each_of_two_antithetic_nodes_is_unbiased(max_code, odd_value, monkeypatch):
+    """Counted over all draws that the pair may share."""
+    monkeypatch.setattr("terngrad.draws.draws", lambda *_: ALL_DRAWS)
+    for node, value in ((4, 0.7), (5, odd_value)):
+        values = tf.fill([1 << 24], value)
+        random = draws_for(
+            DrawKey(tf.constant(0), tf.constant(0), tf.constant(node), True), 0, values
+        )
+        drawn = codes(values, 1.0, random, max_code=max_code)
+        mean = drawn.mean(dtype=np.float64) * float(ternary.unit(np.float32(1), max_code))
+        assert abs(mean - np.float32(value)) <= 2**-23
+
+
+def variance_of_mean_of_two(antithetic, max_code):
+    """Of Gaussian gradients, clipped to 2.5 standard deviations: noise of codes alone."""
+    rng = np.random.default_rng(5)
+    signal = rng.normal(size=(2, 1 << 18)).astype(np.float32)
+    signal = tf.clip_by_value(signal, -2.5, 2.5)
+    noise = 0.0
+    for node in range(2):
+        key = DrawKey(tf.constant(9, tf.uint64), tf.constant(1), tf.constant(node), antithetic)
+        drawn = codes(signal[node], 2.5, draws_for(key, 3, signal[node]), max_code=max_code)
+        noise += drawn * 2.5 / max_code - signal[node]
+    return float(np.mean(np.square(noise / 2)))
+
+
+@pytest.mark.parametrize(("max_code", "ratio"), [(1, 0.52), (2, 0.51), (127, 0.5)])
+def test_antithetic_draws_lower_the_noise_of_the_mean_of_two_nodes(max_code, ratio):
+    both = [variance_of_mean_of_two(antithetic, max_code) for antithetic in (True, False)]
+    assert both[0] / both[1] == pytest.approx(ratio, abs=0.03)
 
 
 def test_law_1_the_mean_of_many_encodings_is_the_clipped_gradient():

@@ -12,8 +12,11 @@ from slim.nets import catalog
 _INERT: tuple[tuple[Callable[[TrainConfig], bool], tuple[str, ...], str], ...] = (
     (
         lambda c: not c.is_coded,
-        ("clip_factor", "size_to_binarize", "quantize_logits", "use_encoding", "scaler_sharing"),
-        "--grad_bits other than 1",
+        (
+            *("clip_factor", "size_to_binarize", "quantize_logits", "use_encoding"),
+            *("scaler_sharing", "draws"),
+        ),
+        "float gradients (--grad_bits=32 or 16)",
     ),
     (lambda c: c.grad_bits == 32 and not c.codec, ("floating_grad_epoch",), "--grad_bits=32"),
     (lambda c: c.optimizer in ("gd", "adam"), ("momentum",), "this --optimizer"),

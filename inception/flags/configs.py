@@ -20,7 +20,14 @@ from inception.flags.table import (
     one_of,
     refuse,
 )
-from terngrad.layout import BITS_OF_CODEC, DEFAULT_BUCKET_ELEMENTS
+from terngrad.layout import (
+    BITS_OF_CODEC,
+    DEFAULT_BUCKET_ELEMENTS,
+    DRAWS,
+    GRAD_BITS,
+    MAX_CODES,
+    codec_of,
+)
 from terngrad.limits import MAX_NODES
 from terngrad.training.slots import SLOTS
 
@@ -47,7 +54,7 @@ _STEPS = Kind(
 _CODEC = Kind(
     str,
     f"{', '.join(BITS_OF_CODEC)}, or MODULE:CLASS",
-    lambda text: re.fullmatch(r"|\w+|\w+(\.\w+)*:\w+", text) is not None,
+    lambda text: re.fullmatch(r"|[\w-]+|\w+(\.\w+)*:\w+", text) is not None,
 )
 _SEED = Kind(int, "an integer >= 0 and < 2^63", lambda seed: 0 <= seed < 1 << 63)
 
@@ -87,12 +94,23 @@ class Trainer(Threads):
     )
 
     grad_bits: int = _terngrad(
-        one_of(32, 16, 1), 32, "32 = float, 16 = half precision, 1 = ternary", "bits"
+        one_of(*GRAD_BITS),
+        32,
+        "32 = float, 16 = half precision, 1 = ternary; of more levels: 2 = 5, 3 = 7, 4 = 15, "
+        "8 = 255",
+        "bits",
     )
     codec: str = _terngrad(
         _CODEC,
         "",
-        "what writes gradients, in the place of grad_bits: float, half, ternary, or MODULE:CLASS",
+        f"what writes gradients, in the place of grad_bits: {', '.join(BITS_OF_CODEC)}, or "
+        "MODULE:CLASS",
+    )
+    draws: str = _terngrad(
+        one_of(*DRAWS),
+        DRAWS[0],
+        "random numbers of codes: independent, or antithetic = pairs of nodes share them, for "
+        "less noise",
     )
     clip_factor: float = _terngrad(
         number(),
@@ -251,23 +269,31 @@ class TrainConfig(_Shared, Trainer, Rates):
 
     def _settle_codec(self) -> None:
         """Turns codecs that have a number of bits into that; checks what others go with."""
-        if not self.codec:
-            return
+        if self.codec:
+            self._settle_named_codec()
+        if self.codec or (self.is_coded and self.grad_bits != 1):
+            what = f"--codec={self.codec}" if self.codec else f"--grad_bits={self.grad_bits}"
+            for name in ("use_encoding", "scaler_sharing"):
+                if not getattr(self, name):
+                    raise refuse(name, False, f"must be True with {what}")
+
+    def _settle_named_codec(self) -> None:
         bits = BITS_OF_CODEC.get(self.codec, 32)
         if self.grad_bits not in (32, bits):
             raise refuse("grad_bits", self.grad_bits, f"must not be set with --codec={self.codec}")
         if self.codec in BITS_OF_CODEC:
             object.__setattr__(self, "grad_bits", bits)
             object.__setattr__(self, "codec", "")
-            return
-        for name in ("use_encoding", "scaler_sharing"):
-            if not getattr(self, name):
-                raise refuse(name, False, f"must be True with --codec={self.codec}")
 
     @property
     def is_coded(self) -> bool:
         """Whether gradients of large variables travel as codes."""
-        return bool(self.codec) or self.grad_bits == 1
+        return bool(self.codec) or codec_of(self.grad_bits) in MAX_CODES
+
+    @property
+    def codec_name(self) -> str:
+        """Name of the codec of large variables."""
+        return self.codec or codec_of(self.grad_bits)
 
     @property
     def has_float_epochs(self) -> bool:

@@ -7,6 +7,7 @@ from inception import app
 from inception.flags import command_line, configs, table
 from slim.datasets import finding
 from slim.nets.catalog import NETS
+from terngrad.layout import BITS_OF_CODEC
 
 
 def train(*arguments: str, dataset: str = "mnist") -> configs.TrainConfig:
@@ -96,7 +97,8 @@ def test_the_choice_of_a_tower_is_one_line(capsys):
 
 
 BAD_TRAINING_FLAGS = {
-    "--grad_bits=5": "must be 32, 16 or 1",
+    "--grad_bits=5": "must be 32, 16, 8, 4, 3, 2 or 1",
+    "--draws=dependent": "must be independent or antithetic",
     "--clip_factor=nan": "must be a number >= 0",
     "--dropout_keep_prob=0": "must be a number > 0 and <= 1",
     "--momentum=1.5": "must be a number >= 0 and <= 1",
@@ -105,7 +107,8 @@ BAD_TRAINING_FLAGS = {
     "--num_nodes=65537": "must be at most 65536",
     "--profile_steps=120,100": "must be two steps FIRST,LAST with 0 <= FIRST < LAST",
     "--save_tower=1": "must be -1 to 0, one a node",
-    "--codec=my codec": "must be float, half, ternary, or MODULE:CLASS",
+    "--codec=my codec": "must be float, half, ternary, 5-level, 7-level, "
+    "15-level, 255-level, or MODULE:CLASS",
     "--fine_tune=True": "needs --pretrained_model_checkpoint_path",
     "--dataset_name=x": f"unknown data set 'x'; allowed: {', '.join(finding.DATASETS)}",
 }
@@ -118,7 +121,7 @@ def test_a_value_that_cannot_be_honoured_is_named_with_what_is_allowed(argument,
     assert str(error_info.value) == f"flag {argument}: {why}"
 
 
-@pytest.mark.parametrize(("codec", "bits"), [("float", 32), ("half", 16), ("ternary", 1)])
+@pytest.mark.parametrize(("codec", "bits"), BITS_OF_CODEC.items())
 def test_a_codec_that_has_a_number_of_bits_is_the_same_as_that(codec, bits):
     assert train(f"--codec={codec}") == train(f"--grad_bits={bits}")
     assert train(f"--codec={codec}", f"--grad_bits={bits}").codec == ""
@@ -129,6 +132,8 @@ def test_a_codec_that_has_a_number_of_bits_is_the_same_as_that(codec, bits):
     [
         (["--codec=float", "--grad_bits=1"], "--grad_bits=1: must not be set with --codec=float"),
         (["--codec=a.b:C", "--grad_bits=16"], "--grad_bits=16: must not be set with --codec=a.b:C"),
+        (["--grad_bits=2", "--use_encoding=False"], "--use_encoding=False: must be True with"),
+        (["--grad_bits=4", "--scaler_sharing=False"], "--scaler_sharing=False: must be True with"),
         (["--codec=a:C", "--use_encoding=False"], "--use_encoding=False: must be True with"),
         (["--codec=a:C", "--scaler_sharing=False"], "--scaler_sharing=False: must be True with"),
     ],

@@ -48,7 +48,7 @@ def test_the_last_name_of_a_grid_changes_fastest():
         ("grad_bits=1 grad_bits=32", "grad_bits appears twice"),
         ("grad_bits=1,1", "flag --grad_bits=1,1: a value appears twice"),
         ("no_flag=1", "the program has no flag --no_flag"),
-        ("grad_bits=1,5", "flag --grad_bits=5: must be 32, 16 or 1"),
+        ("grad_bits=1,5", "flag --grad_bits=5: must be 32, 16, 8, 4, 3, 2 or 1"),
         ("clip_factor=-1..2", "flag --clip_factor=-1.0: must be a number >= 0"),
         ("clip_factor=2..1", "a range LOW..HIGH needs LOW < HIGH"),
         ("clip_factor=0..1:log", "a range LOW..HIGH:log needs 0 < LOW < HIGH"),

@@ -29,7 +29,7 @@ def plan(*own):
     [
         (
             ["--grid=grad_bits=1,32 clip_factor=0,2"],
-            "in 2 of 4 trials, with --grad_bits other than",
+            "in 2 of 4 trials, with float gradients",
         ),
         (["--tpe=12", "--space=dropout_keep_prob=0.6..0.9"], "in 10 of the first 10 trials, with"),
         (["--grid=optimizer=gd,adam num_epochs_per_decay=1,2"], "in 2 of 4 trials, with a decay"),

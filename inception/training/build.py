@@ -17,7 +17,7 @@ from terngrad.codecs.codec import Codec, Payload
 from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import Exchange
-from terngrad.layout import Layout, Policy, make_layout
+from terngrad.layout import DRAWS, Layout, Policy, make_layout
 from terngrad.ops.choice import Choice
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.training import runtime
@@ -185,6 +185,7 @@ def _policy(config: TrainConfig, names: Sequence[str]) -> Policy:
         size_to_binarize=config.size_to_binarize,
         float_layers=() if config.quantize_logits else tuple(logits),
         codec=codec,
+        draws=config.draws if config.is_coded else DRAWS[0],
     )
 
 

@@ -84,11 +84,12 @@ def make_held(
 def tell_held(config: TrainConfig, group: Group, training: Training, held: Held) -> None:
     """Prints what a worker pushes and pulls."""
     layout, shards = training.layout, held.shards
+    kind = config.codec_name if layout.coded else "ternary"
     pushed = sum(shard.pushed_bytes for shard in shards)
     pulled = sum(shard.pulled_bytes(held.plan.pull_bits) for shard in shards)
     print(
         f"{config.net}: {layout.size} parameters in {len(layout.names)} variables, "
-        f"{len(layout.coded)} of them {config.codec or 'ternary'}, on {len(shards)} ps; each of "
+        f"{len(layout.coded)} of them {kind}, on {len(shards)} ps; each of "
         f"{group.size} workers pushes {pushed} bytes a step and pulls {pulled}, without "
         "waiting for the others.",
         flush=True,

@@ -56,7 +56,7 @@ def predict(
     the training's state as it is.
     """
     policy, kernels = training.layout.policy, training.kernel_choice.kernels
-    own = policy.codec or (_TERNARY if policy.grad_bits == 1 else f"float{policy.grad_bits}")
+    own = policy.codec_name if policy.is_coded else f"float{policy.grad_bits}"
     name = _TERNARY if own == _FLOAT else own
     coded = dataclasses.replace(policy, grad_bits=1, codec="") if own == _FLOAT else policy
     plain = dataclasses.replace(policy, grad_bits=32, codec="")

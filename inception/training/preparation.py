@@ -244,10 +244,11 @@ def _tell_exchange(config: TrainConfig, training: Training) -> None:
     layout = training.layout
     sent = _bytes_sent(training, training.runner)
     who = "each" if isinstance(training.exchange, LocalExchange) else "each worker"
+    kind = config.codec_name if layout.coded else "ternary"
     most = "at most " if training.exchange.packs_codes and layout.coded else ""
     print(
         f"{config.net}: {layout.size} parameters in {len(layout.names)} variables, "
-        f"{len(layout.coded)} of them {config.codec or 'ternary'}; {training.nodes} nodes x "
+        f"{len(layout.coded)} of them {kind}; {training.nodes} nodes x "
         f"{config.batch_size // config.nodes} images; "
         f"{who} sends {most}{sent:.0f} bytes a step, {8 * sent / layout.size:.4g} bits a "
         "parameter.",

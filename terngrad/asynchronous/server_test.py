@@ -149,7 +149,7 @@ def test_law_10_what_cannot_be_is_named_logged_once_and_disturbs_nobody(
         ({"max_steps": 0}, "max_steps: 0; allowed are 1 to"),
         ({"run": "x" * 100}, "run is"),
         ({"pull_bits": 8}, "pull_bits is 8"),
-        ({"policy": {"grad_bits": 2, "float_layers": []}}, "grad_bits is 2"),
+        ({"policy": {"grad_bits": 5, "float_layers": []}}, "grad_bits is 5"),
         ({"unknown": 1}, "plan has an unknown field 'unknown'"),
         ({"statistics": 1.0}, "statistics is of type float; allowed is int"),
         ({"shapes": ((10**9,) * 1000, (3,))}, f"over {MAX_ELEMENTS}; allowed are 1 to"),

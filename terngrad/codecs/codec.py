@@ -75,6 +75,7 @@ class Codec(abc.ABC):
         kernel does what `encode` does.
       sums_codes: whether means are the decoded sums of codes, so that others can add and decode
         them without the codec; then `deliver` gives sums where they are wanted.
+      antithetic: whether nodes 2 k and 2 k + 1 share their draws; see draws.py.
     """
 
     variables: tuple[int, ...]
@@ -82,6 +83,7 @@ class Codec(abc.ABC):
     max_code: int = 0
     encoder: str | None = None
     sums_codes: bool = False
+    antithetic: bool = False
 
     def __init_subclass__(cls, **arguments: object) -> None:
         """Lets a class that overrides a method state anew what it does."""

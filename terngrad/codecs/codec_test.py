@@ -12,7 +12,7 @@ from terngrad.codecs.ternary_codec import TernaryCodec
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import LocalBucket
 from terngrad.exchange.local import LocalExchange
-from terngrad.layout import Policy, make_layout
+from terngrad.layout import BITS_OF_CODEC, DRAWS, MAX_CODES, Policy, codec_of, make_layout
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import plane_count
@@ -28,10 +28,16 @@ POLICIES = {
     "float16": Policy(grad_bits=16),
     "ternary": Policy(grad_bits=1),
     "clipped": Policy(grad_bits=1, clip_factor=2.5),
+    "antithetic": Policy(grad_bits=1, clip_factor=2.5, draws="antithetic"),
+    "5-level": Policy(grad_bits=2, clip_factor=2.5),
+    "7-level": Policy(grad_bits=3, draws="antithetic"),
+    "15-level": Policy(grad_bits=4, clip_factor=2.5, draws="antithetic"),
+    "255-level": Policy(grad_bits=8),
     "mixed": Policy(grad_bits=1, size_to_binarize=10),
     "unpacked": Policy(codec=UNPACKED),
     "own scale": Policy(codec="terngrad.codecs.examples:OwnScaleTernaryCodec"),
 }
+CODED_BITS = [BITS_OF_CODEC[name] for name in MAX_CODES]
 RESIDUAL = "terngrad.testing.residual_codec:ResidualCodec"
 WITH_MEMORY = {
     "residual": Policy(codec=RESIDUAL),
@@ -106,7 +112,8 @@ def test_law_1_the_mean_over_many_steps_is_the_clipped_mean_gradient(policy, ker
             node_values = np.clip(node_values, -bounds, bounds)
         scale = np.abs(node_values).max()
         rounding = 1e-3 if policy.grad_bits == 16 else 1e-6
-        noise = 5 * 0.5 / np.sqrt(steps * nodes) if policy.is_coded else rounding
+        largest = MAX_CODES.get(policy.codec_name, 1)  # the examples are ternary
+        noise = 5 * 0.5 / largest / np.sqrt(steps * nodes) if policy.is_coded else rounding
         np.testing.assert_allclose(total[i], node_values.mean(0), atol=noise * scale)
 
 
@@ -139,12 +146,14 @@ def test_packing_changes_no_bit(nodes, clip_factor, kernels):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [1, 6])
-def test_law_5_the_mean_is_scale_over_nodes_times_an_integer(nodes, kernels):
+@pytest.mark.parametrize("bits", CODED_BITS)
+@pytest.mark.parametrize("draws", DRAWS)
+def test_law_5_the_mean_is_scale_over_nodes_times_an_integer(nodes, bits, draws, kernels):
     gradients = gradients_of(nodes)
-    result = exchange_of(Policy(grad_bits=1), gradients, kernels)
+    result = exchange_of(Policy(grad_bits=bits, draws=draws), gradients, kernels)
     for i, mean in enumerate(result.means):
         scale = np.max([np.abs(g[i].numpy()).max() for g in gradients])
-        unit = scale / np.float32(nodes)
+        unit = scale * np.float32(1 / MAX_CODES[codec_of(bits)]) / np.float32(nodes)
         sums = np.round(mean.numpy() / unit)
         assert np.abs(sums).max() <= nodes
         np.testing.assert_array_equal(mean.numpy(), unit * sums.astype(np.float32))
@@ -191,14 +200,14 @@ def test_law_6_the_float_codec_delivers_the_mean(nodes, kernels):
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])
-def test_law_7_payload_is_two_bits_a_value_and_four_bytes_a_variable(nodes, kernels):
-    layout = make_layout(NAMES, SHAPES, Policy(grad_bits=1))
+@pytest.mark.parametrize(("bits", "sent"), [(1, 2), (2, 3), (3, 3), (4, 4), (8, 8)])
+def test_law_7_payload_is_the_bits_of_a_code_and_four_bytes_a_variable(nodes, bits, sent, kernels):
+    layout = make_layout(NAMES, SHAPES, Policy(grad_bits=bits))
     found = payloads(make_codecs(layout, kernels), LocalExchange(nodes, kernels))
-    padded = -(-layout.size // 32) * 32
-    assert sum(p.sent for p in found) == pytest.approx(padded * 2 / 8 + 4 * len(NAMES))
-    assert sum(p.received for p in found) == pytest.approx(
-        padded * plane_count(nodes) / 8 + 4 * len(NAMES)
-    )
+    padded, scales = -(-layout.size // 32) * 32, 4 * len(NAMES)
+    received = plane_count(nodes * MAX_CODES[codec_of(bits)])
+    assert sum(p.sent for p in found) == pytest.approx(padded * sent / 8 + scales)
+    assert sum(p.received for p in found) == pytest.approx(padded * received / 8 + scales)
 
 
 @pytest.mark.slow
@@ -317,7 +326,10 @@ def test_law_10_sums_that_are_too_large_are_refused():
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("fifth", "codec is 'fifth'; allowed are float, half, ternary, and MODULE:CLASS"),
+        (
+            "fifth",
+            "codec is 'fifth'; allowed are float, half, ternary, 5-level, .*, and MODULE:CLASS",
+        ),
         ("no.such:Codec", "'no.such:Codec' cannot be imported: No module named 'no'"),
         ("terngrad.planes:Codec", "has no attribute 'Codec'"),
         (".planes:Codec", "'.planes:Codec' cannot be imported: the 'package' argument"),

@@ -55,7 +55,8 @@ def make_codecs(layout: Layout, kernels: GradientKernels) -> list[Codec]:
     Raises:
       ValueError: the policy names an unknown codec.
     """
-    make = find_codec(layout.policy.codec or "ternary")
+    policy = layout.policy
+    make = find_codec(policy.codec_name if policy.is_coded else "ternary")
     codecs: list[Codec] = [make(layout, i, kernels) for i in range(len(layout.buckets))]
     wire_type = tf.as_dtype(layout.policy.float_type)
     for i, variables in enumerate(layout.float_buckets):

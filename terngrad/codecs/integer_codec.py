@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import tensorflow as tf
 
 from terngrad import planes, ternary
@@ -57,6 +56,7 @@ class IntegerCodec(Codec):
         self.kernels = kernels
         self._sizes = [s.size for s in self._bucket.segments]
         self._clip_factor = layout.policy.clip_factor
+        self.antithetic = layout.policy.draws == "antithetic"
 
     def measure(self, gradients: Sequence[tf.Tensor]) -> Measured:
         """Clips to `clip_factor` standard deviations; the scale is the largest magnitude left."""
@@ -92,8 +92,7 @@ class IntegerCodec(Codec):
 
     def units(self, scales: tf.Tensor) -> tf.Tensor:
         """Returns the value of a code of 1: float32 [v]."""
-        # Grappler would turn a division by a constant into a product, which rounds differently.
-        return scales if self.max_code == 1 else scales * np.float32(1.0 / self.max_code)
+        return ternary.unit(scales, self.max_code)
 
     def decode(self, words: tf.Tensor, scales: tf.Tensor, nodes: tf.Tensor) -> list[tf.Tensor]:
         """Returns the means, fl(unit / nodes) * sum, in the shapes of the variables.

@@ -11,6 +11,10 @@ from terngrad.layout import BITS_OF_CODEC
 # By name: MODULE:CLASS.
 CODECS: Mapping[str, str] = {
     "ternary": "terngrad.codecs.ternary_codec:TernaryCodec",
+    "5-level": "terngrad.codecs.ternary_codec:Codec5Level",
+    "7-level": "terngrad.codecs.ternary_codec:Codec7Level",
+    "15-level": "terngrad.codecs.ternary_codec:Codec15Level",
+    "255-level": "terngrad.codecs.ternary_codec:Codec255Level",
 }
 ALLOWED = (
     f"allowed are {', '.join(dict.fromkeys([*BITS_OF_CODEC, *CODECS]))}, and MODULE:CLASS for a "

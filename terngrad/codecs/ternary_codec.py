@@ -1,4 +1,4 @@
-"""The ternary codec: one code for each value, one scale for each variable."""
+"""Codecs that round at random: one code for each value, one scale for each variable."""
 
 from __future__ import annotations
 
@@ -8,16 +8,50 @@ import tensorflow as tf
 
 from terngrad.codecs.integer_codec import IntegerCodec
 from terngrad.draws import DrawKey
+from terngrad.layout import MAX_CODES
+
+_NAMES = {max_code: name for name, max_code in MAX_CODES.items()}
 
 
-class TernaryCodec(IntegerCodec):
-    """Codes -1, 0, +1, drawn so that their mean is the clipped gradient (paper, section 3.1)."""
+class RandomRoundingCodec(IntegerCodec):
+    """Codes up to `max_code`, drawn so that their mean is the clipped gradient.
 
-    max_code = 1
-    encoder = "ternary"
+    A subclass sets `max_code`, one of `layout.MAX_CODES`, and the encoder of that name.
+    """
 
     def encode(
         self, gradients: Sequence[tf.Tensor], bounds: tf.Tensor, scales: tf.Tensor, key: DrawKey
     ) -> list[tf.Tensor]:
-        """Returns packed codes: one tensor, uint32 [M / 32, 2]."""
-        return [self.kernels.encode(gradients, self.variables, bounds, scales, key, "ternary")]
+        """Returns packed codes: one tensor, uint32 [M / 32, k]."""
+        encoder = _NAMES[self.max_code]
+        return [self.kernels.encode(gradients, self.variables, bounds, scales, key, encoder)]
+
+
+class TernaryCodec(RandomRoundingCodec):
+    """Codes -1, 0, +1 (paper, section 3.1)."""
+
+    max_code, encoder = 1, "ternary"
+
+
+class Codec5Level(RandomRoundingCodec):
+    """Codes up to 2 in magnitude."""
+
+    max_code, encoder = 2, "5-level"
+
+
+class Codec7Level(RandomRoundingCodec):
+    """Codes up to 3 in magnitude."""
+
+    max_code, encoder = 3, "7-level"
+
+
+class Codec15Level(RandomRoundingCodec):
+    """Codes up to 7 in magnitude."""
+
+    max_code, encoder = 7, "15-level"
+
+
+class Codec255Level(RandomRoundingCodec):
+    """Codes up to 127 in magnitude."""
+
+    max_code, encoder = 127, "255-level"

@@ -13,14 +13,22 @@ import tensorflow as tf
 
 from terngrad.cluster.pulse import CALL, STEP
 from terngrad.codecs.factory import make_codecs, payloads
-from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, Layout, Policy, make_layout
+from terngrad.layout import (
+    BITS_OF_CODEC,
+    DEFAULT_BUCKET_ELEMENTS,
+    DRAWS,
+    MAX_CODES,
+    Layout,
+    Policy,
+    make_layout,
+)
 from terngrad.library.graphs import Calls, check_graph
 from terngrad.library.group import Group, plain
 from terngrad.ops.gradient_kernels import Sums
 from terngrad.training import runtime
 from terngrad.training.reduction import Reduction, make_exchange
 
-_BITS = {"ternary": 1, "float32": 32, "float16": 16}
+_BITS = {name: BITS_OF_CODEC[name] for name in MAX_CODES} | {"float32": 32, "float16": 16}
 
 Gradient = tf.Tensor | tf.IndexedSlices | None
 
@@ -31,7 +39,7 @@ class ReducerState(tf.Module):
     Attributes:
       step: int64 scalar, number of calls of the reducer.
       memory: what the codecs of this process keep between steps, by name; empty for the codecs
-        "ternary", "float32" and "float16". It differs between processes.
+        that have a name. It differs between processes.
     """
 
     def __init__(self, step: tf.Variable, memory: Mapping[str, tf.Variable]) -> None:
@@ -84,14 +92,17 @@ class Reducer:
         seed: int = 1,
         nodes: int = 1,
         bucket_elements: int = DEFAULT_BUCKET_ELEMENTS,
+        draws: str = "independent",
     ) -> None:
         """Compares the settings with the other processes, and copies the chief's variables to all.
 
         Args:
           variables: tf.Variables or Keras variables of a float type, of fixed shapes.
           group: the processes, from `terngrad.join`.
-          gradients: "ternary" (2 bits a value or less), "float32", "float16" (half precision), or
-            a codec of your own: a subclass of `terngrad.codecs.codec.Codec`, or its MODULE:CLASS.
+          gradients: "ternary" (3 levels, 2 bits a value or less), codes of more levels: "5-level"
+            and "7-level" (3 bits or less), "15-level" (4), "255-level" (8); "float32", "float16"
+            (half precision), or a codec of your own: a subclass of `terngrad.codecs.codec.Codec`,
+            or its MODULE:CLASS.
           clip_factor: clip a gradient to this many standard deviations before it is encoded; 2.5
             works in general, 0 = no clipping.
           size_to_binarize: variables with fewer elements stay float.
@@ -101,6 +112,8 @@ class Reducer:
           nodes: how many gradients this process gives in each call, each of a part of its batch. N
             processes of one node and one process of N nodes give the same means.
           bucket_elements: a bucket takes variables until it holds this many values.
+          draws: "independent", or "antithetic": two nodes share the random numbers of their codes,
+            so that the mean of both has less noise. The codecs that have a name can do this.
 
         Raises:
           TypeError: an argument has another type.
@@ -115,6 +128,7 @@ class Reducer:
             seed=seed,
             nodes=nodes,
             bucket_elements=bucket_elements,
+            draws=draws,
         )
         held = [plain(variable) for variable in variables]
         if not held:
@@ -130,6 +144,7 @@ class Reducer:
             size_to_binarize=size_to_binarize,
             float_layers=tuple(float_layers),
             codec="" if codec in _BITS else codec,
+            draws=draws,
         )
         self.layout: Layout = make_layout(names, [v.shape for v in held], policy, bucket_elements)
         kernels = runtime.kernels(on_gpu=any("GPU" in v.device for v in held)).kernels
@@ -275,6 +290,7 @@ def check_settings(
     seed: int,
     nodes: int,
     bucket_elements: int,
+    draws: str,
 ) -> None:
     """Checks what needs no variables; for the arguments see `Reducer`.
 
@@ -287,6 +303,8 @@ def check_settings(
         raise TypeError(f"gradients is {gradients!r}; allowed are {allowed}")
     if isinstance(gradients, str) and gradients not in _BITS and ":" not in gradients:
         raise ValueError(f"gradients is {gradients!r}; allowed are {allowed}")
+    if draws not in DRAWS:
+        raise ValueError(f"draws is {draws!r}; allowed are {', '.join(DRAWS)}")
     if isinstance(float_layers, str):
         raise TypeError(f"float_layers is {float_layers!r}; allowed is a list of names")
     if not isinstance(clip_factor, numbers.Real):

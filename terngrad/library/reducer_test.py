@@ -113,7 +113,11 @@ def test_wrong_gradients_are_named(gradients, why):
     ("given", "settings", "why"),
     [
         ([tf.Variable(1)], {}, "reducer: Variable is int32; allowed are float types"),
-        (None, {"gradients": "half"}, "'half'; allowed are ternary, float32, float16, and a codec"),
+        (
+            None,
+            {"gradients": "half"},
+            "'half'; allowed are ternary, 5-level, 7-level, 15-level, 255-level, float32, float16",
+        ),
         (None, {"clip_factor": -1.0}, "clip_factor is -1.0; allowed are finite numbers from 0 on"),
         (None, {"clip_factor": np.inf}, "clip_factor is inf; allowed are finite numbers from 0"),
         (None, {"bucket_elements": 0}, "bucket_elements is 0; allowed are 1 and more"),
@@ -131,7 +135,7 @@ def test_wrong_settings_of_a_reducer_are_named(given, settings, why):
 @pytest.mark.parametrize(
     ("given", "settings", "why"),
     [
-        (None, {"gradients": 3}, "gradients is 3; allowed are ternary, float32, float16, and a"),
+        (None, {"gradients": 3}, "gradients is 3; allowed are ternary, 5-level"),
         (None, {"float_layers": "dense"}, "float_layers is 'dense'; allowed is a list of names"),
         (None, {"clip_factor": "2.5"}, "clip_factor is '2.5'; allowed are numbers"),
         (None, {"seed": 1.5}, "seed is 1.5; allowed are integers"),

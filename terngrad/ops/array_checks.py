@@ -60,6 +60,13 @@ def integer(value: int, end: int, name: str, low: int = 0) -> int:
     return int(value)
 
 
+def name(given: str, allowed: Iterable[str], argument: str) -> None:
+    """Checks that a name is one of those allowed."""
+    names = list(allowed)
+    if given not in names:
+        raise ValueError(f"{argument} is {given!r}; must be one of {', '.join(names)}")
+
+
 def values_are_distinct(
     arrays: Sequence[NDArray[np.float32]], variables: Sequence[int], firsts: Sequence[int]
 ) -> None:

@@ -43,8 +43,9 @@ edge_values = st.sampled_from(
 scales = st.sampled_from([0.0, 2.0**-101, 2.0**-100, 1e-20, 0.5, 1.0, 3.0, 3.4e38, np.inf, np.nan])
 
 
-def key_of(seed=7, step=3, node=2):
-    return DrawKey(tf.constant(seed, tf.uint64), tf.constant(step, tf.int64), tf.constant(node))
+def key_of(seed=7, step=3, node=2, antithetic=False):
+    words = tf.constant(seed, tf.uint64), tf.constant(step, tf.int64), tf.constant(node)
+    return DrawKey(*words, antithetic)
 
 
 def normal(seed, shape):
@@ -70,13 +71,32 @@ def test_law_3_codes_equal_the_references(natives, lengths, data, seed):
     variables = [data.draw(st.integers(0, 2**16 - 1)) for _ in lengths]
     bounds = [data.draw(st.sampled_from([INFINITY, 2.5, 0.1])) for _ in lengths]
     chosen = [data.draw(scales) for _ in lengths]
-    key = key_of(seed, data.draw(st.integers(0, 2**40)), data.draw(st.integers(0, 2**16 - 1)))
+    key = key_of(
+        seed,
+        data.draw(st.integers(0, 2**40)),
+        data.draw(st.integers(0, 2**16 - 1)),
+        data.draw(st.booleans()),
+    )
     encoder = data.draw(st.sampled_from(sorted(ENCODERS)))
     arguments = (gradients, variables, bounds, chosen, key, encoder)
     expected = encode(REFERENCE, *arguments)
     assert expected.shape[1] == planes.plane_count(ENCODERS[encoder].max_code)
     for native in natives:
         np.testing.assert_array_equal(encode(native, *arguments), expected, native.title)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("antithetic", [False, True])
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_law_3_every_encoder_gives_the_references_codes(natives, encoder, antithetic):
+    values = [1.3 * normal(1, 70_000), np.zeros(33, np.float32), normal(2, 129)]
+    arguments = (values, [5, 0, 9], [2.5, 1.0, INFINITY], [2.5, 1.0, 5.0])
+    for node in (6, 7):
+        key = key_of(node=node, antithetic=antithetic)
+        expected = encode(REFERENCE, *arguments, key, encoder)
+        for native in natives:
+            got = encode(native, *arguments, key, encoder)
+            np.testing.assert_array_equal(got, expected, native.title)
 
 
 @pytest.mark.parametrize("share", [2.0**-24, 2.0**-16, 0.1, 0.5, 1.0])
@@ -507,7 +527,7 @@ def test_a_variable_of_more_than_2_pow_31_values():
     words = native.encode([values], [3], one, one, key_of())
     assert native.stats([values]).sum.numpy()[0] == np.float32(0.5 * size)
     random = draws(key_of(), 3, last, first=size - last)
-    codes = ternary.ternarize(values[-last:], one[0], one[0], random).nonzero  # none is negative
+    codes = ternary.draw_codes(values[-last:], one[0], one[0], random)
     del values
     total = native.sum([words, words], 3)
     (means,) = native.decode(total, one, tf.constant(2), [(size,)])

@@ -149,7 +149,12 @@ class Target(ctypes.Structure):
 class NodeKey(ctypes.Structure):
     """The seed, step and node of the draws: `NodeKey` of cc/lib/kernels.h."""
 
-    _fields_ = (("seed", ctypes.c_uint64), ("step", ctypes.c_uint32), ("node", ctypes.c_uint32))
+    _fields_ = (
+        ("seed", ctypes.c_uint64),
+        ("step", ctypes.c_uint32),
+        ("node", ctypes.c_uint32),
+        ("antithetic", ctypes.c_bool),
+    )
 
 
 _TEXT, _POINTER, _COUNT = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64
@@ -157,7 +162,7 @@ _SIGNATURES = {  # of cc/lib/functions.cc: the result, then the arguments
     "terngrad_paths": (_TEXT,),
     "terngrad_stats": (ctypes.c_bool, _TEXT, _POINTER, _COUNT, _POINTER),
     "terngrad_encode": (
-        *(ctypes.c_bool, _TEXT, ctypes.POINTER(Source), _COUNT),
+        *(ctypes.c_bool, _TEXT, _TEXT, ctypes.POINTER(Source), _COUNT),
         *(ctypes.POINTER(NodeKey), _COUNT, _POINTER),
     ),
     "terngrad_sum": (

@@ -110,4 +110,5 @@ def encode_arguments(
         "node": tf.cast(key.node, tf.int32),
         "variables": list(variables),
         "encoder": encoder,
+        "antithetic": key.antithetic,
     }

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from terngrad import planes, ternary
-from terngrad.draws import DrawKey, draws
+from terngrad.draws import DrawKey, draws_for
 from terngrad.encoders import ENCODERS
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.ops.packing import Packing, ReferencePacking
@@ -40,15 +40,12 @@ class ReferenceKernels(GradientKernels):
         encoder: str = "ternary",
     ) -> tf.Tensor:
         """See base class."""
-        encode, codes = ENCODERS[encoder].encode, []
+        chosen, codes = ENCODERS[encoder], []
         for i, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
             values = tf.reshape(gradient, [-1])
-            random = draws(key, variable, values.shape[0])
-            codes.append(encode(values, bounds[i], scales[i], random))
-        masks = [tf.concat(mask, 0) for mask in zip(*codes, strict=True)]
-        elements = masks[0].shape[0]
-        padding = [[0, planes.padded(elements) - elements]]
-        return tf.stack([planes.pack(tf.pad(mask, padding)) for mask in masks], axis=1)
+            random = draws_for(key, variable, values)
+            codes.append(chosen.encode(values, bounds[i], scales[i], random))
+        return planes.pack_integers(tf.concat(codes, 0), planes.plane_count(chosen.max_code))
 
     def sum(self, words: Sequence[tf.Tensor], count: int) -> tf.Tensor:
         """See base class."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -166,6 +167,7 @@ def _measure_nodes(
             measured.append(codec.measure(corrected[-1]))
     agreed = codec.agree(exchange, measured)
     bounds = [m.bounds for m in measured]
+    keys = [dataclasses.replace(key, antithetic=codec.antithetic) for key in keys]
     return [EncodeInputs(*node) for node in zip(corrected, bounds, agreed, keys, strict=True)]
 
 

@@ -30,7 +30,7 @@ inline void Encode(const Kernels& kernels, const Sources& sources,
 // Reads them.
 class SourcesReader {
  public:
-  // Reads the attributes `n`, `variables` and `encoder`.
+  // Reads the attributes `n`, `variables`, `encoder` and `antithetic`.
   explicit SourcesReader(tensorflow::OpKernelConstruction* context) {
     int n;
     OP_REQUIRES_OK(context, context->GetAttr("n", &n));
@@ -48,6 +48,7 @@ class SourcesReader {
         FindEncoder(*PortableKernels(), encoder_.c_str());
     OP_REQUIRES(context, encoder, Invalid("there is no encoder ", encoder_));
     planes_ = PlaneCount(encoder->max_code);
+    OP_REQUIRES_OK(context, context->GetAttr("antithetic", &antithetic_));
   }
 
   // Reads the inputs `gradients`, `bounds`, `scales`, `seed`, `step` and
@@ -84,8 +85,8 @@ class SourcesReader {
  private:
   static constexpr int64_t kIds = int64_t{1} << 16;  // of variables and nodes
 
-  static absl::Status ReadKey(tensorflow::OpKernelContext* context,
-                              NodeKey* key) {
+  absl::Status ReadKey(tensorflow::OpKernelContext* context,
+                       NodeKey* key) const {
     const tensorflow::Tensor *seed, *step, *node;
     TF_RETURN_IF_ERROR(context->input("seed", &seed));
     TF_RETURN_IF_ERROR(context->input("step", &step));
@@ -102,13 +103,14 @@ class SourcesReader {
     }
     *key = {seed->scalar<uint64_t>()(),
             static_cast<uint32_t>(step->scalar<int64_t>()()),
-            static_cast<uint32_t>(index)};
+            static_cast<uint32_t>(index), antithetic_};
     return absl::OkStatus();
   }
 
   std::vector<int64_t> variables_;
   std::string encoder_;
   int planes_ = 0;
+  bool antithetic_ = false;
 };
 
 }  // namespace terngrad

@@ -58,19 +58,20 @@ TERNGRAD_EXPORT bool terngrad_stats(const char* path, const float* values,
   return true;
 }
 
-// Writes words[2 rows], the ternary codes of the bucket that concatenates
-// `sources`.
-// Returns false and does nothing if FindKernels does not know `path`.
-TERNGRAD_EXPORT bool terngrad_encode(const char* path,
+// Writes words[planes * rows], the codes of the bucket that concatenates
+// `sources`. Returns false and does nothing if FindKernels does not know `path`
+// or FindEncoder not `name`.
+TERNGRAD_EXPORT bool terngrad_encode(const char* path, const char* name,
                                      const terngrad::Source* sources,
                                      int64_t count,
                                      const terngrad::NodeKey* key, int64_t rows,
                                      uint32_t* words) {
   const terngrad::Kernels* const kernels = terngrad::FindKernels(path);
   if (!kernels) return false;
+  const auto* const encoder = terngrad::FindEncoder(*kernels, name);
+  if (!encoder) return false;
   const terngrad::Flushing flushing(true);
-  const auto encode = terngrad::FindEncoder(*kernels, "ternary")->encode;
-  encode(sources, count, *key, 0, rows, words);
+  encoder->encode(sources, count, *key, 0, rows, words);
   return true;
 }
 

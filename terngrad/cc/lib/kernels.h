@@ -22,7 +22,8 @@ inline constexpr int kStatsBlock = 4096;  // maximum of values per call of stats
 inline constexpr int64_t kStreamedSize =
     1 << 22;  // values of a target that no cache holds until they are used
 inline constexpr float kSmallestNormal = 0x1p-126f;
-inline constexpr float kSmallestScale = 0x1p-100f;  // smaller ones count as 0
+inline constexpr float kSmallestScale =
+    0x1p-100f;  // smaller values of a code of 1 count as 0
 
 // Statistics of up to kStatsBlock values. Callers add the sums of blocks in the
 // order of the blocks, so results do not depend on threads.
@@ -39,7 +40,7 @@ struct Source {
   int64_t first;      // index of values[0] in the variable
   uint32_t variable;  // index of the variable, < 2^16
   float bound;        // magnitude to clip to; infinity = no clipping
-  float scale;        // value of |code| = 1; all codes are 0 if not usable
+  float scale;        // value of the largest code; all are 0 if not usable
 };
 
 // Memory for a variable's mean gradient.
@@ -95,7 +96,8 @@ struct Planes {
 struct NodeKey {
   uint64_t seed;
   uint32_t step;
-  uint32_t node;  // < 2^16
+  uint32_t node;    // < 2^16
+  bool antithetic;  // nodes 2 k and 2 k + 1 share draws (terngrad/draws.py)
 };
 
 // A way in which values become codes.
@@ -152,7 +154,7 @@ struct Kernels {
 };
 
 // Returns the number of planes of integers up to `largest` in magnitude.
-static inline int PlaneCount(int64_t largest) {
+static constexpr int PlaneCount(int64_t largest) {
   int planes = 0;
   for (int64_t left = 2 * largest; left > 0; left /= 2) ++planes;
   return planes;

@@ -106,20 +106,23 @@ struct StatsKernel {
 // ---- Encoding --------------------------------------------------------------
 
 // Appends codes to a bucket, starting at the beginning of a word.
-template <class Lanes>
+template <int PLANES>
 class CodeWriter {
  public:
   explicit CodeWriter(uint32_t* words) : words_(words) {}
 
   // Appends the lowest `count` <= 32 bits of each plane; higher bits must be 0.
-  void Put(uint32_t nonzero, uint32_t negative, int count) {
-    nonzero_ |= uint64_t{nonzero} << filled_;
-    negative_ |= uint64_t{negative & nonzero} << filled_;
+  void Put(const uint32_t (&bits)[PLANES], int count) {
+    if (filled_ == 0 && count == kWordBits) {
+      for (const uint32_t plane : bits) *words_++ = plane;
+      return;
+    }
+    for (int j = 0; j < PLANES; ++j)
+      waiting_[j] |= uint64_t{bits[j]} << filled_;
     filled_ += count;
     if (filled_ >= kWordBits) {
       Flush();
-      nonzero_ >>= kWordBits;
-      negative_ >>= kWordBits;
+      for (uint64_t& plane : waiting_) plane >>= kWordBits;
       filled_ -= kWordBits;
     }
   }
@@ -132,14 +135,13 @@ class CodeWriter {
 
  private:
   void Flush() {
-    words_[0] = static_cast<uint32_t>(nonzero_);
-    words_[1] = static_cast<uint32_t>(negative_);
-    words_ += 2;
+    for (const uint64_t plane : waiting_) {
+      *words_++ = static_cast<uint32_t>(plane);
+    }
   }
 
   uint32_t* words_;
-  uint64_t nonzero_ = 0;
-  uint64_t negative_ = 0;
+  uint64_t waiting_[PLANES] = {};
   int filled_ = 0;
 };
 
@@ -216,26 +218,30 @@ class PhiloxLanes {
   uint64_t wide0_[kPhiloxRounds / 2], wide1_[kPhiloxRounds / 2];
 };
 
-// A value is kept if r < t, where t = min(|x|, bound) * (2^24 / scale) and r is
-// its draw of 24 bits. The upper 16 bits of the draw, compared with t / 256
-// rounded down, decide. Only if they are the same, once in 2^16 values, are the
-// lower bits drawn. Values above the scale are as good as the scale until then.
-template <class Lanes>
+// A value x is worth t = min(|x|, bound) * (2^24 / unit) draws, where
+// unit = scale / MAX_CODE. Its code is t / 2^24 rounded down, and one more if
+// r < t % 2^24, r being its draw of 24 bits. The upper 16 bits of the draw,
+// compared with those of t % 2^24, decide. Only if they are the same, once in
+// 2^16 values, are the lower bits drawn.
+template <class Lanes, int MAX_CODE, bool ANTITHETIC>
 class SourceEncoder {
  public:
-  using Floats = typename Lanes::Floats;
-  using Halves = typename Lanes::Halves;
+  static constexpr int kPlanes = PlaneCount(MAX_CODE);
+  static_assert(kPlanes <= 8, "Lanes::PutPlanes has no more");
 
   SourceEncoder(const Source& source, const NodeKey& key)
       : source_(source),
-        draws_per_unit_(0x1p24f / source.scale),
-        bound_(source.bound < source.scale ? source.bound : source.scale),
-        philox_({key.seed, key.step, key.node << 16 | source.variable}) {}
+        unit_(source.scale * (1.0f / MAX_CODE)),
+        draws_per_unit_(0x1p24f / unit_),
+        bound_(MAX_CODE > 1 || source.bound < source.scale ? source.bound
+                                                           : source.scale),
+        is_odd_(key.node & 1),
+        philox_({key.seed, key.step,
+                 key.node >> int{ANTITHETIC} << 16 | source.variable}) {}
 
   // Appends the codes of values [begin, end).
-  void Run(int64_t begin, int64_t end, CodeWriter<Lanes>* writer) const {
-    const bool usable =
-        source_.scale >= kSmallestScale && source_.scale < HUGE_VALF;
+  void Run(int64_t begin, int64_t end, CodeWriter<kPlanes>* writer) const {
+    const bool usable = unit_ >= kSmallestScale && unit_ < HUGE_VALF;
     for (int64_t i = begin; i < end;) {
       const uint64_t element = source_.first + i;
       const int skipped = element % kDrawGroup;
@@ -249,11 +255,13 @@ class SourceEncoder {
   }
 
  private:
+  using Floats = typename Lanes::Floats;
+  using Halves = typename Lanes::Halves;
+
   static constexpr int kGroupWords = kDrawGroup / kWordBits;
 
   struct Codes {
-    uint32_t nonzero[kGroupWords];
-    uint32_t negative[kGroupWords];
+    uint32_t planes[kGroupWords][kPlanes];
   };
 
   // Encodes `count` values from `element` on, all in one group of draws. Not
@@ -276,21 +284,46 @@ class SourceEncoder {
     for (int w = 0; w < kGroupWords; ++w) {
       const Floats low = Lanes::Load(values + w * kWordBits);
       const Floats high = Lanes::Load(values + w * kWordBits + kLanes);
-      const Halves t = Lanes::RoundDown(Threshold(low), Threshold(high));
-      const Halves h = Lanes::ToHalves(draws[w]);
-      codes->nonzero[w] = Lanes::Greater(t, h);
-      codes->negative[w] = Lanes::SignBits(low, high);
-      open[w] = Lanes::Equal(t, h);
+      Halves h = Lanes::ToHalves(draws[w]);
+      if (ANTITHETIC) h = Lanes::Complement(h, low, high, is_odd_);
+      open[w] = EncodeWord(low, high, h, codes->planes[w]);
       any_open |= open[w];
     }
     if (any_open) Settle(values, group, open, codes);
+    if (MAX_CODE == 1) {
+      for (auto& planes : codes->planes) planes[1] &= planes[0];
+    }
   }
 
-  // t / 256: at most 2^16, or NaN.
+  // Encodes 32 values and returns which of them the lower bits decide. Values
+  // of code 0 may be negative in ternary codes.
+  uint32_t EncodeWord(Floats low, Floats high, Halves draws,
+                      uint32_t (&planes)[kPlanes]) const {
+    if constexpr (MAX_CODE == 1) {
+      const Halves t = Lanes::RoundDown(Threshold(low), Threshold(high));
+      planes[0] = Lanes::Greater(t, draws);
+      planes[1] = Lanes::SignBits(low, high);
+      return Lanes::Equal(t, draws);
+    } else {
+      Halves whole, rest;
+      Lanes::Split(Capped(Threshold(low)), Capped(Threshold(high)), &whole,
+                   &rest);
+      const Halves codes = Lanes::AddWhereGreater(whole, rest, draws);
+      Lanes::PutPlanes(Lanes::NegateWhereNegative(codes, low, high), planes);
+      return Lanes::Equal(rest, draws);
+    }
+  }
+
+  // t / 256, or NaN.
   Floats Threshold(Floats x) const {
     return Lanes::Multiply(
         Lanes::Min(Lanes::Broadcast(bound_), Lanes::Magnitude(x)),
         Lanes::Broadcast(draws_per_unit_ * 0x1p-8f));
+  }
+
+  // At most the threshold of the largest code.
+  static Floats Capped(Floats threshold) {
+    return Lanes::Min(Lanes::Broadcast(MAX_CODE * 0x1p16f), threshold);
   }
 
   // Decides the undecided values with all 24 bits of their draws.
@@ -302,8 +335,11 @@ class SourceEncoder {
       for (uint32_t bits = open[w]; bits; bits &= bits - 1) {
         const int bit = __builtin_ctz(bits);
         const int e = w * kWordBits + bit;
-        if (IsKept(values[e], group * kDrawGroup + e)) {
-          codes->nonzero[w] |= uint32_t{1} << bit;
+        const uint32_t code = CodeOf(values[e], group * kDrawGroup + e);
+        for (int j = 0; j < kPlanes; ++j) {
+          uint32_t& plane = codes->planes[w][j];
+          plane &= ~(uint32_t{1} << bit);
+          plane |= (code >> j & 1) << bit;
         }
       }
     }
@@ -311,21 +347,26 @@ class SourceEncoder {
 
   // Denormal values and thresholds count as zero even if this thread does not
   // flush them.
-  bool IsKept(float value, uint64_t element) const {
+  int CodeOf(float value, uint64_t element) const {
     const float size = __builtin_fabsf(value);  // std::fabs may be shared code
     const float magnitude = size > source_.bound ? source_.bound : size;
-    if (!(magnitude >= kSmallestNormal)) return false;
-    const float threshold = magnitude * draws_per_unit_;
-    const float draw = static_cast<float>(Draw(philox_.key(), element));
-    return threshold > draw && threshold > kSmallestNormal;
+    if (!(magnitude >= kSmallestNormal)) return 0;
+    constexpr float kLargest = MAX_CODE * 0x1p24f;
+    const float product = magnitude * draws_per_unit_;
+    const float threshold = product > kLargest ? kLargest : product;
+    const int whole = static_cast<int>(threshold * 0x1p-24f);
+    const float rest = threshold - whole * 0x1p24f;
+    uint32_t draw = Draw(philox_.key(), element);
+    if (ANTITHETIC && is_odd_ != (value < 0.0f)) draw ^= kLargestDraw;
+    const int code =
+        whole + (rest > static_cast<float>(draw) && rest > kSmallestNormal);
+    return value < 0.0f ? -code : code;
   }
 
   static void Put(const Codes& codes, int skipped, int count,
-                  CodeWriter<Lanes>* writer) {
+                  CodeWriter<kPlanes>* writer) {
     if (count == kDrawGroup) {
-      for (int w = 0; w < kGroupWords; ++w) {
-        writer->Put(codes.nonzero[w], codes.negative[w], kWordBits);
-      }
+      for (const auto& planes : codes.planes) writer->Put(planes, kWordBits);
       return;
     }
     for (int e = skipped; e < skipped + count;) {
@@ -333,27 +374,42 @@ class SourceEncoder {
       const int taken =
           static_cast<int>(Smaller(kWordBits - bit, skipped + count - e));
       const uint32_t mask = ~uint32_t{0} >> (kWordBits - taken);
-      writer->Put(codes.nonzero[e / kWordBits] >> bit & mask,
-                  codes.negative[e / kWordBits] >> bit & mask, taken);
+      uint32_t bits[kPlanes];
+      for (int j = 0; j < kPlanes; ++j) {
+        bits[j] = codes.planes[e / kWordBits][j] >> bit & mask;
+      }
+      writer->Put(bits, taken);
       e += taken;
     }
   }
 
   const Source& source_;
+  float unit_;
   float draws_per_unit_;
-  float bound_;
+  float bound_;  // of ternary codes: values above the scale are as good as it
+  bool is_odd_;
   PhiloxLanes<Lanes> philox_;
 };
 
-template <class Lanes>
-void Encode(const Source* sources, int64_t source_count, const NodeKey& key,
-            int64_t begin, int64_t end, uint32_t* words) {
-  CodeWriter<Lanes> writer(words + 2 * begin);
+template <class Lanes, int MAX_CODE, bool ANTITHETIC>
+void EncodeSources(const Source* sources, int64_t source_count,
+                   const NodeKey& key, int64_t begin, int64_t end,
+                   uint32_t* words) {
+  using Encoder = SourceEncoder<Lanes, MAX_CODE, ANTITHETIC>;
+  CodeWriter<Encoder::kPlanes> writer(words + Encoder::kPlanes * begin);
   VisitParts(sources, source_count, begin * kWordBits, end * kWordBits,
              [&](const Source& source, int64_t first, int64_t last, int64_t) {
-               SourceEncoder<Lanes>(source, key).Run(first, last, &writer);
+               Encoder(source, key).Run(first, last, &writer);
              });
-  writer.Finish(words + 2 * end);
+  writer.Finish(words + Encoder::kPlanes * end);
+}
+
+template <class Lanes, int MAX_CODE>
+void Encode(const Source* sources, int64_t source_count, const NodeKey& key,
+            int64_t begin, int64_t end, uint32_t* words) {
+  const auto run = key.antithetic ? EncodeSources<Lanes, MAX_CODE, true>
+                                  : EncodeSources<Lanes, MAX_CODE, false>;
+  run(sources, source_count, key, begin, end, words);
 }
 
 // ---- Sums ------------------------------------------------------------------
@@ -699,7 +755,10 @@ class UpdateKernel {
 
 // The tables for an instruction set.
 template <class Lanes>
-inline constexpr Encoder kEncodersOf[] = {{"ternary", 1, Encode<Lanes>}, {}};
+inline constexpr Encoder kEncodersOf[] = {
+    {"ternary", 1, Encode<Lanes, 1>},       {"5-level", 2, Encode<Lanes, 2>},
+    {"7-level", 3, Encode<Lanes, 3>},       {"15-level", 7, Encode<Lanes, 7>},
+    {"255-level", 127, Encode<Lanes, 127>}, {}};
 
 template <class Lanes>
 inline constexpr Kernels kKernelsOf = {

@@ -294,54 +294,77 @@ void ANaNShowsInMaxBits(const Kernels& kernels) {
 constexpr NodeKey kNode = {0x0123456789ABCDEF, 0x89ABCDEF, 0xBEEF};
 
 DrawKey DrawKeyOf(const NodeKey& node, const Source& source) {
-  return {node.seed, node.step, node.node << 16 | source.variable};
+  const uint32_t index = node.antithetic ? node.node / 2 : node.node;
+  return {node.seed, node.step, index << 16 | source.variable};
+}
+
+uint32_t DrawOf(const NodeKey& node, const Source& source, int64_t i,
+                bool negative) {
+  const uint32_t draw = Draw(DrawKeyOf(node, source), source.first + i);
+  const bool is_odd = node.node % 2;
+  return node.antithetic && is_odd != negative ? (1 << 24) - 1 - draw : draw;
 }
 
 // The definition (terngrad/ternary.py).
-int NaiveCode(const Source& source, const NodeKey& node, int64_t i) {
-  const bool usable = source.scale >= 0x1p-100f && source.scale <= FLT_MAX;
+int NaiveCode(const Source& source, const NodeKey& node, int max_code,
+              int64_t i) {
+  const float unit = source.scale * (1.0f / max_code);
   const float x = source.values[i];
-  if (!usable || std::isnan(x)) return 0;
+  if (!(unit >= 0x1p-100f && unit <= FLT_MAX) || std::isnan(x)) return 0;
   const float magnitude = std::min(std::fabs(x), source.bound);
   if (magnitude < 0x1p-126f) return 0;
-  const float threshold = magnitude * (0x1p24f / source.scale);
-  const uint32_t draw = Draw(DrawKeyOf(node, source), source.first + i);
-  if (threshold <= std::max(static_cast<float>(draw), 0x1p-126f)) return 0;
-  return x < 0.0f ? -1 : 1;
+  const float threshold =
+      std::min(magnitude * (0x1p24f / unit), max_code * 0x1p24f);
+  const float whole = std::floor(threshold * 0x1p-24f);
+  const float rest = threshold - whole * 0x1p24f;
+  const float draw = DrawOf(node, source, i, x < 0.0f);
+  const int code = whole + (rest > std::max(draw, 0x1p-126f));
+  return x < 0.0f ? -code : code;
 }
 
 Words NaiveEncode(const std::vector<Source>& sources, const NodeKey& node,
-                  int64_t groups) {
+                  int64_t groups, int max_code = 1) {
   Integers codes;
   for (const Source& source : sources) {
     for (int64_t i = 0; i < source.size; ++i) {
-      codes.push_back(NaiveCode(source, node, i));
+      codes.push_back(NaiveCode(source, node, max_code, i));
     }
   }
   codes.resize(groups * kWordBits);
-  return PlanesOf(codes, 2);
+  return PlanesOf(codes, PlaneCount(max_code));
+}
+
+Words Encode(const Encoder& encoder, const std::vector<Source>& sources,
+             const NodeKey& node, int64_t groups) {
+  Words words(PlaneCount(encoder.max_code) * groups, kGuardWord);
+  encoder.encode(sources.data(), sources.size(), node, 0, groups, words.data());
+  return words;
 }
 
 Words Encode(const Kernels& kernels, const std::vector<Source>& sources,
              const NodeKey& node, int64_t groups) {
-  Words words(2 * groups, kGuardWord);
-  FindEncoder(kernels, "ternary")
-      ->encode(sources.data(), sources.size(), node, 0, groups, words.data());
-  return words;
+  return Encode(*FindEncoder(kernels, "ternary"), sources, node, groups);
 }
 
 void CheckCodes(const Kernels& kernels, const std::vector<Source>& sources,
-                const NodeKey& node, int64_t groups) {
-  const Words naive = NaiveEncode(sources, node, groups);
-  for (bool flush : {false, true}) {
-    Words words;
-    {
-      const Flushing flushing(flush);
-      words = Encode(kernels, sources, node, groups);
+                NodeKey node, int64_t groups) {
+  for (const Encoder* encoder = kernels.encoders; encoder->name; ++encoder) {
+    for (bool antithetic : {false, true}) {
+      node.antithetic = antithetic;
+      const Words naive = NaiveEncode(sources, node, groups, encoder->max_code);
+      for (bool flush : {false, true}) {
+        Words words;
+        {
+          const Flushing flushing(flush);
+          words = Encode(*encoder, sources, node, groups);
+        }
+        CHECK_SAME(words, naive);
+      }
     }
-    CHECK_SAME(words, naive);
   }
 }
+
+constexpr int kMaxCodes[] = {1, 2, 3, 7, 127};
 
 // Returns values for a source that has none. Half of them lie close to their
 // draws, so that all 24 bits of these matter.
@@ -351,7 +374,9 @@ Floats SomeGradient(const Source& source, const NodeKey& node, Random& random) {
     if (random() % 2) continue;
     const int64_t draw = Draw(DrawKeyOf(node, source), source.first + i);
     const int64_t nearby = random() % 2 ? 0 : 300 - int64_t(random() % 601);
-    const float at = (draw + nearby) * 0x1p-24f * source.scale;
+    const int64_t levels = Pick(kMaxCodes, random());
+    const int64_t whole = random() % levels << 24;
+    const float at = (whole + draw + nearby) * 0x1p-24f * source.scale / levels;
     const float towards[] = {at, kInfinity, -kInfinity};
     values[i] = std::nextafter(at, Pick(towards, random()));
     if (random() % 2) values[i] = -values[i];
@@ -493,19 +518,71 @@ void TheScaleItselfIsAlwaysKept(const Kernels& kernels) {
   }
 }
 
+void TheScaleIsTheLargestCode(const Kernels& kernels) {
+  for (const Encoder* encoder = kernels.encoders; encoder->name; ++encoder) {
+    for (float scale : {0x1p-90f, 0.37f, 3.4e38f}) {
+      TRY("%s, scale %g", encoder->name, scale);
+      const Floats values = {scale, -scale, scale * 2, -kInfinity};
+      const Source source = {values.data(), 4, 77, 5, kInfinity, scale};
+      const int planes = PlaneCount(encoder->max_code);
+      const int64_t code = encoder->max_code;
+      Integers codes(kWordBits);
+      std::copy_n(Integers{code, -code, code, -code}.begin(), 4, codes.begin());
+      CHECK_SAME(Encode(*encoder, {source}, kNode, 1), PlanesOf(codes, planes));
+    }
+  }
+}
+
+// One draws r, the other the largest draw less r, so between them they round
+// half of the values up that lie halfway between two codes.
+void AntitheticNodesRoundOppositeWays(const Kernels& kernels) {
+  constexpr int64_t kSize = 1000;
+  for (const Encoder* encoder = kernels.encoders; encoder->name; ++encoder) {
+    const int max_code = encoder->max_code;
+    Random random(11);
+    Floats values(kSize);
+    Integers expected(kSize);
+    for (int64_t i = 0; i < kSize; ++i) {
+      expected[i] = 2 * (random() % max_code) + 1;
+      if (random() % 2) expected[i] = -expected[i];
+      values[i] = expected[i] * 0.5f;
+    }
+    const float scale = max_code;
+    const Source source = {values.data(), kSize, 3, 9, kInfinity, scale};
+    const int planes = PlaneCount(max_code);
+    const int64_t groups = GroupsOf(kSize);
+    Integers sum(groups * kWordBits);
+    for (uint32_t node : {6, 7}) {
+      const Words words =
+          Encode(*encoder, {source}, {5, 4, node, true}, groups);
+      const Integers codes = IntegersOf(words, planes);
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += codes[i];
+    }
+    TRY("%s", encoder->name);
+    expected.resize(sum.size());
+    CHECK_SAME(PlanesOf(sum, 9), PlanesOf(expected, 9));
+  }
+}
+
 void AnyPartOfTheCodesCanBeWrittenAlone(const Kernels& kernels) {
   Random random(4);
   const Bucket bucket = SomeBucket(9, random);
   const int64_t groups = GroupsOf(bucket.size) + 2;
-  const Words whole = NaiveEncode(bucket.sources, kNode, groups);
-  const auto encode = FindEncoder(kernels, "ternary")->encode;
-  for (int64_t begin = 0; begin <= groups; ++begin) {
-    for (int64_t end = begin; end <= groups; ++end) {
-      TRY("[%d, %d)", static_cast<int>(begin), static_cast<int>(end));
-      Words words(2 * groups, kGuardWord);
-      encode(bucket.sources.data(), bucket.sources.size(), kNode, begin, end,
-             words.data());
-      CHECK_SAME(words, Part(whole, 2 * begin, 2 * end, kGuardWord));
+  for (const char* name : {"ternary", "15-level"}) {
+    const Encoder& encoder = *FindEncoder(kernels, name);
+    const int planes = PlaneCount(encoder.max_code);
+    const Words whole =
+        NaiveEncode(bucket.sources, kNode, groups, encoder.max_code);
+    for (int64_t begin = 0; begin <= groups; ++begin) {
+      for (int64_t end = begin; end <= groups; ++end) {
+        TRY("%s [%d, %d)", name, static_cast<int>(begin),
+            static_cast<int>(end));
+        Words words(planes * groups, kGuardWord);
+        encoder.encode(bucket.sources.data(), bucket.sources.size(), kNode,
+                       begin, end, words.data());
+        CHECK_SAME(words,
+                   Part(whole, planes * begin, planes * end, kGuardWord));
+      }
     }
   }
 }
@@ -1021,11 +1098,15 @@ void ThePathGivesThePortableOnesBits(const Kernels& kernels) {
     CHECK_SAME(stats.max_bits, same.max_bits);
 
     const NodeKey node = {random(), static_cast<uint32_t>(random()),
-                          static_cast<uint32_t>(random() & 0xFFFF)};
+                          static_cast<uint32_t>(random() & 0xFFFF),
+                          random() % 2 == 1};
     const Bucket bucket = SomeBucket(30, random);
     const int64_t groups = GroupsOf(bucket.size);
-    CHECK_SAME(Encode(kernels, bucket.sources, node, groups),
-               Encode(portable, bucket.sources, node, groups));
+    for (const Encoder* encoder = kernels.encoders; encoder->name; ++encoder) {
+      CHECK_SAME(Encode(*encoder, bucket.sources, node, groups),
+                 Encode(*FindEncoder(portable, encoder->name), bucket.sources,
+                        node, groups));
+    }
 
     const int planes = 1 + static_cast<int>(random() % kMaxPlanes);
     const Inputs inputs = SomeInputs(5, groups, random);
@@ -1063,6 +1144,8 @@ constexpr struct {
     LAW(DenormalValuesAndThresholdsCountAsZero),
     LAW(UnusableScalesGiveZeros),
     LAW(TheScaleItselfIsAlwaysKept),
+    LAW(TheScaleIsTheLargestCode),
+    LAW(AntitheticNodesRoundOppositeWays),
     LAW(AnyPartOfTheCodesCanBeWrittenAlone),
     LAW(SumsAreThoseOfIntegersModuloTwoToThePlanes),
     LAW(AnInputOfAnyPlanesCanBeSummed),

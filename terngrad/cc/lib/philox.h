@@ -1,4 +1,4 @@
-// Philox4x32-10 (Salmon et al., SC 2011) and the draws for ternary codes, one
+// Philox4x32-10 (Salmon et al., SC 2011) and the draws for random codes, one
 // element at a time: the definition that vector code follows.
 
 #ifndef TERNGRAD_CC_LIB_PHILOX_H_
@@ -14,6 +14,7 @@ inline constexpr uint32_t kPhiloxKeyStep0 = 0x9E3779B9;
 inline constexpr uint32_t kPhiloxKeyStep1 = 0xBB67AE85;
 inline constexpr int kPhiloxRounds = 10;
 
+inline constexpr uint32_t kLargestDraw = (1 << 24) - 1;
 inline constexpr int kDrawGroup = 128;  // values that get 16 bits of 16 blocks
 inline constexpr int kDrawBlocks = 16;
 inline constexpr uint64_t kLowBytesFromBlock = uint64_t{1} << 63;
@@ -22,7 +23,7 @@ inline constexpr uint64_t kLowBytesFromBlock = uint64_t{1} << 63;
 struct DrawKey {
   uint64_t seed;
   uint32_t step;
-  uint32_t stream;  // node << 16 | variable
+  uint32_t stream;  // node << 16 | variable; of antithetic draws, node / 2
 };
 
 struct PhiloxBlock {

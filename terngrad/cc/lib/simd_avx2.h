@@ -93,11 +93,58 @@ struct Avx2Lanes {
                                    _mm256_cmpeq_epi16(a.high, b.high)));
   }
   static uint32_t SignBits(Floats low, Floats high) {
-    const auto pack = [](Floats x) {
-      return _mm256_packs_epi32(_mm256_castps_si256(x.low),
-                                _mm256_castps_si256(x.high));
+    return Mask(_mm256_packs_epi16(PackSigns(low), PackSigns(high)));
+  }
+
+  // x >= 0 rounded down, below 2^31: the upper and the lower 16 bits. The
+  // lowest 8 bits of both are 0 where x is NaN.
+  static void Split(Floats low, Floats high, Halves* whole, Halves* rest) {
+    const auto split = [](Floats x, __m256i* upper, __m256i* lower) {
+      const __m256i a = _mm256_cvttps_epi32(x.low);
+      const __m256i b = _mm256_cvttps_epi32(x.high);
+      const __m256i zero = _mm256_setzero_si256();
+      *upper = _mm256_packus_epi32(_mm256_srli_epi32(a, 16),
+                                   _mm256_srli_epi32(b, 16));
+      *lower = _mm256_packus_epi32(_mm256_blend_epi16(a, zero, 0xAA),
+                                   _mm256_blend_epi16(b, zero, 0xAA));
     };
-    return Mask(_mm256_packs_epi16(pack(low), pack(high)));
+    split(low, &whole->low, &rest->low);
+    split(high, &whole->high, &rest->high);
+  }
+  // x, and one more where a > b.
+  static Halves AddWhereGreater(Halves x, Halves a, Halves b) {
+    const auto add = [](__m256i x, __m256i a, __m256i b) {
+      const __m256i excess = _mm256_subs_epu16(a, b);
+      return _mm256_add_epi16(x,
+                              _mm256_min_epu16(excess, _mm256_set1_epi16(1)));
+    };
+    return {add(x.low, a.low, b.low), add(x.high, a.high, b.high)};
+  }
+  // -x where the floats have sign bits; any value where they are 0.
+  static Halves NegateWhereNegative(Halves x, Floats low, Floats high) {
+    return {_mm256_sign_epi16(x.low, PackSigns(low)),
+            _mm256_sign_epi16(x.high, PackSigns(high))};
+  }
+  // 2^16 - 1 - x where the floats have sign bits, or where they have none.
+  static Halves Complement(Halves x, Floats low, Floats high,
+                           bool where_positive) {
+    const __m256i others = _mm256_set1_epi16(where_positive ? -1 : 0);
+    const auto complement = [&](__m256i x, Floats signs) {
+      const __m256i all = _mm256_srai_epi16(PackSigns(signs), 15);
+      return _mm256_xor_si256(x, _mm256_xor_si256(all, others));
+    };
+    return {complement(x.low, low), complement(x.high, high)};
+  }
+  // Writes bit j of the 32 lanes to planes[j], j < PLANES <= 8.
+  template <int PLANES>
+  static void PutPlanes(Halves x, uint32_t (&planes)[PLANES]) {
+    const __m256i lowest = _mm256_set1_epi16(0xFF);
+    const __m256i bytes = InOrder(_mm256_packus_epi16(
+        _mm256_and_si256(x.low, lowest), _mm256_and_si256(x.high, lowest)));
+    for (int j = 0; j < PLANES; ++j) {
+      planes[j] = static_cast<uint32_t>(
+          _mm256_movemask_epi8(_mm256_slli_epi16(bytes, 7 - j)));
+    }
   }
 
   static Words Zeros() {
@@ -172,9 +219,16 @@ struct Avx2Lanes {
  private:
   // Sign bits of 32 bytes, packed from four registers of 8 lanes.
   static uint32_t Mask(__m256i bytes) {
+    return static_cast<uint32_t>(_mm256_movemask_epi8(InOrder(bytes)));
+  }
+  static __m256i InOrder(__m256i bytes) {
     const __m256i order = _mm256_set_epi32(7, 3, 6, 2, 5, 1, 4, 0);
-    return static_cast<uint32_t>(
-        _mm256_movemask_epi8(_mm256_permutevar8x32_epi32(bytes, order)));
+    return _mm256_permutevar8x32_epi32(bytes, order);
+  }
+  // The upper bits of 16-bit lanes, in the order of Halves, are the signs.
+  static __m256i PackSigns(Floats x) {
+    return _mm256_packs_epi32(_mm256_castps_si256(x.low),
+                              _mm256_castps_si256(x.high));
   }
 };
 

@@ -58,6 +58,42 @@ struct Avx512Lanes {
            _mm512_movepi32_mask(_mm512_castps_si512(high)) << 16;
   }
 
+  // x >= 0 rounded down, below 2^31: the upper and the lower 16 bits. The
+  // lowest 8 bits of both are 0 where x is NaN.
+  static void Split(Floats low, Floats high, Halves* whole, Halves* rest) {
+    const __m512i a = _mm512_cvttps_epi32(low);
+    const __m512i b = _mm512_cvttps_epi32(high);
+    const __m512i even = _mm512_set_epi16(
+        62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32,  //
+        30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    const __m512i odd = _mm512_add_epi16(even, _mm512_set1_epi16(1));
+    *whole = _mm512_permutex2var_epi16(a, odd, b);
+    *rest = _mm512_permutex2var_epi16(a, even, b);
+  }
+  // x, and one more where a > b.
+  static Halves AddWhereGreater(Halves x, Halves a, Halves b) {
+    return _mm512_mask_add_epi16(x, Greater(a, b), x, _mm512_set1_epi16(1));
+  }
+  // -x where the floats have sign bits; any value where they are 0.
+  static Halves NegateWhereNegative(Halves x, Floats low, Floats high) {
+    return _mm512_mask_sub_epi16(x, SignBits(low, high), _mm512_setzero_si512(),
+                                 x);
+  }
+  // 2^16 - 1 - x where the floats have sign bits, or where they have none.
+  static Halves Complement(Halves x, Floats low, Floats high,
+                           bool where_positive) {
+    const uint32_t lanes = SignBits(low, high) ^ (0u - where_positive);
+    return _mm512_mask_sub_epi16(x, lanes, _mm512_set1_epi16(-1), x);
+  }
+  // Writes bit j of the 32 lanes to planes[j], j < PLANES <= 8.
+  template <int PLANES>
+  static void PutPlanes(Halves x, uint32_t (&planes)[PLANES]) {
+    for (int j = 0; j < PLANES; ++j) {
+      planes[j] = _mm512_test_epi16_mask(
+          x, _mm512_set1_epi16(static_cast<int16_t>(1 << j)));
+    }
+  }
+
   static Words Zeros() { return _mm512_setzero_si512(); }
   static Words MagnitudeBits(Floats x) {
     return _mm512_castps_si512(_mm512_abs_ps(x));

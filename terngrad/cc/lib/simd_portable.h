@@ -90,8 +90,52 @@ struct PortableLanes {
     });
   }
   static uint32_t SignBits(const Floats& low, const Floats& high) {
-    return Mask(
-        [&](int i) { return (Int4)(i < 4 ? low : high).part[i % 4] < 0; });
+    return Mask([&](int i) { return Signs(low, high, i); });
+  }
+
+  // x >= 0 rounded down, below 2^31: the upper and the lower 16 bits; NaN gives
+  // 0.
+  static void Split(const Floats& low, const Floats& high, Halves* whole,
+                    Halves* rest) {
+    for (int i = 0; i < 8; ++i) {
+      const Float4 x = i < 4 ? low.part[i] : high.part[i - 4];
+      const Int4 bits =
+          __builtin_convertvector((Float4)((Int4)x & (x == x)), Int4);
+      whole->part[i] = __builtin_convertvector(bits >> 16, Float4);
+      rest->part[i] = __builtin_convertvector(bits & 0xFFFF, Float4);
+    }
+  }
+  // x, and one more where a > b.
+  static Halves AddWhereGreater(const Halves& x, const Halves& a,
+                                const Halves& b) {
+    return Make<Halves>([&](int i) {
+      const Int4 greater = a.part[i] > b.part[i];
+      return x.part[i] - __builtin_convertvector(greater, Float4);
+    });
+  }
+  // -x where the floats have sign bits; any value where they are 0.
+  static Halves NegateWhereNegative(const Halves& x, const Floats& low,
+                                    const Floats& high) {
+    return Make<Halves>(
+        [&](int i) { return Signs(low, high, i) ? -x.part[i] : x.part[i]; });
+  }
+  // 2^16 - 1 - x where the floats have sign bits, or where they have none.
+  static Halves Complement(const Halves& x, const Floats& low,
+                           const Floats& high, bool where_positive) {
+    return Make<Halves>([&](int i) {
+      const Int4 lanes = Signs(low, high, i) ^ -int{where_positive};
+      return lanes ? 65535 - x.part[i] : x.part[i];
+    });
+  }
+  // Writes bit j of the 32 lanes to planes[j], j < PLANES <= 8.
+  template <int PLANES>
+  static void PutPlanes(const Halves& x, uint32_t (&planes)[PLANES]) {
+    for (int j = 0; j < PLANES; ++j) {
+      planes[j] = Mask([&](int i) {
+        const Int4 codes = __builtin_convertvector(x.part[i], Int4);
+        return (codes & 1 << j) != 0;
+      });
+    }
   }
 
   static Words Zeros() { return {}; }
@@ -146,6 +190,11 @@ struct PortableLanes {
     int i = 0;
     for (auto& part : x.part) part = function(i++);
     return x;
+  }
+
+  // All bits of lanes 4 i to 4 i + 3 of 32 whose floats have sign bits.
+  static Int4 Signs(const Floats& low, const Floats& high, int i) {
+    return (Int4)(i < 4 ? low : high).part[i % 4] < 0;
   }
 
   // Bits 4 i to 4 i + 3.

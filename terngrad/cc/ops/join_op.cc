@@ -91,6 +91,7 @@ REGISTER_OP("TerngradEncodeJoin")
     .Attr("n: int >= 1")
     .Attr("variables: list(int)")
     .Attr("encoder: string = 'ternary'")
+    .Attr("antithetic: bool = false")
     .Attr("mesh: int")
     .Attr("operation: int")
     .SetIsStateful()
@@ -99,8 +100,8 @@ REGISTER_OP("TerngradEncodeJoin")
 TerngradEncode, then TerngradJoin: parts of the codes are sent while others are
 still being encoded.
 
-gradients, bounds, scales, seed, step, node, variables, encoder: as for
-  TerngradEncode.
+gradients, bounds, scales, seed, step, node, variables, encoder, antithetic: as
+  for TerngradEncode.
 codes: the words of TerngradEncode, by the path that the operation was declared
   with.
 sums: what the operation gives: uint32 [G, k].
@@ -144,6 +145,7 @@ REGISTER_OP("TerngradEncodeJoinMeans")
     .Attr("n: int >= 1")
     .Attr("variables: list(int)")
     .Attr("encoder: string = 'ternary'")
+    .Attr("antithetic: bool = false")
     .Attr("mesh: int")
     .Attr("operation: int")
     .Attr("shapes: list(shape)")
@@ -153,8 +155,8 @@ REGISTER_OP("TerngradEncodeJoinMeans")
 TerngradEncode, then TerngradJoinMeans: parts of the codes are sent while others
 are still being encoded.
 
-gradients, bounds, scales, seed, step, node, variables, encoder: as for
-  TerngradEncode.
+gradients, bounds, scales, seed, step, node, variables, encoder, antithetic: as
+  for TerngradEncode.
 codes: the words of TerngradEncode, by the path that the operation was declared
   with.
 units, nodes, mesh, operation, means, octets, shapes: as for TerngradJoinMeans.

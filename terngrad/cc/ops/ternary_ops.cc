@@ -85,24 +85,31 @@ REGISTER_OP("TerngradEncode")
     .Attr("n: int >= 1")
     .Attr("variables: list(int)")
     .Attr("encoder: string = 'ternary'")
+    .Attr("antithetic: bool = false")
     .Attr("path: string = ''")
     .SetShapeFn(EncodeShape)
     .Doc(R"doc(
 Codes of a bucket: clip, draw, pack. M is the sum of the inputs' sizes.
 
-Encoder ternary: element e of variable v gets the code sign(x) if float(r) < t, else 0, with
-t = fl(min(|x|, bound) * fl(2^24 / scale)) and r the 24-bit draw of (seed, step,
-node, v, e) (terngrad/draws.py). Denormal x and t count as 0. All codes of a
-variable are 0 if its scale is below 2^-100 or not finite.
+Codes of an encoder lie in [-L, L]: ternary has L = 1, 5-level 2, 7-level 3,
+15-level 7, 255-level 127. A code of 1 of a variable is worth
+u = fl(scale * fl(1 / L)). Element e of variable v, x, has
+t = min(fl(min(|x|, bound) * fl(2^24 / u)), L 2^24) and the 24-bit draw r of
+(seed, step, node, v, e) (terngrad/draws.py). Its code is
+sign(x) (floor(t / 2^24) + [float(r) < t mod 2^24]). Denormal x and t count as
+0. All codes of a variable are 0 if u is below 2^-100 or not finite.
 
 gradients: the variables of the bucket in its order, of any shape.
 bounds: [n], magnitudes to clip to; infinity = no clipping.
 scales: [n].
 seed, step, node: scalars; only the low 32 bits of step are used;
   0 <= node < 2^16.
-words: [ceil(M / 32), k], bit planes; ternary: k = 2, "nonzero" and "negative".
+words: [ceil(M / 32), k], bit planes, k = ceil(log2(2 L + 1)); ternary: k = 2,
+  "nonzero" and "negative".
 variables: index of each variable in the layout, 0 <= v < 2^16.
 encoder: a row of kEncodersOf (terngrad/cc/lib/kernels_impl.h).
+antithetic: nodes 2 k and 2 k + 1 share the draws of key node k, r; the draw is
+  2^24 - 1 - r where (node is odd) xor (x < 0).
 path: as for TerngradStats.
 Other shapes or values are InvalidArgument errors.
 )doc");

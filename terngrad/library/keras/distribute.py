@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import keras
 
-from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
+from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, MAX_CODES
 from terngrad.library.group import Group
 from terngrad.library.keras.optimizer import GradientExchange, attach, exchange_of, parts_of
 from terngrad.library.reducer import check_settings
@@ -29,6 +29,7 @@ def distribute(
     seed: int = 1,
     nodes: int = 1,
     bucket_elements: int = DEFAULT_BUCKET_ELEMENTS,
+    draws: str = "independent",
 ) -> Optimizer:
     """Makes an optimizer apply the mean gradients of all processes; returns the same optimizer.
 
@@ -42,7 +43,8 @@ def distribute(
     Args:
       optimizer: any optimizer of Keras, or a subclass of one.
       group: the processes, from `terngrad.join`.
-      gradients: "ternary", "float32", "float16" or a codec; see `terngrad.Reducer`.
+      gradients: "ternary", "5-level", "7-level", "15-level", "255-level", "float32", "float16" or a
+        codec; see `terngrad.Reducer`.
       clip_factor: clip a gradient to this many standard deviations before it is encoded; 0 = no
         clipping.
       size_to_binarize: variables with fewer elements stay float.
@@ -53,6 +55,7 @@ def distribute(
         batch of a node, whose gradients are encoded by themselves: one process of N nodes trains as
         N processes of one node do.
       bucket_elements: a bucket takes variables until it holds this many values.
+      draws: "independent" or "antithetic"; see `terngrad.Reducer`.
 
     Raises:
       TypeError: `optimizer` is none of Keras, or a setting has another type.
@@ -77,10 +80,10 @@ def distribute(
             "the gradients of one node: allowed is 1"
         )
     kinds = [type(part).__name__ for part in parts_of(optimizer) if _is_faint(part)]
-    if kinds and gradients == "ternary" and group.is_chief:
+    if kinds and gradients in MAX_CODES and group.is_chief:
         warnings.warn(
             f"distribute: {kinds[0]} with an epsilon_1 below {_LEAST_EPSILON} makes weights NaN "
-            "where a row and a column of a gradient are all zero, as often in ternary ones; take "
+            "where a row and a column of a gradient are all zero, as often in coded ones; take "
             "epsilon_1=1e-12",
             stacklevel=2,
         )
@@ -92,6 +95,7 @@ def distribute(
         "seed": seed,
         "nodes": nodes,
         "bucket_elements": bucket_elements,
+        "draws": draws,
     }
     check_settings(**settings)
     settings["float_layers"] = tuple(float_layers)
