@@ -1,8 +1,8 @@
 """What does the codec cost, compared with copying the gradient once?
 
-Times statistics, encoding, decoding, the sum of four nodes' codes, and the optimizers' updates on
-clipped Gaussian values: with the native kernels of each instruction set, with the reference ops,
-and np.copyto of the array.
+Times statistics, encoding by each encoder, decoding, the sum of four nodes' codes, and the
+optimizers' updates on clipped Gaussian values: with the native kernels of each instruction set,
+with the reference ops, and np.copyto of the array.
 
 python -m benchmarks.codec_benchmark --json=figures.json --png=figures.png
 """
@@ -18,6 +18,7 @@ import tensorflow as tf
 from benchmarks import report
 from inception.flags.table import at_least, flag
 from terngrad.draws import DrawKey
+from terngrad.encoders import ENCODERS
 from terngrad.ops.gradient_kernels import GradientKernels, Sums
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
@@ -110,6 +111,12 @@ def _tasks(kernels: GradientKernels, values: tf.Tensor) -> dict[str, Task]:
         "decode": decode,
         "sum4": lambda: kernels.sum(codes, (2 * _NODES).bit_length()),
     }
+    for name in [each for each in ENCODERS if each != "ternary"]:
+        tasks[f"encode {name}"] = functools.partial(
+            kernels.encode, [values], [0], bound, bound, keys[0], name
+        )
+    paired = dataclasses.replace(keys[0], antithetic=True)
+    tasks["encode antithetic"] = lambda: kernels.encode([values], [0], bound, bound, paired)
     if isinstance(kernels, NativeKernels):  # one op: a function would only add its call
         return tasks
     return {name: tf.function(task, autograph=False) for name, task in tasks.items()}

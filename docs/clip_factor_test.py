@@ -1,0 +1,37 @@
+"""The table of clip factors in docs/extending.md holds what its derivation gives."""
+
+import re
+
+import numpy as np
+import pytest
+
+from docs.markdown import REPO
+from terngrad.layout import BITS_OF_CODEC, MAX_CODES
+
+_ROW = re.compile(r"^\| (\d+) \| (\d+) \| (\d+) \| ([\d.]+(?: \| [\d.]+){5}) \|$", re.M)
+_NODES = (1, 2, 4, 16)
+_VALUES = np.linspace(0.0, 9.0, 90_001)
+_DENSITY = 2.0 * np.exp(-(_VALUES**2) / 2) / np.sqrt(2.0 * np.pi)  # of the magnitude
+
+
+def error(clip_factor, max_code, nodes):
+    """Mean squared error of the mean of clipped, randomly rounded Gaussian values."""
+    clipped = np.minimum(_VALUES, clip_factor)
+    unit = clip_factor / max_code
+    share = np.modf(clipped / unit)[0]
+    squares = (_VALUES - clipped) ** 2 + share * (1.0 - share) * unit**2 / nodes
+    return np.trapezoid(_DENSITY * squares, _VALUES)
+
+
+def test_the_table_holds_the_best_clip_factor_of_each_number_of_levels():
+    rows = _ROW.findall((REPO / "docs" / "extending.md").read_text())
+    bits = [(str(BITS_OF_CODEC[name]), MAX_CODES[name]) for name in MAX_CODES]
+    assert [row[:3] for row in rows] == [(b, str(2 * code + 1), str(code)) for b, code in bits]
+    factors = np.arange(0.5, 5.0, 0.02)
+    for (_, max_code), row in zip(bits, rows, strict=True):
+        *best, least, at_the_papers = map(float, row[3].split(" | "))
+        for nodes, stated in zip(_NODES, best, strict=True):
+            errors = [error(factor, max_code, nodes) for factor in factors]
+            assert stated == pytest.approx(factors[np.argmin(errors)], abs=0.021)
+        assert least == pytest.approx(error(best[0], max_code, 1), abs=6e-4)
+        assert at_the_papers == pytest.approx(error(2.5, max_code, 1), abs=6e-4)
