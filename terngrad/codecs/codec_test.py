@@ -149,13 +149,13 @@ def test_packing_changes_no_bit(nodes, clip_factor, kernels):
 @pytest.mark.parametrize("bits", CODED_BITS)
 @pytest.mark.parametrize("draws", DRAWS)
 def test_law_5_the_mean_is_scale_over_nodes_times_an_integer(nodes, bits, draws, kernels):
-    gradients = gradients_of(nodes)
+    gradients, largest = gradients_of(nodes), MAX_CODES[codec_of(bits)]
     result = exchange_of(Policy(grad_bits=bits, draws=draws), gradients, kernels)
     for i, mean in enumerate(result.means):
         scale = np.max([np.abs(g[i].numpy()).max() for g in gradients])
-        unit = scale * np.float32(1 / MAX_CODES[codec_of(bits)]) / np.float32(nodes)
+        unit = scale * np.float32(1 / largest) / np.float32(nodes)
         sums = np.round(mean.numpy() / unit)
-        assert np.abs(sums).max() <= nodes
+        assert np.abs(sums).max() <= nodes * largest
         np.testing.assert_array_equal(mean.numpy(), unit * sums.astype(np.float32))
 
 
