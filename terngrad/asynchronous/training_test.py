@@ -21,7 +21,7 @@ from terngrad.asynchronous.states import States
 from terngrad.asynchronous.store import Store
 from terngrad.asynchronous.updates import state_bytes, state_groups
 from terngrad.cluster.channel import MembershipError
-from terngrad.codecs.factory import make_codecs
+from terngrad.codecs.factory import largest_code, make_codecs
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
 from terngrad.ops.choice import choose_kernels
@@ -52,8 +52,9 @@ class Worker:
         self.layout = make_layout(names, [v.shape for v in variables], policy, 64)
         self.statistics = list(self.classifier.state.values())
         count = sum(v.shape.num_elements() for v in self.statistics)
-        self.shards = make_shards(self.layout, len(hosts), nodes, count)
         exchange, codecs = LocalExchange(nodes, KERNELS), make_codecs(self.layout, KERNELS)
+        max_code = largest_code(codecs)
+        self.shards = make_shards(self.layout, len(hosts), nodes, count, max_code)
         own = 3, rank * nodes, ["/CPU:0"]
         self.compute = GradientStep(self.classifier, self.layout, codecs, exchange, *own)
         facts = {"layout": self.layout.fingerprint().hex()}
@@ -66,6 +67,7 @@ class Worker:
             bucket_elements=64,
             statistics=count,
             nodes=nodes,
+            max_code=max_code,
             momentum=0.9,
             averages_decay=DECAY,
             schedule="",
@@ -177,6 +179,7 @@ def trained_alone(steps, optimizer, nodes, policy, model):
         ("momentum", Policy(grad_bits=16), 2, 1),
         ("momentum", TERNARY, 3, 2),
         ("adam", TERNARY, 1, 1),
+        ("momentum", Policy(grad_bits=4, clip_factor=2.5, draws="antithetic"), 2, 2),
         ("rmsprop", Policy(), 2, 1),
     ],
 )

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from terngrad import ternary
 from terngrad.cluster.channel import MembershipError
 from terngrad.cluster.seats import Seats
 from terngrad.connect.tls import Members
 from terngrad.draws import DrawKey
 from terngrad.exchange import sockets
 from terngrad.exchange.exchange import LocalBucket
+from terngrad.layout import MAX_CODES
 from terngrad.ops.gradient_kernels import EncodeInputs
 from terngrad.ops.mesh import Decoding, Encoding, Kind
 from terngrad.testing.addresses import free_addresses
@@ -166,32 +168,42 @@ def test_law_5_a_sum_that_is_decoded_in_parts_has_the_bits_of_the_whole(size):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_law_5_codes_that_leave_while_others_are_encoded_have_the_same_bits(size):
+@pytest.mark.parametrize(
+    ("size", "encoder", "antithetic"),
+    [
+        *[(size, "ternary", False) for size in (1, 2, 3, 4)],
+        *[(2, "ternary", True), (3, "15-level", True), (2, "255-level", False)],
+    ],
+)
+def test_law_5_codes_that_leave_while_others_are_encoded_have_the_same_bits(
+    size, encoder, antithetic
+):
     from terngrad.ops.native import NativeKernels
 
     shapes, variables = [(70000, 70), (1,), (0,), (37,)], (4, 0, 7, 2)
     bounds, scales = tf.constant([1.5, np.inf, 1.0, 2.0]), tf.constant([1.5, 3.0, 1.0, 2.0])
-    kernels = NativeKernels()
+    kernels, max_code = NativeKernels(), MAX_CODES[encoder]
+    units = ternary.unit(scales, max_code)
 
     def act(transport):
         step = tf.Variable(0, dtype=tf.int64, trainable=False)
         exchange = transport.exchange(1, kernels, step)
         rank = transport.rank
         given = [tf.random.stateless_normal(s, [rank, i]) for i, s in enumerate(shapes)]
-        key = DrawKey(tf.constant(3, tf.uint64), tf.constant(5, tf.int64), tf.constant(rank))
+        words = tf.constant(3, tf.uint64), tf.constant(5, tf.int64), tf.constant(rank)
+        key = DrawKey(*words, antithetic)
 
-        encode = lambda: [kernels.encode(given, variables, bounds, scales, key)]
-        apart = LocalBucket("apart", 1, encode, variables, shapes, scales)
+        encode = lambda: [kernels.encode(given, variables, bounds, scales, key, encoder)]
+        apart = LocalBucket("apart", max_code, encode, variables, shapes, units)
         inputs, whole = EncodeInputs(given, bounds, scales, key), []  # needs no whole bucket
-        parts = dataclasses.replace(apart, encode=whole.pop, encoder="ternary", nodes=[inputs])
+        parts = dataclasses.replace(apart, encode=whole.pop, encoder=encoder, nodes=[inputs])
 
         @tf.function(autograph=False)
         def run():
             found = exchange.sum_codes(apart)
             early = exchange.sum_codes(dataclasses.replace(parts, name="at once"))
             codes, sums = exchange.sum_codes(dataclasses.replace(parts, name="sum", decoded=False))
-            decoded = kernels.decode(sums.words, scales, sums.nodes, shapes)
+            decoded = kernels.decode(sums.words, units, sums.nodes, shapes)
             return [[each.codes[0], *each.result] for each in (found, early)] + [[*codes, *decoded]]
 
         few, two = ({"name": "few", "shapes": [(1 << 22,)]}, {"name": "two"})

@@ -19,11 +19,21 @@ from terngrad.training.step import TrainStep
 ALONE = Group()
 
 
-@pytest.mark.parametrize("path", ["terngrad.testing.residual_codec:ResidualCodec", "ternary"])
-def test_a_loop_by_hand_has_the_bits_of_the_training_step_of_the_programs(path):
+@pytest.mark.parametrize(
+    ("path", "bits", "draws"),
+    [
+        ("terngrad.testing.residual_codec:ResidualCodec", 0, "independent"),
+        ("ternary", 1, "independent"),
+        ("ternary", 1, "antithetic"),
+        ("5-level", 2, "antithetic"),
+        ("255-level", 8, "independent"),
+    ],
+)
+def test_a_loop_by_hand_has_the_bits_of_the_training_step_of_the_programs(path, bits, draws):
     """Also with a codec that has a memory."""
     batches = list(nets.make_batches().take(4))
-    policy = Policy(clip_factor=2.5, **({"codec": path} if ":" in path else {"grad_bits": 1}))
+    chosen = {"grad_bits": bits} if bits else {"codec": path}
+    policy = Policy(clip_factor=2.5, draws=draws, **chosen)
 
     programs = Classifier(nets.make_model())
     kernels = runtime.kernels().kernels
@@ -35,7 +45,7 @@ def test_a_loop_by_hand_has_the_bits_of_the_training_step_of_the_programs(path):
     theirs = tf.function(step, autograph=False)
 
     own = Classifier(nets.make_model())
-    settings = {"gradients": path, "clip_factor": 2.5, "seed": 3, "nodes": 2}
+    settings = {"gradients": path, "clip_factor": 2.5, "seed": 3, "nodes": 2, "draws": draws}
     reducer = Reducer(own.variables, ALONE, **settings)
     momentum = Momentum(own.variables, 0.9)
 
@@ -121,6 +131,7 @@ def test_wrong_gradients_are_named(gradients, why):
         (None, {"clip_factor": -1.0}, "clip_factor is -1.0; allowed are finite numbers from 0 on"),
         (None, {"clip_factor": np.inf}, "clip_factor is inf; allowed are finite numbers from 0"),
         (None, {"bucket_elements": 0}, "bucket_elements is 0; allowed are 1 and more"),
+        (None, {"draws": "x"}, "draws is 'x'; allowed are independent, antithetic"),
         (None, {"seed": -1}, r"seed is -1; allowed are 0 to 2\^64 - 1"),
         ([], {}, "reducer: there are no variables"),
         (None, {"float_layers": ["dense"]}, "no variable is in layer 'dense'"),

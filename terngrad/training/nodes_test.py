@@ -20,7 +20,10 @@ from terngrad.training.nodes import exchange_nodes
 @pytest.mark.usefixtures("native_library")
 @pytest.mark.parametrize(
     ("policy", "leave_early"),
-    [("ternary", True), ("mixed", True), ("unpacked", False), ("own scale", False)],
+    [
+        *[(name, True) for name in ("ternary", "antithetic", "5-level", "255-level", "mixed")],
+        *[(name, False) for name in ("unpacked", "own scale")],
+    ],
 )
 def test_law_5_codes_that_leave_early_are_those_of_whole_buckets(policy, leave_early, monkeypatch):
     from terngrad.ops.native import NativeKernels
