@@ -106,7 +106,7 @@ struct StatsKernel {
 // ---- Encoding --------------------------------------------------------------
 
 // Appends codes to a bucket, starting at the beginning of a word.
-template <int PLANES>
+template <class Lanes, int PLANES>
 class CodeWriter {
  public:
   explicit CodeWriter(uint32_t* words) : words_(words) {}
@@ -240,7 +240,8 @@ class SourceEncoder {
                  key.node >> int{ANTITHETIC} << 16 | source.variable}) {}
 
   // Appends the codes of values [begin, end).
-  void Run(int64_t begin, int64_t end, CodeWriter<kPlanes>* writer) const {
+  void Run(int64_t begin, int64_t end,
+           CodeWriter<Lanes, kPlanes>* writer) const {
     const bool usable = unit_ >= kSmallestScale && unit_ < HUGE_VALF;
     for (int64_t i = begin; i < end;) {
       const uint64_t element = source_.first + i;
@@ -364,7 +365,7 @@ class SourceEncoder {
   }
 
   static void Put(const Codes& codes, int skipped, int count,
-                  CodeWriter<kPlanes>* writer) {
+                  CodeWriter<Lanes, kPlanes>* writer) {
     if (count == kDrawGroup) {
       for (const auto& planes : codes.planes) writer->Put(planes, kWordBits);
       return;
@@ -396,7 +397,7 @@ void EncodeSources(const Source* sources, int64_t source_count,
                    const NodeKey& key, int64_t begin, int64_t end,
                    uint32_t* words) {
   using Encoder = SourceEncoder<Lanes, MAX_CODE, ANTITHETIC>;
-  CodeWriter<Encoder::kPlanes> writer(words + Encoder::kPlanes * begin);
+  CodeWriter<Lanes, Encoder::kPlanes> writer(words + Encoder::kPlanes * begin);
   VisitParts(sources, source_count, begin * kWordBits, end * kWordBits,
              [&](const Source& source, int64_t first, int64_t last, int64_t) {
                Encoder(source, key).Run(first, last, &writer);

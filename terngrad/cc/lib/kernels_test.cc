@@ -291,7 +291,7 @@ void ANaNShowsInMaxBits(const Kernels& kernels) {
 
 // ---- Encoding --------------------------------------------------------------
 
-constexpr NodeKey kNode = {0x0123456789ABCDEF, 0x89ABCDEF, 0xBEEF};
+constexpr NodeKey kNode = {0x0123456789ABCDEF, 0x89ABCDEF, 0xBEEF, false};
 
 DrawKey DrawKeyOf(const NodeKey& node, const Source& source) {
   const uint32_t index = node.antithetic ? node.node / 2 : node.node;
@@ -462,7 +462,7 @@ void ACodeIsZeroUpToItsDrawAndNotAbove(const Kernels& kernels) {
 }
 
 void DenormalValuesAndThresholdsCountAsZero(const Kernels& kernels) {
-  const NodeKey node = {1, 1, 1};
+  const NodeKey node = {1, 1, 1, false};
   const int64_t element = 409914;  // draws 0: the smallest threshold counts
   CHECK_SAME(Draw({1, 1, 1 << 16 | 1}, element), 0u);
   const struct {
