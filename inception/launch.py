@@ -23,133 +23,108 @@ the processes, also if this launcher was killed.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-import dataclasses
 import itertools
 import os
 import sys
 from collections.abc import Iterator, Sequence
 
-from inception.cluster.members import Member, members, members_on_hosts
+from inception.cluster.members import members, members_on_hosts
 from inception.cluster.namespaces import BANDWIDTH, Network
-from terngrad.launcher.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
-from terngrad.launcher.run import Process, Run, StartError, make_log_folder, with_log
+from terngrad.launcher import state
+from terngrad.launcher.options import Parser, log_folder, whole, with_logs
+from terngrad.launcher.process import Process
+from terngrad.launcher.restarts import Restarts
+from terngrad.launcher.run import Run, StartError
 from terngrad.launcher.terminal import Output, Requests, end_program
-
-
-@dataclasses.dataclass
-class _Arguments:
-    workers: int
-    command: list[str]
-    max_restarts: int = 0
-    ps: int = 0
-    bandwidth: str = ""
-    log_dir: str = ""
 
 
 def main(argv: Sequence[str]) -> int:
     """Runs the cluster and returns the exit status."""
-    arguments = _parse(argv)
+    options = _parse(argv)
     requests = Requests()
     requests.listen()
     output = Output(requests)
-    restarts = Restarts(0 if arguments.ps else arguments.max_restarts)
+    restarts = Restarts(0 if options.ps else options.max_restarts)
     for attempt in itertools.count(1):
-        restarts.begun("training")
-        with _network(arguments) as network:
-            if network:
-                processes = members_on_hosts(network.addresses, arguments.workers)
-            else:
-                processes = members(arguments.workers, arguments.ps)
-            started = [_process(member, arguments.command, network) for member in processes]
-            folder, workers = arguments.log_dir, arguments.workers
-            run = Run(
-                [with_log(process, folder, workers) for process in started],
-                arguments.max_restarts,
-                requests,
-                output,
-            )
+        restarts.note_start("training")
+        with _network(options) as network:
+            processes, most = _processes(options, network), options.max_restarts
+            run = Run(processes, requests, output, restarts=most, outlives=options.ps > 0)
             try:
                 status = run.run()
             except StartError as error:
                 sys.exit(f"launch: {error}")
-        if status == 0 or status > 128 or run.asked:  # done, or it was asked to end
+        was_asked = run.asked or (status > 128 and not state.was_killed(status))
+        if status == 0 or was_asked:
             return status
-        if (pause_secs := restarts.pause_secs("training")) is None:
-            if restarts.is_left_out("training") and arguments.max_restarts:
-                runs = f"{MOST_IN_A_ROW} runs of less than {SHORT_SECS:g} s"
-                output.show(f"The training is not started again after {runs}.")
+        pause_secs, what = restarts.next_start("training")
+        if pause_secs is None:
+            if what:
+                output.show(f"The training {what}.")
             return status
-        which = f"Restart {attempt} of {arguments.max_restarts} in {pause_secs:g} s"
+        which = f"Restart {attempt} of {options.max_restarts} in {pause_secs:g} s"
         output.show(f"{which}, from the last checkpoint.")
         if requests.wait(pause_secs):
             return requests.events[0].status
 
 
-def _process(member: Member, command: Sequence[str], network: Network | None) -> Process:
-    words = [sys.executable, "-u", "-m", *command, *member.flags]
-    environment = {}
-    if network:
-        words, environment = network.on_host(member.host, words), network.environment
-    return Process(member.index, member.label, words, environment, member.is_ps)
-
-
-def _parse(argv: Sequence[str]) -> _Arguments:
-    rest = list(argv)
-    if rest[:1] in (["--help"], ["-h"]):
-        print(__doc__)
-        sys.exit(0)
-    options = {
-        "--max_restarts": lambda text: _whole_number(text, "--max_restarts", 0),
-        "--ps": lambda text: _whole_number(text, "--ps", 0),
-        "--bandwidth": _bandwidth,
-        "--log_dir": _log_dir,
-    }
-    given: dict[str, int | str] = {}
-    while rest and (name := rest[0].partition("=")[0]) in options:
-        text = rest.pop(0).partition("=")[2] or (rest.pop(0) if rest else "")
-        given[name.removeprefix("--")] = options[name](text)
-    if len(rest) < 2:
-        sys.exit(f"launch: needs the number of workers and a program\n{__doc__.splitlines()[2]}")
-    if rest[1].startswith("-"):
-        sys.exit(f"launch: PROGRAM is {rest[1]!r}; launch's own flags stand before WORKERS")
-    return _Arguments(_whole_number(rest[0], "WORKERS", 1), rest[1:], **given)
-
-
-@contextlib.contextmanager
-def _network(arguments: _Arguments) -> Iterator[Network | None]:
-    """Makes a network with a host for each process, where one is asked for."""
-    if not arguments.bandwidth:
-        yield None
-        return
-    size = arguments.workers + arguments.ps
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = Parser("python -m inception.launch", __doc__)
+    parser.add_argument("--max_restarts", type=whole(0), default=0, metavar="N")
+    parser.add_argument("--ps", type=whole(0), default=0, metavar="N")
+    parser.add_argument("--bandwidth", type=_bandwidth, metavar="RATE")
+    parser.add_argument("--log_dir", type=log_folder, metavar="DIR")
+    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="WORKERS PROGRAM FLAG")
+    options = parser.parse_args(argv)
+    if len(options.words) < 2:
+        parser.error("needs the number of workers and a program")
+    workers, *options.command = options.words
     try:
-        with Network(f"launch{os.getpid()}", size) as network:
-            network.shape(arguments.bandwidth)
-            yield network
-    except ValueError as error:
-        sys.exit(f"launch: --bandwidth={arguments.bandwidth}: {error}")
-
-
-def _log_dir(text: str) -> str:
-    try:
-        make_log_folder(text)
-    except ValueError as error:
-        sys.exit(f"launch: {error}")
-    return text
+        options.workers = whole(1)(workers)
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"WORKERS: {error}")
+    if options.command[0].startswith("-"):
+        own = "launch's own flags stand before WORKERS"
+        parser.error(f"PROGRAM is {options.command[0]!r}; {own}")
+    return options
 
 
 def _bandwidth(text: str) -> str:
     try:
         return BANDWIDTH.parse(text)
     except ValueError as error:
-        sys.exit(f"launch: --bandwidth is {text!r}; it {error}")
+        raise argparse.ArgumentTypeError(f"{text!r}; it {error}") from None
 
 
-def _whole_number(text: str, name: str, least: int) -> int:
-    if not text.isdecimal() or int(text) < least:
-        sys.exit(f"launch: {name} is {text!r}; allowed are whole numbers of {least} and more")
-    return int(text)
+@contextlib.contextmanager
+def _network(options: argparse.Namespace) -> Iterator[Network | None]:
+    """Makes a network with a host for each process, where one is asked for."""
+    if not options.bandwidth:
+        yield None
+        return
+    try:
+        with Network(f"launch{os.getpid()}", options.workers + options.ps) as network:
+            network.shape(options.bandwidth)
+            yield network
+    except ValueError as error:
+        sys.exit(f"launch: --bandwidth={options.bandwidth}: {error}")
+
+
+def _processes(options: argparse.Namespace, network: Network | None) -> list[Process]:
+    if network:
+        found = members_on_hosts(network.addresses, options.workers)
+    else:
+        found = members(options.workers, options.ps)
+    processes = []
+    for member in found:
+        command = [sys.executable, "-u", "-m", *options.command, *member.flags]
+        if network:
+            command = network.on_host(member.host, command)
+        environment = network.environment if network else {}
+        processes.append(Process(member.label, command, "", environment, member.is_ps))
+    return with_logs(processes, options.log_dir)
 
 
 if __name__ == "__main__":

@@ -181,7 +181,7 @@ def test_with_a_folder_for_logs_each_process_has_a_log_and_a_state_file(launch, 
         f"{n}.{end}" for n in names for end in ("log", "json")
     }
     assert (logs / "worker_1.log").read_text() == "line 1\n"
-    record = StateFile(logs, "worker_1").read()
+    record = StateFile(str(logs / "worker_1.json")).read()
     assert (record.label, record.status) == ("1", 1)
 
 
@@ -224,7 +224,7 @@ def test_a_process_that_is_killed_again_and_again_is_left_out_with_its_name(laun
         while (line := launcher.process.stdout.readline()) and "is started again" not in line:
             pass
         assert line == f"1 was killed and is started again in {secs} s.\n"
-    left_out = "1 was killed and is left out after 5 runs of less than 30 s.\n"
+    left_out = "1 was killed and is not started again after 5 runs of less than 30 s.\n"
     assert launcher.process.stdout.readline() == left_out
     (launcher.folder / "go on").touch()
     assert launcher.finish()[0] == 0
@@ -235,13 +235,13 @@ def test_pauses_are_counted_for_each_process_and_end_with_a_long_run():
     restarts = Restarts(7, clock=lambda: now[0])
 
     def run(name, secs):
-        restarts.begun(name)
+        restarts.note_start(name)
         now[0] += secs
-        return restarts.pause_secs(name)
+        return restarts.next_start(name)[0]
 
     assert [run("a", 29), run("a", 29), run("b", 1), run("a", 30), run("a", 1)] == [1, 2, 1, 1, 1]
     assert [run("a", 100), run("b", 100), run("b", 100)] == [1, 1, None]
-    assert not restarts.is_left_out("b")
+    assert restarts.next_start("b")[1] == ""
 
 
 NETWORK = """
@@ -265,7 +265,7 @@ def test_with_a_bandwidth_each_process_has_a_host_of_its_own(launch, has_network
 
 
 def test_law_10_a_bandwidth_that_is_none_is_told():
-    with pytest.raises(SystemExit, match=r"--bandwidth is '9'; it must be unshaped, or a rate"):
+    with pytest.raises(SystemExit, match=r"--bandwidth: '9'; it must be unshaped, or a rate"):
         main(["--bandwidth=9", "2", "program"])
 
 
@@ -369,11 +369,11 @@ def test_workers_end_by_themselves_after_a_killed_launcher(launch):
     ("arguments", "told"),
     [
         (["2", "--max_restarts=1", "program"], "PROGRAM is '--max_restarts=1'; launch's own flags"),
-        (["--max_restarts", "x", "2", "program"], "--max_restarts is 'x'; allowed are whole"),
-        (["two", "program"], "WORKERS is 'two'; allowed are whole numbers"),
-        (["--max_restarts=-1", "1", "program"], "--max_restarts is '-1'; allowed are whole"),
+        (["--max_restarts", "x", "2", "program"], "--max_restarts: 'x'; allowed are whole"),
+        (["two", "program"], "WORKERS: 'two'; allowed are whole numbers"),
+        (["--max_restarts=-1", "1", "program"], "--max_restarts: '-1'; allowed are whole"),
         (["--log_dir=/proc/x", "1", "program"], "--log_dir: cannot make /proc/x: "),
-        (["0", "program"], "WORKERS is '0'; allowed are whole numbers"),
+        (["0", "program"], "WORKERS: '0'; allowed are whole numbers"),
         (["2"], "needs the number of workers and a program"),
         ([], "needs the number of workers and a program"),
     ],

@@ -296,7 +296,6 @@ def test_a_host_that_is_lost_is_named_and_does_not_hold_up_the_others(cluster, t
     assert status.returncode == 1
     assert status.stdout.count("running (process ") == 2
     assert "host-b cannot be reached (ssh: " in status.stdout
-    assert "worker 1 (host-b:2224): its log could not be fetched (ssh: " in status.stdout
     assert log.read_bytes() == before
     assert before.endswith(b"worker_1: step 10\rworker_1: step 20\n")
     (away,) = (cluster.homes["host-b"] / "tmp/terngrad_dist").glob("*worker_1*.log")

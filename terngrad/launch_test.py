@@ -13,6 +13,7 @@ import pytest
 
 from terngrad import launch
 from terngrad.launcher import state
+from terngrad.launcher.run import login_pauses
 from terngrad.testing.processes import Started, descendants
 
 PROGRAM = """
@@ -217,8 +218,7 @@ def test_lines_may_be_those_of_one_worker_and_of_each_in_a_file(tmp_path, places
 
 
 def test_many_logins_on_a_host_come_one_after_the_other():
-    places = launch._places(["one", "me@one"] * 5 + ["two"], 0, 2222)
-    pauses = [process.pause_secs for process in launch._on_hosts(places, 2222, ["python"], "ssh")]
+    pauses = login_pauses(["one", "me@one"] * 5 + ["two"])
     assert pauses[:8] + pauses[-1:] == [0.0] * 9
     assert all(pauses[8:10])
 
@@ -318,21 +318,23 @@ def test_a_killed_worker_is_started_again_unless_another_launcher_stops_it(tmp_p
         ([], "needs -n or --hosts, and not both"),
         (["-n", "2", "--hosts=a", "x.py"], "needs -n or --hosts, and not both"),
         (["-n", "2"], r"needs a program, as train.py or -m package.train"),
-        (["-n", "0", "x.py"], "-n is 0; allowed are whole numbers of 1 and more"),
+        (["-n", "0", "x.py"], "-n: '0'; allowed are whole numbers of 1 and more"),
         (["-n", "two", "x.py"], "-n: 'two'; allowed are whole numbers"),
-        (["--hosts=a", '--ssh="open', "x.py"], "--ssh is '\"open': No closing quotation"),
+        (["--hosts=a", '--ssh="open', "x.py"], "--ssh: '\"open': No closing quotation"),
         (["-n", "2", "--", "gone.py"], "no such program: gone.py"),
         (["-n", "2", "gone.py"], "no such program: gone.py"),
-        (["--hosts=a,,b", "x.py"], "--hosts has ''; allowed are names of hosts"),
-        (["--hosts=a", "--port=0", "x.py"], "--port is 0; allowed are 1 to 64535"),
+        (["--hosts=a,,b", "x.py"], "--hosts: has ''; allowed are names of hosts"),
+        (
+            ["--hosts=a", "--port=0", "x.py"],
+            "--port: '0'; allowed are whole numbers from 1 to 64535",
+        ),
         (["-n", "2", "--port=80", "x.py"], "--port needs --hosts"),
-        (["-n", "2", "--port=0", "x.py"], "--port needs --hosts"),
         (["-n", "2", "--certificates=certs", "x.py"], "--certificates needs --hosts"),
-        (["-n", "2", "--ps=-1", "x.py"], "--ps is -1; allowed are 0 and more"),
-        (["-n", "2", "--max_restarts=1", "x.py"], "--max_restarts is 1; .*, with --ps=1 or more"),
+        (["-n", "2", "--ps=-1", "x.py"], "--ps: '-1'; allowed are whole numbers of 0 and more"),
+        (["-n", "2", "--max_restarts=1", "x.py"], "--max_restarts needs --ps=1 or more"),
         (["--log_dir=/tmp", "--status", "--stop"], "needs --status or --stop, and not both"),
         (["-n", "2", "--show=2", "x.py"], "--show is 2; allowed are 0 to 1, a worker"),
-        (["-n", "2", "--log_dir=/proc/x", "x.py"], "--log_dir: cannot make /proc/x: "),
+        (["-n", "2", "--log_dir=/proc/x", __file__], "--log_dir: cannot make /proc/x: "),
     ],
 )
 def test_wrong_arguments_end_in_one_line(arguments, why):
@@ -342,15 +344,15 @@ def test_wrong_arguments_end_in_one_line(arguments, why):
 
 def test_the_processes_of_a_host_get_ports_of_their_own():
     def on_hosts(servers):
-        places = launch._places(["me@a", "b", "me@a"], servers, 2222)
-        return launch._on_hosts(places, 2222, ["python", "x y.py"], "ssh -F file")
+        words = ["--hosts=me@a,b,a", "--python=python", "--ssh=ssh -F file", f"--ps={servers}"]
+        return launch._processes(launch._parse([*words, "x y.py"]))
 
     processes = on_hosts(0)
-    assert [process.label for process in processes] == ["0 me@a", "1 b", "2 me@a"]
+    assert [process.label for process in processes] == ["0 me@a", "1 b", "2 a"]
     *words, host, line = processes[2].command
-    assert (words[:3], host) == (["ssh", "-F", "file"], "me@a")
+    assert (words[:3], host) == (["ssh", "-F", "file"], "a")
     assert "TERNGRAD_HOSTS=a:2222,b:2222,a:2223 TERNGRAD_RANK=2 TERNGRAD_CONTROL_PORT=3222" in line
-    assert line.endswith("-m terngrad.launcher.attended python 'x y.py'")
+    assert line.endswith("-m terngrad.launcher.attended python -u 'x y.py'")
 
     *workers, first, second = on_hosts(2)
     assert [process.label for process in (first, second)] == ["ps 0 me@a", "ps 1 b"]

@@ -8,6 +8,7 @@ environment; of those that are arrays each entry stands before the hyphens.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -18,11 +19,9 @@ from pathlib import Path
 from inception.launching.settings import Security, Settings, whole_number
 from terngrad.launcher import hosts
 from terngrad.launcher.fleet import Fleet
-from terngrad.launcher.run import Process, Run
+from terngrad.launcher.process import BYTES
+from terngrad.launcher.run import Run
 from terngrad.launcher.terminal import Output, Requests, end_program
-
-_LOAD_SECS = 120.0  # in which the processes load their modules
-_SETTLE_SECS = 2.0  # after that; a process that fails within this time is reported
 
 
 def run(settings: Settings, arguments: Sequence[str]) -> None:
@@ -36,7 +35,7 @@ def run(settings: Settings, arguments: Sequence[str]) -> None:
     settings_of = {kind: settings.given(kind) for kind in ("ps", "worker")}
     security = Security(settings)
     environment = lambda kind, host: settings_of[kind] | security.variables(host)
-    fleet = Fleet(settings.jobs(restarts, environment), settings.command)
+    fleet = Fleet(settings.processes(restarts, environment), settings.command)
     if problems := fleet.ask("check").problems:
         raise ValueError(f"nothing was started: {'; '.join(problems)}")
     folder = Path(settings["CERTS_DIR"])
@@ -47,10 +46,6 @@ def run(settings: Settings, arguments: Sequence[str]) -> None:
     requests = Requests()
     requests.listen()
     started = fleet.ask("start", files=lambda host: security.files(host, folder))
-    if not started.problems and not requests.events:
-        settled = fleet.ask("settle", load_secs=_LOAD_SECS, settle_secs=_SETTLE_SECS)
-        started.lines += settled.lines
-        started.problems += settled.problems
     if requests.events:
         started.problems.append("interrupted")
     if started.problems:
@@ -82,14 +77,18 @@ def status(settings: Settings, arguments: Sequence[str]) -> None:
             os.makedirs(folder, exist_ok=True)
     except OSError:
         raise ValueError(f"cannot make the folder {folder}") from None
-    fleet = Fleet(settings.jobs(), settings.command)
-    found = fleet.ask("status", lines=int(count))
-    _show([*found.lines, *found.problems])
-    missing = fleet.fetch(Path(folder)) if folder else []
-    _show(missing)
-    if folder:
-        print(f"Logs: {folder}")
-    if found.problems or found.ended or missing:
+    fleet = Fleet(settings.processes(), settings.command)
+    found = fleet.ask("status", lines=int(count), with_logs=bool(folder))
+    for process in fleet.processes:
+        if process.label in found.logs:
+            path = Path(folder, f"{Path(process.state).stem}.log")
+            try:
+                path.with_suffix(".log.new").write_bytes(found.logs[process.label].encode(BYTES))
+                path.with_suffix(".log.new").replace(path)
+            except OSError:
+                found.problems.append(f"cannot write {path}")
+    _show([*found.lines, *found.problems, *([f"Logs: {folder}"] if folder else [])])
+    if found.problems or found.ended:
         sys.exit(1)
 
 
@@ -98,17 +97,11 @@ def stop(settings: Settings, arguments: Sequence[str]) -> None:
     if arguments:
         what = "edit config_dist.sh or set variables in the environment"
         raise ValueError(f"takes no arguments; {what}")
-    fleet = Fleet(settings.jobs(), settings.command)
+    fleet = Fleet(settings.processes(), settings.command)
     found = fleet.stop(int(settings["STOP_SECS"]))
     _show(found.lines)
     if found.problems:
         raise ValueError(f"processes may still run: {'; '.join([*found.problems, *found.ended])}")
-    if len(found.ended) == len(fleet.jobs) and all("not started" in line for line in found.ended):
-        which = [
-            f"{name}={','.join(settings.lists[name])}" for name in ("PS_HOSTS", "WORKER_HOSTS")
-        ]
-        what = "set these, or DIST_CONFIG, as for run_dist.sh"
-        raise ValueError(f"nothing was started of {' and '.join(which)}: {what}")
     if found.ended:
         raise ValueError("; ".join(found.ended))
 
@@ -119,20 +112,18 @@ def here(settings: Settings, arguments: Sequence[str]) -> None:
         raise ValueError("takes no arguments; set variables in the environment")
     requests = Requests()
     requests.listen()
-    jobs = sorted(settings.jobs(), key=lambda job: job.is_ps)
     processes = [
-        Process(
-            index=i,
-            label=job.label.partition(" (")[0],
-            command=["bash", f"{hosts.WORKSPACE}/{job.script}", *job.arguments],
-            is_ps=job.is_ps,
+        dataclasses.replace(
+            process,
+            label=process.label.partition(" (")[0],
+            command=["bash", f"{hosts.WORKSPACE}/{process.command[1]}", *process.command[2:]],
+            host="",
+            log="",
+            state="",
         )
-        for i, job in enumerate(jobs)
+        for process in sorted(settings.processes(), key=lambda process: process.is_ps)
     ]
-    run = Run(
-        processes, 0, requests, Output(requests), notice_secs=0.0, is_elastic=False, as_shell=True
-    )
-    end_program(run.run())
+    end_program(Run(processes, requests, Output(requests), notice_secs=0.0).run())
 
 
 _ACTIONS = {
@@ -144,12 +135,12 @@ _ACTIONS = {
 
 
 def _show(lines: Sequence[str]) -> None:
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # the reader may be head
     print("".join(f"{line}\n" for line in lines), end="", flush=True)
 
 
 def main(words: Sequence[str]) -> None:
     """Does what a script is for, and ends in one line if that fails."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     script, *entries = words[: words.index("--")]

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from terngrad.cluster import run_secret
 from terngrad.launcher import hosts
-from terngrad.launcher.protocol import Job
+from terngrad.launcher.process import Process
 
 _DENIED = "denied.txt"  # numbers of withdrawn certificates
 _CERTIFICATES = "~/.terngrad/certs"  # on each host
+_FOLDER = "~/tmp/terngrad_dist"  # of state files and logs, on each host
 _LISTS = ("PS_HOSTS", "WORKER_HOSTS", "WORKER_DEVICES", "DATA_DIR")
 _ADDRESS = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):([1-9][0-9]{0,4})")
 _LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|::1")
@@ -79,11 +80,11 @@ class Settings:
             raise ValueError(f"{mixed}, which cannot reach it")
         return near == {True}
 
-    def jobs(
+    def processes(
         self,
         restarts: int = 0,
         environment: Callable[[str, str], Mapping[str, str]] = lambda kind, host: {},
-    ) -> list[Job]:
+    ) -> list[Process]:
         """Returns the servers, then the workers.
 
         Args:
@@ -91,27 +92,26 @@ class Settings:
           environment: returns the variables of a process, given "ps" or "worker" and its host.
         """
         addresses = [",".join(self.lists[name]) for name in ("PS_HOSTS", "WORKER_HOSTS")]
-        experiment, jobs = self["EXPERIMENT_ID"], []
+        experiment, found = self["EXPERIMENT_ID"], []
         for kind, name in (("ps", "PS_HOSTS"), ("worker", "WORKER_HOSTS")):
+            script = self[f"{kind.upper()}_SCRIPT"]
             for task, address in enumerate(self.lists[name]):
                 own = [self.lists[each][task] for each in _LISTS[2:]] if kind == "worker" else []
-                host = host_of(address)
-                jobs.append(
-                    Job(
-                        label=f"{kind} {task} ({address})",
-                        name=f"{kind}_{task}_{address}",
-                        host=host,
-                        script=self[f"{kind.upper()}_SCRIPT"],
-                        arguments=[*addresses, kind, str(task), *own, experiment],
-                        environment=environment(kind, host),
-                        needs=own[1] if own else "",
-                        log=f"{experiment}_{kind}_{task}_{address}.log",
-                        max_restarts=restarts,
-                        is_ps=kind == "ps",
-                        is_chief=kind == "worker" and task == 0,
-                    )
+                host, path = host_of(address), f"{kind}_{task}_{address}"
+                process = Process(
+                    label=f"{kind} {task} ({address})",
+                    command=["bash", script, *addresses, kind, str(task), *own, experiment],
+                    host=host,
+                    environment=environment(kind, host),
+                    is_ps=kind == "ps",
+                    log=f"{_FOLDER}/{experiment}_{path}.log",
+                    state=f"{_FOLDER}/{path}.json",
+                    is_chief=kind == "worker" and task == 0,
+                    needs=own[1] if own else "",
+                    max_restarts=restarts,
                 )
-        return jobs
+                found.append(process)
+        return found
 
     def command(self, host: str) -> list[str]:
         """Returns the command that runs the launcher's part on a host."""

@@ -7,14 +7,16 @@ import shlex
 import pytest
 
 from terngrad.launcher.fleet import Fleet
-from terngrad.launcher.protocol import MARK, Answer, Job
+from terngrad.launcher.process import MARK, Answer, Process
 
-JOBS = [Job("worker 0 (a:1)", "worker_0", "a", "x.sh"), Job("ps 0 (b:1)", "ps_0", "b", "x.sh")]
+PROCESSES = [Process("worker 0", ["x"], "a"), Process("ps 0", ["x"], "b", is_ps=True)]
 
 
 def answering(output, status=0):
     """A fleet whose hosts print a text."""
-    return Fleet(JOBS, lambda host: ["sh", "-c", f"printf %s {shlex.quote(output)}; exit {status}"])
+    return Fleet(
+        PROCESSES, lambda host: ["sh", "-c", f"printf %s {shlex.quote(output)}; exit {status}"]
+    )
 
 
 def as_text(answer, before="Welcome!\n"):
@@ -42,15 +44,14 @@ def test_a_host_that_does_not_answer_is_named(output, status, why):
 
 
 def test_a_missing_ssh_is_told():
-    found = Fleet(JOBS[:1], lambda host: ["/no/ssh"]).ask("status")
+    found = Fleet(PROCESSES[:1], lambda host: ["/no/ssh"]).ask("status")
     assert found.problems == ["a cannot be reached (/no/ssh: No such file or directory)"]
 
 
-def test_a_host_fills_no_files_but_those_of_its_processes(tmp_path):
-    logs = {"worker_0": "caf\xe9\r", "ps_0": "b", "../else": "x"}
-    assert answering(as_text(Answer(logs=logs))).fetch(tmp_path) == []
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
-        "worker_0.log": b"caf\xe9\r",
-        "ps_0.log": b"b",
-    }
-    assert not (tmp_path.parent / "else.log").exists()
+def test_a_host_gives_no_logs_but_those_of_its_processes():
+    logs = {"worker 0": "caf\xe9\r", "ps 0": "b", "../else": "x"}
+    fleet = Fleet(
+        [*PROCESSES, Process("worker 1", ["x"], "c")],
+        lambda host: ["echo", as_text(Answer(logs={"ps 0": host} if host != "a" else logs))],
+    )
+    assert fleet.ask("status").logs == {"worker 0": "caf\xe9\r", "ps 0": "b"}

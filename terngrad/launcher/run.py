@@ -1,14 +1,13 @@
-"""Starts the processes of a cluster on this machine and waits for their end.
+"""Starts the processes of a cluster and waits for their end.
 
 The processes share a secret, by which they know each other: see `run_secret`. Each line of their
-output begins with the process' label. The docstrings of the programs that use
-this, `inception.launch` and `terngrad.launch`, say what ends a run.
+output begins with the process' label. The docstrings of the programs that use this,
+`inception.launch` and `terngrad.launch`, say what ends a run.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import os
 import re
@@ -16,7 +15,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import IO
 
 import rich.text
@@ -25,7 +24,8 @@ from terngrad import allocator
 from terngrad.cluster import run_secret
 from terngrad.cluster.membership import LOST_STATUS
 from terngrad.launcher import state
-from terngrad.launcher.restarts import MOST_IN_A_ROW, SHORT_SECS, Restarts
+from terngrad.launcher.process import Process
+from terngrad.launcher.restarts import Restarts
 from terngrad.launcher.state import StateFile
 from terngrad.launcher.terminal import Event, Output, Requests
 
@@ -34,68 +34,12 @@ _LOOK_SECS = 0.1
 # How doubtful it is that a process with this exit status failed by itself; of others it is not.
 _DOUBTS = {1: 1, LOST_STATUS: 2}
 GRACE_SECS = 90.0  # for the others to notice a failure, or to save, before they are killed
-_ERROR_SECS = 15.0  # for a process to end by itself after it has shown an error
 _PS_GRACE_SECS = 5.0  # for a ps to end by itself after the workers
+# sshd drops some of more than ten connections of one moment that are not logged in yet.
+_LOGINS_AT_ONCE = 8
+_LOGIN_PAUSE_SECS = 0.5
 _ERROR = "Traceback (most recent call last):"
 _SAVED = re.compile(r"(?:model\.ckpt-|not saved since step )(\d+)")
-
-
-@dataclasses.dataclass(frozen=True)
-class Process:
-    """A process of a run.
-
-    Attributes:
-      index: position among all processes.
-      label: first word of its output lines.
-      command: program and arguments.
-      host: name of its machine; "" = this one.
-      environment: variables to set in addition to those of this process.
-      is_ps: whether it is a parameter server.
-      is_remote: whether the secret and signals are lines of its standard input, see `attended`.
-      pause_secs: before it is started.
-      is_shown: whether all its lines are shown, and not only those of its standard error.
-      log: file to which all its lines are added; "" = none. Beside it is the process' `StateFile`.
-    """
-
-    index: int
-    label: str
-    command: Sequence[str]
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    is_ps: bool = False
-    is_remote: bool = False
-    pause_secs: float = 0.0
-    is_shown: bool = True
-    log: str = ""
-    host: str = ""
-
-
-def make_log_folder(folder: str) -> None:
-    """Makes the folder of --log_dir, and removes the state files of processes that have ended.
-
-    Raises:
-      ValueError: logs cannot be written, or a process that has its log there still runs.
-    """
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"--log_dir: cannot make {folder}: {error.strerror}") from None
-    if not os.access(folder, os.W_OK):
-        raise ValueError(f"--log_dir: {folder} is not writable")
-    found = [(file, record) for file in state.files_in(folder) if (record := file.read())]
-    for _, record in found:
-        if record.is_alive:
-            which = f"process {record.pid} ({record.label}), whose log is in {folder}"
-            what = f"terngrad.launch --log_dir={folder} --stop ends it"
-            raise ValueError(f"--log_dir: {which}, still runs; {what}")
-    for file, _ in found:
-        file.clear()
-
-
-def with_log(process: Process, folder: str, workers: int) -> Process:
-    """Returns a process with a log in a folder, if that is not ""; parameter servers come last."""
-    rank = process.index - workers if process.is_ps else process.index
-    name = f"{'ps' if process.is_ps else 'worker'}_{rank}.log"
-    return dataclasses.replace(process, log=os.path.join(folder, name) if folder else "")
 
 
 class StartError(ValueError):
@@ -107,281 +51,254 @@ class Run:
 
     def __init__(
         self,
-        members: Sequence[Process],
-        restarts: int,
+        processes: Sequence[Process],
         requests: Requests,
         output: Output,
         *,
+        restarts: int = 0,
+        outlives: bool = False,
         notice_secs: float | None = None,
         relays: bool = False,
-        is_elastic: bool = True,
-        as_shell: bool = False,
+        shown: int | None = None,
     ) -> None:
         """Starts nothing yet.
 
         Args:
-          members: the processes.
-          restarts: how many processes that were killed are started again; only beside a ps.
+          processes: the chief first. Those with a host are commands of ssh that run `attended`.
           requests: to end.
           output: gets the lines of all processes.
+          restarts: how many processes that were killed are started again, if `outlives`.
+          outlives: whether the others go on without processes that are killed or fail.
           notice_secs: time after a failure in which the others may end by themselves before they
             are asked to; None = they are not asked.
           relays: whether workers get the signal that asks to end, and not always SIGTERM.
-          is_elastic: whether the death of one does not end the others, if a ps is among them.
-          as_shell: whether the status of a killed process is 128 + the signal's number, and not 1.
+          shown: process whose lines are all shown, and those of others' standard error; None = all.
         """
-        self._is_asked = False
-        self._requests = requests
-        self._output = output
+        self._processes, self._requests, self._output = processes, requests, output
+        self._files = {each.label: StateFile(each.state) for each in processes if each.state}
+        self._restarts, self._outlives = Restarts(restarts), outlives
+        self._notice_secs, self._relays, self._shown = notice_secs, relays, shown
         self._secret = run_secret.of_run()
-        self._members = members
-        self._notice_secs = notice_secs
-        self._relays = relays
-        self._as_shell = as_shell
-        self._to_ask: list[subprocess.Popen] = []  # to end, though they have shown an error
-        self._hurried_at = math.inf  # when a failure of another asked the workers to end
-        self._outlive_others = is_elastic and any(member.is_ps for member in members)
-        self._restarts = Restarts(restarts)
-        self._killed: list[tuple[float, Process]] = []  # waiting for the moment of their restart
-        self._started: dict[subprocess.Popen, Process] = {}
-        self._faulty: list[str] = []  # processes that have shown an error, the first one first
-        self._saved: dict[str, str] = {}  # by label: step of the last save that the process told
-        self._servers_asked = False  # whether the parameter servers were asked to end
+        self._running: dict[subprocess.Popen, Process] = {}
+        self._due: list[tuple[float, Process]] = []  # with the moment of their restart
+        self._ends: list[Event] = []  # the first one first
         self._threads: list[threading.Thread] = []
-        self._ends: list[Event] = []
-        self._failure: Event | None = None  # that decides the exit status
+        self._with_error: list[str] = []  # labels of who has shown an error, the first one first
+        self._saved: dict[str, str] = {}  # by label: last step of which the process said so
+        self._has_success = False  # of a worker
+        self._is_asked = False
+        self._others_asked_at = math.inf  # because of a failure
+        self._workers_ended_at = time.monotonic()  # or later
+        self._servers_asked = False
         self._named = ""  # label of the failed process that a line has named
 
     @property
     def asked(self) -> bool:
         """Whether processes were asked to save and end, by this launcher or by another's --stop."""
-        files = [StateFile.beside(member.log) for member in self._members if member.log]
-        return self._is_asked or any(file.is_stopping for file in files)
+        return self._is_asked or any(file.is_stopping for file in self._files.values())
 
     def run(self) -> int:
-        """Runs the processes; returns 0, or the status of the first failure or request to end.
-
-        A process may notice the end of another before this run does, so a failure counts as the
-        first if all earlier ones may have come from lost processes.
+        """Runs the processes; returns 0, or the exit status of a failure or request to end.
 
         Raises:
           StartError: a process cannot be started; those that were are killed.
         """
         try:
-            for member in self._members:
-                self._requests.wait(member.pause_secs)
-                self._start(member)
-            status = self._wait()
+            pauses = login_pauses([process.host for process in self._processes])
+            for process, pause_secs in zip(self._processes, pauses, strict=True):
+                self._requests.wait(pause_secs)
+                self._start(process)
+            cause = self._wait()
         finally:
-            for process in self._started:
-                process.kill()
+            for started in self._running:
+                started.kill()
+            for started, process in self._running.items():
+                self._note_status(process, started.wait())
             self._show_rest()
-        self._name_failure()
-        return status
+        if cause is None:  # no process failed, but all workers may have been killed
+            return 0 if self._has_success else 1
+        is_silent = self._notice_secs is None or self._requests.events or len(self._processes) < 2
+        if not is_silent and cause.label != self._named:
+            self._output.show(f"{cause.text}.")
+        return cause.status
 
-    def _start(self, member: Process) -> None:
+    def _start(self, process: Process) -> None:
         if self._requests.events:
             return
-        self._restarts.begun(member.label)
-        try:
-            log = open(member.log or os.devnull, "a", 1, encoding="utf-8")  # noqa: SIM115
-        except OSError as error:
-            raise StartError(f"cannot write {member.log}: {error.strerror}") from None
-        try:
-            process = subprocess.Popen(
-                member.command,
-                env=self._environment(member),
-                stdin=subprocess.PIPE if member.is_remote else subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT if member.is_shown else subprocess.PIPE,
-                encoding="utf-8",
-                errors="replace",
-                start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
-            )
-        except OSError as error:
-            raise StartError(f"cannot start {member.command[0]}: {error.strerror}") from None
-        self._started[process] = member
-        if member.is_remote:
-            _write(process, self._secret)
-        _note_start(process, member)
-        tasks = [(self._show, (member, process.stdout, log, member.is_shown))]
-        if process.stderr:
-            tasks.append((self._show, (member, process.stderr, log, True)))
-        for target, args in [*tasks, (self._note_end, (process, member))]:
-            thread = threading.Thread(target=target, args=args, daemon=True)
-            thread.start()
-            self._threads.append(thread)
-
-    def _environment(self, member: Process) -> dict[str, str]:
+        self._restarts.note_start(process.label)
+        is_shown = self._shown in (None, self._processes.index(process))
         # Other users cannot read it, as they can arguments.
         secret = {run_secret.VARIABLE: self._secret}
-        return allocator.with_huge_pages(os.environ) | secret | dict(member.environment)
+        try:
+            log = open(process.log or os.devnull, "a", 1, encoding="utf-8")  # noqa: SIM115
+        except OSError as error:
+            raise StartError(f"cannot write {process.log}: {error.strerror}") from None
+        try:
+            started = subprocess.Popen(
+                process.command,
+                env=allocator.with_huge_pages(os.environ) | secret | dict(process.environment),
+                stdin=subprocess.PIPE if process.host else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if is_shown else subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",
+                start_new_session=True,  # Ctrl-C reaches this program alone, which passes it on
+            )
+        except OSError as error:
+            raise StartError(f"cannot start {process.command[0]}: {error.strerror}") from None
+        self._running[started] = process
+        if process.host:
+            _write(started, self._secret)
+        with contextlib.suppress(OSError):  # a full disk: the training goes on
+            if file := self._files.get(process.label):
+                file.clear()
+                file.note_start(process, log.tell(), started.pid)
+        for stream, shows in ((started.stdout, is_shown), (started.stderr, True)):
+            if stream:
+                arguments = (process, stream, log, shows)
+                thread = threading.Thread(target=self._show, args=arguments, daemon=True)
+                thread.start()
+                self._threads.append(thread)
 
-    def _show(self, member: Process, stream: IO[str], log: IO[str], is_shown: bool) -> None:
-        label, colour = member.label, _COLOURS[member.index % len(_COLOURS)]
+    def _show(self, process: Process, stream: IO[str], log: IO[str], is_shown: bool) -> None:
+        label = process.label
+        colour = _COLOURS[self._processes.index(process) % len(_COLOURS)]
         for line in stream:
-            self._note_line(label, line)
+            if line.startswith(_ERROR) and label not in self._with_error:
+                self._with_error.append(label)
+            if found := _SAVED.search(line):
+                self._saved[label] = found[1]
             with contextlib.suppress(OSError):  # a full disk: the process must not wait for this
                 log.write(line)
             if is_shown:
                 self._output.show(rich.text.Text(f"[{label}] ", style=colour) + line.rstrip("\n"))
 
-    def _note_line(self, label: str, line: str) -> None:
-        if line.startswith(_ERROR) and label not in self._faulty:
-            self._faulty.append(label)
-        if found := _SAVED.search(line):
-            self._saved[label] = found[1]
-
-    def _note_end(self, process: subprocess.Popen, member: Process) -> None:
-        code = process.wait()
-        _note_status(member, 128 - code if code < 0 else code)
-        was_killed = code < 0 or (member.is_remote and state.was_killed(code))
-        if was_killed and self._outlive_others:
-            if not self.asked:
-                self._note_killed(member)
-            code = 0
-        if member.is_ps and self._servers_asked and code in (-signal.SIGTERM, 128 + signal.SIGTERM):
-            code = 0  # as asked, after all workers have ended
-        killed_status = 128 - code if self._as_shell else 1
-        status = killed_status if code < 0 else code
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        if code == LOST_STATUS:
-            how = "ended because of another"
-        doubt = _DOUBTS.get(code, 0)
-        text, now = f"{member.label} {how}", time.monotonic()
-        self._ends.append(Event(now, status, text, doubt, member.label))
-
-    def _note_killed(self, member: Process) -> None:
-        name = member.label
-        if (pause_secs := self._restarts.pause_secs(name)) is not None:
-            self._killed.append((time.monotonic() + pause_secs, member))
-            self._output.show(f"{name} was killed and is started again in {pause_secs:g} s.")
-        elif self._restarts.is_left_out(name):
-            runs = f"{MOST_IN_A_ROW} runs of less than {SHORT_SECS:g} s"
-            self._output.show(f"{name} was killed and is left out after {runs}.")
-
-    def _start_again(self) -> None:
-        for due in list(self._killed):
-            if time.monotonic() >= due[0] or self._requests.events:
-                self._start(due[1])  # does nothing after a request to end
-                self._killed.remove(due)
-
-    def _wait(self) -> int:
+    def _wait(self) -> Event | None:
+        """Waits until all have ended or are to be killed; returns what the status comes from."""
         while True:
-            all_ended = len(self._ends) == len(self._started)  # read before the failures
-            all_ended = all_ended and not self._killed
-            self._start_again()
+            self._note_ends()
+            self._start_due()
+            requests = self._requests.events
             failures = [end for end in self._ends if end.status]
-            first = min([*failures, *self._requests.events], default=None)
-            if self._requests.events and not self._is_asked:
-                self._ask_to_end()
-            self._hurry(first)
+            first = min([*failures[:1], *requests[:1]], key=lambda event: event.secs, default=None)
+            if requests and not self._is_asked:
+                self._ask_to_end(requests[0].status - 128)
+            if first and not self._is_asked:
+                self._ask_others(first)
             self._end_servers()
-            hurry = min(self._requests.events, default=None) if self._outlive_others else first
-            late = hurry and time.monotonic() > hurry.monotonic_secs + GRACE_SECS
-            if late and not all_ended:
-                self._tell_killed()
-            if all_ended or late or self._requests.at_once():
-                return self._status(first) if first else self._status_of_silence()
+            since = (requests[0] if requests else None) if self._outlives else first
+            is_late = since and time.monotonic() > since.secs + GRACE_SECS
+            if not (self._running or self._due) or is_late or self._requests.at_once():
+                if is_late:
+                    self._name_killed()
+                return self._cause(first) if first else None
             time.sleep(_LOOK_SECS)
 
-    def _status(self, first: Event) -> int:
-        """Returns the status of the process that failed first by itself, and remembers it."""
-        self._failure = self._blamed(first)
-        return self._failure.status
+    def _note_ends(self) -> None:
+        for started, process in list(self._running.items()):
+            secs = time.monotonic()  # before any request of whoever sees that it has ended
+            if (code := started.poll()) is None:
+                continue
+            del self._running[started]
+            status, label = state.exit_status(code), process.label
+            self._has_success |= status == 0 and not process.is_ps
+            self._note_status(process, code)
+            name, how = state.signal_name(status), f"ended with {status}"
+            if code < 0 or state.was_killed(status):
+                how = f"was killed by {name}"
+                if self._outlives:
+                    self._note_killed(process)
+                    continue
+            if process.is_ps and self._servers_asked and name == "SIGTERM":
+                status = 0  # as asked, after all workers have ended
+            if status == LOST_STATUS:
+                how = "ended because of another"
+            self._ends.append(Event(secs, status, f"{label} {how}", label))
 
-    def _blamed(self, first: Event) -> Event:
-        if first in self._requests.events:
-            return first
-        limits = [event.monotonic_secs for event in self._requests.events] + [self._hurried_at]
-        own = [end for end in self._ends if end.status and end.monotonic_secs < min(limits)]
-        blamed = min(own, key=lambda end: (end.doubt, end), default=first)
-        if blamed.doubt < _DOUBTS[LOST_STATUS]:
-            return blamed
-        return self._faulty_end() or self._late_end() or blamed
+    def _note_status(self, process: Process, code: int) -> None:
+        with contextlib.suppress(OSError):
+            if file := self._files.get(process.label):
+                file.note_end(state.exit_status(code))
 
-    def _faulty_end(self) -> Event | None:
-        """Returns the end, perhaps to come, of the first process that has shown its own error."""
-        ends = {end.label: end for end in self._ends}
-        for label in self._faulty:
-            if label not in ends:
-                return Event(time.monotonic(), 1, f"{label} has shown an error", label=label)
-            if ends[label].status and ends[label].doubt < _DOUBTS[LOST_STATUS]:
-                return ends[label]
-        return None
+    def _note_killed(self, process: Process) -> None:
+        if self.asked:
+            return
+        pause_secs, what = self._restarts.next_start(process.label)
+        if pause_secs is not None:
+            self._due.append((time.monotonic() + pause_secs, process))
+        if what:
+            self._output.show(f"{process.label} was killed and {what}.")
 
-    def _late_end(self) -> Event | None:
-        """Returns the first end with a status that neither a signal nor a loss gives.
+    def _start_due(self) -> None:
+        for due in list(self._due):
+            if self.asked or time.monotonic() >= due[0]:
+                self._due.remove(due)
+                if not self.asked:
+                    self._start(due[1])
 
-        Such a process is taken to have failed before it was asked to end, and to take long to.
+    def _cause(self, first: Event) -> Event:
+        """Returns the request, or the failure of a process by itself, that ended the run.
+
+        A process may notice the end of another before this run does. So a failure counts if all
+        earlier ones may have come from lost processes, and before a process ends that has shown an
+        error or that has a status which neither a signal nor a loss gives: such a process is taken
+        to have failed before it was asked to end, and to take long to.
         """
-        ends = (end for end in self._ends if 1 < end.status < 128 and not end.doubt)
-        return min(ends, default=None)
+        if not first.label:
+            return first
+        asked_at = min([self._others_asked_at, *(each.secs for each in self._requests.events)])
+        failures = [end for end in self._ends if end.status]
+        doubt = lambda end: _DOUBTS.get(end.status, 0)
+        cause = min((end for end in failures if end.secs <= asked_at), key=doubt)
+        if cause.status != LOST_STATUS:
+            return cause
+        ends = {end.label: end for end in self._ends}
+        shown = lambda label: Event(math.inf, 1, f"{label} has shown an error", label)
+        late = [ends.get(label) or shown(label) for label in self._with_error]
+        late += [end for end in failures if 1 < end.status < 128]
+        return next((end for end in late if end.status not in (0, LOST_STATUS)), cause)
 
-    def _tell_killed(self) -> None:
+    def _name_killed(self) -> None:
         """Names the workers that did not end in time."""
-        for process in self._workers():
-            if process.poll() is None:
-                label = self._started[process].label
-                step, is_chief = self._saved.get(label), self._started[process] is self._members[0]
-                last = f"step {step}" if step else "its last checkpoint"
-                unsaved = f"; not saved since {last}" if step or is_chief else ""
-                why = f"did not end within {GRACE_SECS:g} s"
-                self._output.show(f"{label} is killed because it {why}{unsaved}.")
+        for started in self._workers():
+            process = self._running[started]
+            step = self._saved.get(process.label)
+            last = f"step {step}" if step else "its last checkpoint"
+            unsaved = f"; not saved since {last}" if step or process is self._processes[0] else ""
+            why = f"did not end within {GRACE_SECS:g} s"
+            self._output.show(f"{process.label} is killed because it {why}{unsaved}.")
 
-    def _status_of_silence(self) -> int:
-        """Returns 0, unless all workers were killed and none reported a failure."""
-        return 0 if any(process.returncode == 0 for process in self._workers()) else 1
-
-    def _ask_to_end(self) -> None:
+    def _ask_to_end(self, number: int) -> None:
         self._is_asked = True
-        asked = self._requests.events[0].status - 128
-        number = asked if self._relays and asked != signal.SIGPIPE else signal.SIGTERM
-        for process in self._workers():  # the parameter servers end after them
-            _send(process, number)
+        for started in self._workers():  # the parameter servers end after them
+            _send(started, number if self._relays and number != signal.SIGPIPE else signal.SIGTERM)
 
-    def _hurry(self, failure: Event | None) -> None:
+    def _ask_others(self, first: Event) -> None:
         """Asks the others to end that have not ended by themselves after a failure."""
-        if self._notice_secs is None or failure is None or self._is_asked:
+        if self._notice_secs is None or self._others_asked_at < math.inf:
             return
-        if self._hurried_at < math.inf:
-            if time.monotonic() > self._hurried_at + _ERROR_SECS:
-                for process in self._to_ask:
-                    _send(process, signal.SIGTERM)
-                self._to_ask = []
-            return
-        if time.monotonic() > failure.monotonic_secs + self._notice_secs:
-            blamed = self._blamed(failure)
-            self._hurried_at = time.monotonic()
-            running = [process for process in self._workers() if process.poll() is None]
+        if (now := time.monotonic()) > first.secs + self._notice_secs:
+            cause = self._cause(first)
+            self._others_asked_at = now
             # Who has shown an error may end by itself.
-            self._to_ask = [each for each in running if self._started[each].label == blamed.label]
-            if left := [each for each in running if each not in self._to_ask]:
-                self._output.show(f"{blamed.text}: the others are asked to end.")
-                self._named = blamed.label
-            for process in left:
-                _send(process, signal.SIGTERM)
-
-    def _name_failure(self) -> None:
-        """Names the process that failed, if no line has done so."""
-        is_silent = self._notice_secs is None or self._requests.events or len(self._members) < 2
-        if self._failure and self._failure.label != self._named and not is_silent:
-            self._output.show(f"{self._failure.text}.")
+            others = [each for each in self._workers() if self._running[each].label != cause.label]
+            if others:
+                self._output.show(f"{cause.text}: the others are asked to end.")
+                self._named = cause.label
+            for started in others:
+                _send(started, signal.SIGTERM)
 
     def _end_servers(self) -> None:
         """Ends parameter servers that no worker ever reached; the others end with the workers."""
-        servers = [process for process, member in self._started.items() if member.is_ps]
-        if self._killed or self._servers_asked or not servers:
-            return
-        if any(process.poll() is None for process in self._workers()):
-            return
-        if self._ends and time.monotonic() > self._ends[-1].monotonic_secs + _PS_GRACE_SECS:
+        if self._due or self._workers():
+            self._workers_ended_at = time.monotonic()
+        elif not self._servers_asked and time.monotonic() > self._workers_ended_at + _PS_GRACE_SECS:
             self._servers_asked = True
-            for process in servers:
-                _send(process, signal.SIGTERM)
+            for started in self._running:
+                _send(started, signal.SIGTERM)
 
     def _workers(self) -> list[subprocess.Popen]:
-        return [process for process, member in self._started.items() if not member.is_ps]
+        return [started for started, process in self._running.items() if not process.is_ps]
 
     def _show_rest(self) -> None:
         """Waits for the last output lines, unless the user asked twice to end."""
@@ -391,33 +308,22 @@ class Run:
                 thread.join(_LOOK_SECS)
 
 
-def _note_start(process: subprocess.Popen, member: Process) -> None:
-    """Lets others show and stop a process, also without this launcher."""
-    if not member.log:
-        return
-    with contextlib.suppress(OSError):  # a full disk: the training goes on
-        file = StateFile.beside(member.log)
-        file.clear()
-        size = os.path.getsize(member.log)
-        own = (member.label, member.host, member.command, member.log, size, process.pid)
-        file.write(state.new_record(*own))
+def login_pauses(hosts: Sequence[str]) -> list[float]:
+    """Returns the pause before each process' start, in seconds; hosts may have a user."""
+    names = [host.rpartition("@")[2] for host in hosts]
+    many = [name and names[:i].count(name) >= _LOGINS_AT_ONCE for i, name in enumerate(names)]
+    return [_LOGIN_PAUSE_SECS if each else 0.0 for each in many]
 
 
-def _note_status(member: Process, status: int) -> None:
-    with contextlib.suppress(OSError):
-        if member.log and (record := StateFile.beside(member.log).read()):
-            StateFile.beside(member.log).write(dataclasses.replace(record, status=status))
-
-
-def _send(process: subprocess.Popen, number: int) -> None:
+def _send(started: subprocess.Popen, number: int) -> None:
     """Sends a signal to a process, also if that runs on another machine."""
-    if process.stdin is None:
-        process.send_signal(number)
+    if started.stdin is None:
+        started.send_signal(number)
     else:
-        _write(process, str(int(number)))
+        _write(started, str(int(number)))
 
 
-def _write(process: subprocess.Popen, line: str) -> None:
+def _write(started: subprocess.Popen, line: str) -> None:
     with contextlib.suppress(OSError):  # it has ended
-        process.stdin.write(f"{line}\n")
-        process.stdin.flush()
+        started.stdin.write(f"{line}\n")
+        started.stdin.flush()

@@ -1,4 +1,4 @@
-"""What is known of a process that goes on without its launcher: a file of JSON on its host.
+"""What is known of a process: a file of JSON on its host.
 
 Whoever has the file can show and stop the process. A process is known by its id, its start and the
 boot of its machine, so none that got the same id later is taken for it.
@@ -13,6 +13,9 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+from terngrad.launcher.process import Process
 
 _LOOK_SECS = 0.1
 _NOTE_SECS = 5.0  # for a supervisor to note how its process ended
@@ -31,35 +34,20 @@ def birth(pid: int) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """A process and its supervisor.
+    """A process, which leads a process group, and its supervisor, which waits for its end."""
 
-    Attributes:
-      label: its name for messages.
-      host: the name by which it is reached.
-      command: program and arguments; it leads a process group.
-      log: file of its output.
-      begun: size of the log before its first line.
-      started: when, in seconds since 1970.
-      pid: process id, which is the group's, too.
-      born: see `birth`.
-      watcher: process id of the supervisor.
-      watcher_born: see `birth`.
-      status: how the last run ended; None while it runs, 128 + the signal's number after a signal.
-      is_due: whether it is about to be started again.
-    """
-
-    label: str
-    host: str
+    label: str  # its name for messages
+    host: str  # name by which it is reached
     command: Sequence[str]
     log: str
-    begun: int
-    started: float
+    log_start: int  # size of the log before its first line
+    started: float  # seconds since 1970
     pid: int
-    born: str | None
-    watcher: int
+    born: str | None  # see `birth`
+    watcher: int  # process id of the supervisor
     watcher_born: str | None
-    status: int | None = None
-    is_due: bool = False
+    status: int | None = None  # see `exit_status`; None while it runs
+    is_due: bool = False  # whether it is about to be started again
 
     @property
     def is_alive(self) -> bool:
@@ -72,58 +60,56 @@ class Record:
         return self.watcher_born is not None and birth(self.watcher) == self.watcher_born
 
 
-@dataclasses.dataclass(frozen=True)
-class Condition:
-    """How a process is, in words."""
+class Condition(NamedTuple):
+    """How a process is, in words, and whether that is not as it should be."""
 
     text: str
     is_problem: bool = False
 
 
-def new_record(
-    label: str, host: str, command: Sequence[str], log: str, begun: int, pid: int
-) -> Record:
-    """Returns the record of a process that this one has started and watches."""
-    own = os.getpid()
-    who = {"pid": pid, "born": birth(pid), "watcher": own, "watcher_born": birth(own)}
-    return Record(label, host, list(command), log, begun, time.time(), **who)
-
-
 class StateFile:
     """The file of a process. Its supervisor writes it; others may ask the process to stop."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        """Takes the folder and the process' name there; writes nothing."""
-        self.path = folder / f"{name}.json"
-        self._stopping = folder / f"{name}.stopping"
-
-    @classmethod
-    def beside(cls, log: str) -> StateFile:
-        """Returns the file of the process that a log belongs to."""
-        path = Path(log)
-        return cls(path.parent, path.stem)
+    def __init__(self, path: str) -> None:
+        """Takes the path of the file, which ends with .json; writes nothing."""
+        self._path = Path(path)
+        self._stopping = self._path.with_suffix(".stopping")
 
     def read(self) -> Record | None:
         """Returns the last record; None if the process was not started."""
         try:
-            return Record(**json.loads(self.path.read_text()))
+            return Record(**json.loads(self._path.read_text()))
         except (OSError, ValueError, TypeError):
             return None
 
+    def note_start(self, process: Process, log_start: int, pid: int) -> Record:
+        """Writes and returns the record of a process that this one has started and watches."""
+        own, of = os.getpid(), process
+        who = {"pid": pid, "born": birth(pid), "watcher": own, "watcher_born": birth(own)}
+        known = (of.label, of.host, list(of.command), of.log, log_start, time.time())
+        record = Record(*known, **who)
+        self.write(record)
+        return record
+
+    def note_end(self, status: int) -> None:
+        """Adds how the process ended; raises OSError."""
+        if record := self.read():
+            self.write(dataclasses.replace(record, status=status))
+
     def write(self, record: Record) -> None:
         """Replaces the record, whole; raises OSError."""
-        new = self.path.with_suffix(".new")
+        new = self._path.with_suffix(".new")
         new.write_text(json.dumps(dataclasses.asdict(record), indent=1) + "\n")
-        new.replace(self.path)
+        new.replace(self._path)
 
     def clear(self) -> None:
         """Forgets an earlier run."""
-        for path in (self.path, self._stopping):
+        for path in (self._path, self._stopping):
             path.unlink(missing_ok=True)
 
     def ask_to_stop(self) -> None:
         """Lets the process not be started again."""
-        if self.path.exists():
+        if self._path.exists():
             self._stopping.touch()
 
     @property
@@ -150,9 +136,14 @@ class StateFile:
         return Condition("not started", is_problem=True)
 
 
-def files_in(folder: str) -> list[StateFile]:
-    """Returns the files of a folder, by name; some may belong to no process."""
-    return [StateFile.beside(str(path)) for path in sorted(Path(folder).glob("*.json"))]
+def started_in(folder: str) -> list[Process]:
+    """Returns the processes that have a state file in a folder."""
+    found = {str(path): StateFile(str(path)).read() for path in sorted(Path(folder).glob("*.json"))}
+    return [
+        Process(record.label, (), record.host, state=path, is_ps=record.label.startswith("ps "))
+        for path, record in found.items()
+        if record
+    ]
 
 
 def _end(status: int) -> Condition:
@@ -163,8 +154,13 @@ def _end(status: int) -> Condition:
     return Condition(f"failed with status {status}", is_problem=True)
 
 
+def exit_status(code: int) -> int:
+    """Returns a shell's exit status for Popen's: 128 + the number of a signal that ended it."""
+    return 128 - code if code < 0 else code
+
+
 def signal_name(status: int) -> str:
-    """Returns the signal of a status of 128 + its number; "" for another status."""
+    """Returns the signal of an exit status; "" if it has none."""
     try:
         return signal.Signals(status - 128).name
     except ValueError:
@@ -172,7 +168,7 @@ def signal_name(status: int) -> str:
 
 
 def was_killed(status: int) -> bool:
-    """Whether a status is that of a process that was killed or crashed, not asked to end."""
+    """Whether an exit status is that of a process that was killed or crashed, not asked to end."""
     return status - 128 in _CRASHES
 
 

@@ -8,14 +8,14 @@ import subprocess
 import pytest
 
 from terngrad.launcher import state
-from terngrad.launcher.protocol import Job
+from terngrad.launcher.process import Process
 from terngrad.launcher.state import StateFile
 from terngrad.launcher.supervisor import supervise
 
 
 @pytest.fixture
 def file(tmp_path):
-    return StateFile(tmp_path, "one")
+    return StateFile(str(tmp_path / "one.json"))
 
 
 @pytest.fixture
@@ -28,8 +28,9 @@ def run(tmp_path, file):
     def run(commands, sleep=lambda secs: None):
         script = tmp_path / "my program.sh"
         script.write_text(f'echo >> "{runs}"\n{commands}\n')
-        job = Job("worker 0 (a:1)", "one", "a", str(script), ["$1 'x'"], max_restarts=9)
-        supervise(job, str(log), file, sleep=sleep)
+        command = ["bash", str(script), "$1 'x'"]
+        files = {"log": str(log), "state": str(tmp_path / "one.json")}
+        supervise(Process("worker 0 (a:1)", command, "a", max_restarts=9, **files), sleep=sleep)
         return len(runs.read_text()), log.read_text().splitlines()
 
     return run
@@ -37,9 +38,10 @@ def run(tmp_path, file):
 
 def test_a_process_that_is_killed_again_and_again_is_left_out(run, file):
     _, lines = run("kill -KILL $$")
-    again = [f"Killed by SIGKILL, and started again in {secs} s." for secs in (1, 2, 4, 8)]
-    told = [line for line in lines if "Killed" in line]
-    assert told == [*again, "Killed, and left out after 5 runs of less than 30 s."]
+    again = [f"Was killed by SIGKILL and is started again in {secs} s." for secs in (1, 2, 4, 8)]
+    shown = [line for line in lines if "killed" in line]
+    left_out = "Was killed by SIGKILL and is not started again after 5 runs of less than 30 s."
+    assert shown == [*again, left_out]
     assert file.read().status == 128 + signal.SIGKILL
 
 
@@ -62,7 +64,7 @@ def test_a_process_is_not_started_again_after_a_stop(run, file):
 
 
 def test_a_process_that_starts_during_a_stop_ends(run, file):
-    file.path.touch()
+    file._path.touch()
     file.ask_to_stop()
     run("exec sleep 60")
     assert file.read().status == 128 + signal.SIGTERM
@@ -70,11 +72,11 @@ def test_a_process_that_starts_during_a_stop_ends(run, file):
 
 def test_arguments_reach_the_process_as_they_are(run):
     _, lines = run('printf "%s|" "$@"')
-    assert lines == ["$1 'x'|"]
+    assert lines[1:] == ["$1 'x'|"]
 
 
 def test_a_process_whose_file_cannot_be_written_does_not_go_on(run, file):
-    file.path.mkdir()
+    file._path.mkdir()
     with pytest.raises(OSError):
         run("exec sleep 60")
 
@@ -105,6 +107,6 @@ def test_the_file_names_what_is_needed_to_find_the_process(run, file):
     run("exit 0")
     record = file.read()
     assert (record.label, record.host) == ("worker 0 (a:1)", "a")
-    assert record.command == ["bash", f"{file.path.parent}/my program.sh", "$1 'x'"]
+    assert record.command == ["bash", f"{file._path.parent}/my program.sh", "$1 'x'"]
     assert (record.watcher, record.is_watched) == (os.getpid(), True)
-    assert os.listdir(file.path.parent).count("one.json") == 1
+    assert os.listdir(file._path.parent).count("one.json") == 1

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import sys
 import threading
 import time
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import rich.console
 import rich.text
@@ -16,15 +15,13 @@ import rich.text
 _LOOK_SECS = 0.1
 
 
-@dataclasses.dataclass(frozen=True, order=True)
-class Event:
-    """End of a process, or a request to end. The earliest failure sets the exit status."""
+class Event(NamedTuple):
+    """End of a process, or a request to end."""
 
-    monotonic_secs: float
-    status: int
-    text: str = ""
-    doubt: int = 0
-    label: str = dataclasses.field(default="", compare=False)
+    secs: float  # when, on the monotonic clock
+    status: int  # exit status of the process, or which the request gives the run
+    text: str = ""  # for the user
+    label: str = ""  # of the process; "" = a request
 
 
 class Requests:
@@ -64,9 +61,8 @@ class Output:
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
-        sys.stdout.reconfigure(
-            errors="replace"
-        )  # output lines may hold characters that its encoding lacks
+        # Lines may hold characters that its encoding lacks.
+        sys.stdout.reconfigure(errors="replace")
         self._console = rich.console.Console(highlight=False, soft_wrap=True)
 
     def show(self, line: str | rich.text.Text) -> None:
