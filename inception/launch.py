@@ -6,7 +6,7 @@ python -m inception.launch 2 inception.mnist_distributed_train --data_dir=DIR --
 Each output line begins with the label of its worker. After Ctrl-C, SIGTERM, SIGHUP or a closed
 output all workers save and end; the exit status is then 128 + the signal's number (SIGPIPE's for a
 closed output). A second Ctrl-C kills them. Otherwise the exit status is that of the worker that
-failed first. With --max_restarts=N a failed training restarts from its last checkpoint, at most N
+failed first, or 1 if it was killed. With --max_restarts=N a failed training restarts from its last checkpoint, at most N
 times, after pauses that grow from 1 s to a minute, and not after 5 runs in a row of less than 30 s.
 With --ps=N the workers exchange through N parameter servers, which start and end with
 them. The loss of a process then ends the others only if their flags say so, and --max_restarts=N
@@ -56,8 +56,8 @@ def main(argv: Sequence[str]) -> int:
                 status = run.run()
             except StartError as error:
                 sys.exit(f"launch: {error}")
-        was_asked = run.asked or (status > 128 and not state.was_killed(status))
-        if status == 0 or was_asked:
+        status = 1 if state.was_killed(status) else status
+        if status == 0 or status > 128 or run.asked:  # done, or it was asked to end
             return status
         pause_secs, what = restarts.next_start("training")
         if pause_secs is None:

@@ -18,16 +18,26 @@ from terngrad.testing.processes import Started, descendants
 
 PROGRAM = """
 import os, signal, sys, time
-rank = os.environ["TERNGRAD_RANK"]
-print("worker", rank, *sys.argv[1:], os.environ["TERNGRAD_HOSTS"], os.getcwd(), flush=True)
-if sys.argv[1].startswith("fail") and rank == "1":
+rank, end = os.environ["TERNGRAD_RANK"], sys.argv[1]
+if end == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+saved = ": saved model.ckpt-271" if rank == "1" else ""
+print("worker", rank, *sys.argv[1:], os.environ["TERNGRAD_HOSTS"], os.getcwd() + saved, flush=True)
+if end.startswith("fail") and rank == "1":
     sys.exit(5)
-if sys.argv[1] == "stubborn":
-    said = "not yet" + ": saved model.ckpt-271" * int(rank)
-    signal.signal(signal.SIGTERM, lambda *_: print(said, flush=True))
-if sys.argv[1] not in ("ok", "fail alone"):
-    time.sleep(60)
-    time.sleep(60)
+if end not in ("ok", "fail alone"):
+    time.sleep(900)
+"""
+
+# Waits for files, which its siblings write; `end` is what rank 1 does.
+COORDINATED = """
+import atexit, os, pathlib, signal, sys, time
+rank, folder = int(os.environ["TERNGRAD_RANK"]), pathlib.Path(__file__).parent
+def touch(name):
+    (folder / name).touch()
+def wait_for(name):
+    while not (folder / name).exists():
+        time.sleep(0.01)
 """
 
 SERVED = """
@@ -38,31 +48,7 @@ def end(number, frame):
     sys.exit(f"{job} ends")
 signal.signal(signal.SIGTERM, end)
 print(job, "waits", flush=True)
-time.sleep(60)
-"""
-
-# Worker 1 shows an error, and ends after worker 0, which ends because of it, and worker 2, which is
-# asked to.
-SLOW_TO_END = """
-import atexit, os, pathlib, signal, sys, time
-rank, folder = os.environ["TERNGRAD_RANK"], pathlib.Path(__file__).parent
-def wait_for(name):
-    while not (folder / name).exists():
-        time.sleep(0.01)
-if rank == "1":
-    wait_for("ready")
-    atexit.register(wait_for, "asked")
-    atexit.register((folder / "shown").touch)
-    raise ValueError("a mistake")
-if rank == "2":
-    def end(*_):
-        (folder / "asked").touch()
-        sys.exit(0)
-    signal.signal(signal.SIGTERM, end)
-    (folder / "ready").touch()
-    time.sleep(900)
-wait_for("shown")
-sys.exit(os.EX_TEMPFAIL)
+time.sleep(900)
 """
 
 # Takes the place of ssh: runs the last word of its command line on this machine.
@@ -86,19 +72,32 @@ def places(request, tmp_path):
     return ["--hosts", "one,two", "--ssh", shlex.join([sys.executable, str(ssh)])]
 
 
+@pytest.fixture
+def coordinated(tmp_path):
+    """Writes a program of processes that wait for each other's files; returns its path."""
+    path = tmp_path / "coordinated.py"
+
+    def write(text):
+        path.write_text(COORDINATED + textwrap.dedent(text))
+        return str(path)
+
+    return write
+
+
 @contextlib.contextmanager
-def launched(*arguments):
-    with Started([sys.executable, "-c", LAUNCH, *arguments], in_own_group=True) as run:
+def launched(*arguments, notice_secs=0.1, grace_secs=900.0):
+    settings = f"{notice_secs}, {grace_secs}"
+    command = [sys.executable, "-c", LAUNCH.replace("SETTINGS", settings), *arguments]
+    with Started(command, in_own_group=True) as run:
         yield run
 
 
 LAUNCH = """
 import sys
 from terngrad import launch
-from terngrad.launcher import state
 from terngrad.launcher import run
 run._PS_GRACE_SECS = 0.1
-launch._NOTICE_SECS, run.GRACE_SECS = 0.1, 2.0
+launch._NOTICE_SECS, run.GRACE_SECS = SETTINGS
 sys.exit(launch.main(sys.argv[1:]))
 """
 
@@ -157,42 +156,62 @@ def test_a_failure_is_named_where_the_others_have_ended_by_then(program):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "how"), [(2, r"\."), (3, ": the others are asked to end")])
-def test_a_process_that_ends_because_of_another_is_not_blamed(tmp_path, count, how):
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import os, sys, time; rank = int(os.environ['TERNGRAD_RANK'])\n"
-        "time.sleep([0.0, 1.0, 60.0][rank]); sys.exit([os.EX_TEMPFAIL, 1, 0][rank])"
+def test_a_process_that_ends_because_of_another_is_not_blamed(coordinated, count, how):
+    program = coordinated(
+        """
+        if rank == 0:
+            wait_for("ready")
+            (folder / "pid").write_text(str(os.getpid()))
+            sys.exit(os.EX_TEMPFAIL)
+        if rank == 1:
+            touch("ready")
+            wait_for("pid")
+            while not (pid := (folder / "pid").read_text()) or os.path.exists(f"/proc/{pid}"):
+                time.sleep(0.01)  # until the launcher knows that it has ended
+            sys.exit(1)
+        time.sleep(900)
+        """
     )
-    patient = LAUNCH.replace("_SECS = 0.1, 2.0", "_SECS = 4.0, 20.0")
-    with Started([sys.executable, "-c", patient, "-n", str(count), str(program)]) as run:
+    with launched("-n", str(count), program, notice_secs=4.0) as run:
         assert run.finish() == 1, run.output
         assert re.search(rf"^1 ended with 1{how}", run.output, re.M), run.output
 
 
 @pytest.mark.slow
-def test_a_process_that_shows_an_error_and_takes_long_to_end_is_blamed_for_it(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(SLOW_TO_END))
-    patient = LAUNCH.replace("_SECS = 0.1, 2.0", "_SECS = 4.0, 900.0")
-    with Started([sys.executable, "-c", patient, "-n", "3", str(program)]) as run:
+def test_a_process_that_shows_an_error_and_takes_long_to_end_is_blamed_for_it(coordinated):
+    program = coordinated(
+        """
+        if rank == 1:
+            wait_for("ready")
+            atexit.register(wait_for, "asked")
+            atexit.register(touch, "shown")
+            raise ValueError("a mistake")
+        if rank == 2:
+            signal.signal(signal.SIGTERM, lambda *_: (touch("asked"), sys.exit(0)))
+            touch("ready")
+            time.sleep(900)
+        wait_for("shown")
+        sys.exit(os.EX_TEMPFAIL)
+        """
+    )
+    with launched("-n", "3", program, notice_secs=4.0) as run:
         assert run.finish() == 1, run.output
         assert "1 has shown an error: the others are asked to end." in run.lines, run.output
 
 
 @pytest.mark.slow
-def test_a_process_with_a_status_of_its_own_that_takes_long_to_end_is_blamed(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import os, pathlib, signal, sys, time\n"
-        "ready = pathlib.Path(__file__).with_name('ready')\n"
-        "if os.environ['TERNGRAD_RANK'] == '0':\n"
-        "    while not ready.exists(): time.sleep(0.01)\n"
-        "    sys.exit(os.EX_TEMPFAIL)\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))\n"
-        "ready.touch(); time.sleep(900)"
+def test_a_process_with_a_status_of_its_own_that_takes_long_to_end_is_blamed(coordinated):
+    program = coordinated(
+        """
+        if rank == 0:
+            wait_for("ready")
+            sys.exit(os.EX_TEMPFAIL)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+        touch("ready")
+        time.sleep(900)
+        """
     )
-    patient = LAUNCH.replace("_SECS = 0.1, 2.0", "_SECS = 4.0, 900.0")
-    with Started([sys.executable, "-c", patient, "-n", "2", str(program)]) as run:
+    with launched("-n", "2", program) as run:
         assert run.finish() == 3, run.output
         assert "0 ended because of another: the others are asked to end." in run.lines, run.output
         assert "1 ended with 3." in run.lines, run.output
@@ -256,12 +275,11 @@ def test_a_signal_reaches_the_workers_and_parameter_servers_end_after_them(tmp_p
 
 @pytest.mark.slow
 def test_a_process_that_does_not_end_is_killed(program):
-    with launched("-n", "2", program, "stubborn") as run:
+    with launched("-n", "2", program, "stubborn", grace_secs=2.0) as run:
         for rank in "01":
             run.wait_for(f"worker {rank}")
         run.process.send_signal(signal.SIGTERM)
         assert run.finish() == 128 + signal.SIGTERM
-        assert run.output.count("not yet") == 2
         killed = "is killed because it did not end within 2 s; not saved since"
         assert f"0 {killed} its last checkpoint." in run.lines, run.output
         assert f"1 {killed} step 271." in run.lines, run.output
