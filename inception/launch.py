@@ -6,8 +6,9 @@ python -m inception.launch 2 inception.mnist_distributed_train --data_dir=DIR --
 Each output line begins with the label of its worker. After Ctrl-C, SIGTERM, SIGHUP or a closed
 output all workers save and end; the exit status is then 128 + the signal's number (SIGPIPE's for a
 closed output). A second Ctrl-C kills them. Otherwise the exit status is that of the worker that
-failed first, or 1 if it was killed. With --max_restarts=N a failed training restarts from its last checkpoint, at most N
-times, after pauses that grow from 1 s to a minute, and not after 5 runs in a row of less than 30 s.
+failed first, or 1 if it was killed. With --max_restarts=N a failed training restarts from its last
+checkpoint, at most N times, after pauses that grow from 1 s to a minute, and not after 5 runs in a
+row of less than 30 s.
 With --ps=N the workers exchange through N parameter servers, which start and end with
 them. The loss of a process then ends the others only if their flags say so, and --max_restarts=N
 restarts killed processes, at most N in all, with the same pauses for each; one with 5 such runs in

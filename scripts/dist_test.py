@@ -176,9 +176,9 @@ def test_hosts_are_reached_at_once_and_what_their_start_up_files_print_does_no_h
         mark = shlex.quote(f"{cluster.near}/{host}")
         wait = f"until [[ -e {shlex.quote(f'{cluster.near}/{other}')} ]]; do sleep 0.1; done"
         (cluster.homes[host] / ".bashrc").write_text(f"touch {mark}; {wait}; printf '!welcome'\n")
-    told = cluster.start(TLS="False")
-    assert "welcome" not in told
-    assert told.count(": process ") == 3
+    shown = cluster.start(TLS="False")
+    assert "welcome" not in shown
+    assert shown.count(": process ") == 3
 
 
 def test_each_host_gets_its_own_key_only_and_its_processes_are_shown_and_stopped(cluster, noted):

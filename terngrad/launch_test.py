@@ -103,21 +103,13 @@ sys.exit(launch.main(sys.argv[1:]))
 
 
 @pytest.mark.slow
-def test_each_process_has_its_rank_and_arguments_and_a_label(program, places):
-    with launched(*places, program, "ok", "--flag=1 2") as run:
-        output = run.succeed()
-    for rank in "01":
-        assert re.search(
-            rf"^\[{rank}.*\] worker {rank} ok --flag=1 2 \S+:\d+,\S+:\d+ /", output, re.M
-        )
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("places", ["here", "through ssh"], indirect=True)
-def test_all_processes_share_a_secret_that_no_command_line_shows(program, places):
-    with launched(*places, program, "wait") as run:
+def test_each_process_has_its_rank_arguments_label_and_a_secret_that_no_command_line_shows(
+    program, places
+):
+    with launched(*places, program, "wait", "--flag=1 2") as run:
         for rank in "01":
-            run.wait_for(f"worker {rank}")
+            run.wait_for(rf"^\[{rank}.*\] worker {rank} wait --flag=1 2 \S+:\d+,\S+:\d+ /")
         started = [Path("/proc", str(process)) for process in descendants(run.process.pid)]
         commands = [(folder / "cmdline").read_bytes() for folder in started]
         variables = [(folder / "environ").read_bytes().split(b"\0") for folder in started]
@@ -134,10 +126,15 @@ def test_all_processes_share_a_secret_that_no_command_line_shows(program, places
 
 
 @pytest.mark.slow
-def test_a_failure_ends_the_others_and_gives_the_exit_status(program, places):
-    with launched(*places, program, "fail") as run:
+@pytest.mark.parametrize(
+    ("end", "how"), [("fail", ": the others are asked to end."), ("fail alone", ".")]
+)
+def test_a_failure_is_named_ends_the_others_and_gives_the_exit_status(program, places, end, how):
+    # Where the other has ended by itself, nobody is asked to.
+    notice_secs = 900.0 if end == "fail alone" else 0.1
+    with launched(*places, program, end, notice_secs=notice_secs) as run:
         assert run.finish() == 5, run.output
-        assert re.search("^1.* ended with 5: the others are asked to end", run.output, re.M)
+        assert re.search(f"^1.* ended with 5{re.escape(how)}$", run.output, re.M), run.output
         assert not run.outlived()
 
 
@@ -145,13 +142,6 @@ def test_a_failure_ends_the_others_and_gives_the_exit_status(program, places):
 def test_a_module_may_follow_two_hyphens():
     with launched("-n", "2", "--", "-m", "platform") as run:
         assert len(re.findall(r"^\[[01]\] Linux", run.succeed(), re.M)) == 2
-
-
-@pytest.mark.slow
-def test_a_failure_is_named_where_the_others_have_ended_by_then(program):
-    with launched("-n", "2", program, "fail alone") as run:
-        assert run.finish() == 5, run.output
-        assert re.search(r"^1 ended with 5\.$", run.output, re.M), run.output
 
 
 @pytest.mark.slow

@@ -19,8 +19,9 @@ import threading
 from collections.abc import Sequence
 
 from terngrad.cluster import run_secret
+from terngrad.launcher import state
 
-GRACE_SECS = 10.0
+_GRACE_SECS = 10.0
 
 
 def main(command: Sequence[str]) -> int:
@@ -35,24 +36,19 @@ def main(command: Sequence[str]) -> int:
         print(f"{command[0]}: cannot be started: {error.strerror}", flush=True)
         return 127
     threading.Thread(target=_obey, args=(process,), daemon=True).start()
-    status = process.wait()
-    _signal(process, signal.SIGKILL)  # what it left behind
-    return 128 - status if status < 0 else status
+    code = process.wait()
+    state.send(process.pid, signal.SIGKILL)  # what it left behind
+    return state.exit_status(code)
 
 
 def _obey(process: subprocess.Popen) -> None:
     for line in sys.stdin:
         if line.strip().isdecimal():
-            _signal(process, int(line))
-    _signal(process, signal.SIGTERM)
+            state.send(process.pid, int(line))
+    state.send(process.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(GRACE_SECS)
-    _signal(process, signal.SIGKILL)
-
-
-def _signal(process: subprocess.Popen, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
+        process.wait(_GRACE_SECS)
+    state.send(process.pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from terngrad.launcher import state
+from terngrad.launcher import processes, state
 from terngrad.launcher.process import Process
 from terngrad.launcher.state import StateFile
 from terngrad.launcher.supervisor import supervise
@@ -83,11 +83,14 @@ def test_a_process_whose_file_cannot_be_written_does_not_go_on(run, file):
 
 def test_a_program_that_got_the_same_process_id_is_not_taken_for_the_process(run, file):
     run("exit 0")
-    with subprocess.Popen(["sleep", "60"]) as other:
+    with subprocess.Popen(["sleep", "900"], start_new_session=True) as other:
         began = state.birth(os.getpid())  # that of the first may be within the same tick
-        record = dataclasses.replace(file.read(), pid=other.pid, born=began, status=None)
+        record = dataclasses.replace(file.read(), pid=other.pid, born=began)
         file.write(record)
         assert not record.is_alive
+        (process,) = state.started_in(str(file._path.parent))
+        assert processes.stop([process], 1).lines == ["worker 0 (a:1): ended with status 0"]
+        assert other.poll() is None
         record = dataclasses.replace(record, born=state.birth(other.pid))
         assert record.is_alive
         other.kill()
