@@ -158,7 +158,7 @@ _BAD_SETTINGS = [
     ),
     ({"TLS": "maybe"}, "TLS must be auto, True or False, got 'maybe'"),
     ({"MAX_RESTARTS": "-1"}, "MAX_RESTARTS must be an integer >= 0, got '-1'"),
-    ({"STOP_SECS": "soon"}, "STOP_SECS must be whole seconds >= 1, got 'soon'"),
+    ({"STOP_SECS": "soon"}, "STOP_SECS must be an integer >= 1, got 'soon'"),
     (
         {"EXPERIMENT_ID": "a/b"},
         "EXPERIMENT_ID must start with a letter or digit, then also '.', '_', '-', got 'a/b'",

@@ -273,8 +273,8 @@ def test_an_interrupted_start_leaves_nothing_running(cluster):
         wait_for_files(cluster.homes["host-b"] / "worker_1.json")
         os.killpg(process.pid, signal.SIGINT)
         go.touch()
-        shown, told = process.communicate(timeout=HANG_SECS)
-    assert (process.returncode, told) == (
+        shown, errors = process.communicate(timeout=HANG_SECS)
+    assert (process.returncode, errors) == (
         1,
         "run_dist.sh: all processes were stopped again: interrupted\n",
     )

@@ -25,7 +25,7 @@ status other than 1 counts. A process that ends because of another has status 75
 one if all ended so. Ctrl-C, SIGTERM and SIGHUP are passed on to all workers, with the same
 deadline; the exit status is then 128 + the signal's number. Parameter servers end after them. A
 second Ctrl-C kills all at once. A worker that is killed is named, with the step of its last
-checkpoint where it has told that.
+checkpoint if it has printed that.
 
 With --ps=P also P parameter servers start, with --hosts on the hosts in turn, and run the program
 up to its join. With --max_restarts=N, too, the death of a process does not end the others, whose

@@ -278,17 +278,17 @@ def test_a_process_that_does_not_end_is_killed(program):
 @pytest.mark.slow
 def test_what_a_killed_launcher_left_is_shown_and_stopped_by_another(tmp_path):
     program = tmp_path / "program.py"
-    program.write_text("import time; print('begun', flush=True); time.sleep(900)")
+    program.write_text("import time; print('started', flush=True); time.sleep(900)")
     logs = ["--log_dir", str(tmp_path / "logs")]
     with launched("-n", "2", *logs, str(program)) as run:
         for rank in "01":
-            run.wait_for(rf"\[{rank}\] begun")
+            run.wait_for(rf"\[{rank}\] started")
         pids = descendants(run.process.pid)
         run.process.kill()
         run.process.wait()
     with launched("--status", *logs) as run:
         shown = run.succeed().splitlines()
-    assert shown[1::2] == ["    begun"] * 2
+    assert shown[1::2] == ["    started"] * 2
     found = [re.fullmatch(r"([01]): running \(process (\d+)\)", line) for line in shown[::2]]
     assert [line[1] for line in found] == ["0", "1"]
     assert sorted(int(line[2]) for line in found) == sorted(pids)
@@ -306,17 +306,19 @@ def test_what_a_killed_launcher_left_is_shown_and_stopped_by_another(tmp_path):
 @pytest.mark.slow
 def test_a_killed_worker_is_started_again_unless_another_launcher_stops_it(tmp_path):
     program = tmp_path / "program.py"
-    program.write_text("import os, time; print('begun', os.getpid(), flush=True); time.sleep(900)")
+    program.write_text(
+        "import os, time; print('started', os.getpid(), flush=True); time.sleep(900)"
+    )
     logs = ["--log_dir", str(tmp_path / "logs")]
     with launched("-n", "1", "--ps=1", "--max_restarts=3", *logs, str(program)) as run:
-        pid = int(run.wait_for(r"\[0\] begun").split()[-1])
+        pid = int(run.wait_for(r"\[0\] started").split()[-1])
         os.kill(pid, signal.SIGKILL)
         run.wait_for(r"0 was killed and is started again in 1 s\.")
-        run.wait_for(rf"\[0\] begun (?!{pid}$)")
+        run.wait_for(rf"\[0\] started (?!{pid}$)")
         with launched("--stop", *logs) as stop:
             assert stop.finish() == 0, stop.output
         run.finish()
-    assert run.output.count("[0] begun") == 2, run.output
+    assert run.output.count("[0] started") == 2, run.output
 
 
 @pytest.mark.parametrize(

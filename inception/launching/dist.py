@@ -26,12 +26,13 @@ from terngrad.launcher.terminal import Output, Requests, end_program
 
 def run(settings: Settings, arguments: Sequence[str]) -> None:
     """Starts all processes, or none; raises ValueError."""
-    given, *rest = arguments or [""]
-    name, equals, text = given.partition("=")
-    if rest or (given and (name != "--max_restarts" or not equals)):
-        what = "for the rest edit config_dist.sh or set variables"
-        raise ValueError(f"allowed is --max_restarts=N; {what}")
-    restarts = whole_number(name, text) if given else int(settings["MAX_RESTARTS"])
+    restarts = int(settings["MAX_RESTARTS"])
+    for argument in arguments:
+        name, _, text = argument.partition("=")
+        if name != "--max_restarts":
+            what = "for the rest edit config_dist.sh or set variables"
+            raise ValueError(f"allowed is --max_restarts=N; {what}")
+        restarts = whole_number(name, text)
     settings_of = {kind: settings.given(kind) for kind in ("ps", "worker")}
     security = Security(settings)
     environment = lambda kind, host: settings_of[kind] | security.variables(host)
@@ -61,24 +62,22 @@ def run(settings: Settings, arguments: Sequence[str]) -> None:
 
 def status(settings: Settings, arguments: Sequence[str]) -> None:
     """Shows how the processes are; ends with 1 if one has failed, raises ValueError."""
-    count, folder = "3", ""
+    lines, folder = 3, ""
     for argument in arguments:
         name, _, value = argument.partition("=")
         if name == "--lines":
-            count = value
+            lines = whole_number(name, value)
         elif name == "--fetch" and value:
             folder = value
         else:
             raise ValueError(f"allowed are --lines=N and --fetch=DIR, got {argument!r}")
-    if not count.isdecimal() or len(count) > 6:
-        raise ValueError(f"--lines must be an integer >= 0, got {count!r}")
     try:
         if folder:
             os.makedirs(folder, exist_ok=True)
     except OSError:
         raise ValueError(f"cannot make the folder {folder}") from None
     fleet = Fleet(settings.processes(), settings.command)
-    found = fleet.ask("status", lines=int(count), with_logs=bool(folder))
+    found = fleet.ask("status", lines=lines, with_logs=bool(folder))
     for process in fleet.processes:
         if process.label in found.logs:
             path = Path(folder, f"{Path(process.state).stem}.log")

@@ -33,12 +33,14 @@ class Settings:
         self._texts = environment
         self.lists = {name: arrays.get(name) or _split(self[name]) for name in _LISTS}
         self._check_addresses()
+        workers = len(self.lists["WORKER_HOSTS"])
         for name in ("WORKER_DEVICES", "DATA_DIR"):
-            self.lists[name] = self._for_workers(name)
-        for name in ("CONNECT_SECS", "STOP_SECS"):
-            if not re.fullmatch("[1-9][0-9]{0,5}", self[name]):
-                raise ValueError(f"{name} must be whole seconds >= 1, got {self[name]!r}")
-        whole_number("MAX_RESTARTS", self["MAX_RESTARTS"])
+            if (count := len(self.lists[name])) not in (1, workers):
+                allowed = f"1 (for all workers) or {workers} (one for each)"
+                raise ValueError(f"{name} has {count} entries; allowed are {allowed}")
+            self.lists[name] = [*self.lists[name]] * (workers // count)
+        for name, least in (("CONNECT_SECS", 1), ("STOP_SECS", 1), ("MAX_RESTARTS", 0)):
+            whole_number(name, self[name], least)
         if self["TLS"] not in ("auto", "True", "False"):
             raise ValueError(f"TLS must be auto, True or False, got {self['TLS']!r}")
         if not _EXPERIMENT_ID.fullmatch(self["EXPERIMENT_ID"]):
@@ -63,13 +65,6 @@ class Settings:
                     why = "appears twice in PS_HOSTS and WORKER_HOSTS; each process needs its own"
                     raise ValueError(f"{address} {why}")
                 seen.add(address)
-
-    def _for_workers(self, name: str) -> Sequence[str]:
-        entries, workers = self.lists[name], len(self.lists["WORKER_HOSTS"])
-        if len(entries) not in (1, workers):
-            allowed = f"1 (for all workers) or {workers} (one for each)"
-            raise ValueError(f"{name} has {len(entries)} entries; allowed are {allowed}")
-        return [*entries] * (workers // len(entries))
 
     def are_here(self) -> bool:
         """Whether all hosts are this machine; raises ValueError if only some are."""
@@ -139,10 +134,10 @@ def _split(text: str) -> list[str]:
     return text.removesuffix(",").split(",")
 
 
-def whole_number(name: str, text: str) -> int:
+def whole_number(name: str, text: str, least: int = 0) -> int:
     """Returns a number; raises ValueError."""
-    if not re.fullmatch("0|[1-9][0-9]{0,5}", text):
-        raise ValueError(f"{name} must be an integer >= 0, got {text!r}")
+    if not re.fullmatch("0|[1-9][0-9]{0,5}", text) or int(text) < least:
+        raise ValueError(f"{name} must be an integer >= {least}, got {text!r}")
     return int(text)
 
 

@@ -59,13 +59,13 @@ def join(rank: int, gather: Gather, timeout_secs: float) -> tuple[list[str], dic
     """
     with _ending_after(timeout_secs, rank):
         hosts = gather(socket.gethostname())
-        drawn = gather(secrets.token_hex(run_secret.NONCE_BYTES))[0].encode()
+        secret = gather(secrets.token_hex(run_secret.NONCE_BYTES))[0].encode()
         on_one_machine = len(set(gather(_network()))) == 1
         listener = None if rank else listen(_LOOPBACK if on_one_machine else "", 0)
         addresses = gather(_addresses_of(listener, on_one_machine) if listener else None)[0]
     if listener:
-        return hosts, receive_all(listener, hosts, timeout_secs, secret=drawn)
-    return hosts, reach_chief(addresses, hosts, rank, timeout_secs, secret=drawn)
+        return hosts, receive_all(listener, hosts, timeout_secs, secret=secret)
+    return hosts, reach_chief(addresses, hosts, rank, timeout_secs, secret=secret)
 
 
 @contextlib.contextmanager

@@ -35,13 +35,13 @@ def main(command: Sequence[str]) -> int:
     except OSError as error:
         print(f"{command[0]}: cannot be started: {error.strerror}", flush=True)
         return 127
-    threading.Thread(target=_obey, args=(process,), daemon=True).start()
+    threading.Thread(target=_pass_on, args=(process,), daemon=True).start()
     code = process.wait()
     state.send(process.pid, signal.SIGKILL)  # what it left behind
     return state.exit_status(code)
 
 
-def _obey(process: subprocess.Popen) -> None:
+def _pass_on(process: subprocess.Popen) -> None:
     for line in sys.stdin:
         if line.strip().isdecimal():
             state.send(process.pid, int(line))

@@ -23,19 +23,19 @@ def test_a_module_runs_in_a_working_copy_whatever_its_path(tmp_path, workspace):
     (tmp_path / ".bashrc").write_text("exit 9\n")
     variables = {"A": "~/b c", "B": "'$HOME'"}
     line = hosts.module_line(workspace.format(home=tmp_path), "a.module", variables)
-    told = run(line.replace(" -m a.module", ' "${PWD}|${A}|${B}"'), tmp_path)
-    assert told.stdout == f"{tmp_path}/{FOLDER}|{tmp_path}/b c|'$HOME'\n", told.stderr
+    done = run(line.replace(" -m a.module", ' "${PWD}|${A}|${B}"'), tmp_path)
+    assert done.stdout == f"{tmp_path}/{FOLDER}|{tmp_path}/b c|'$HOME'\n", done.stderr
 
 
 def test_a_host_without_the_working_copy_is_told_from_one_that_fails(tmp_path):
     line = hosts.module_line(f"~/{FOLDER}", "a.module")
-    told = run(line, tmp_path)
+    done = run(line, tmp_path)
     missing = f"no such folder: {tmp_path}/{FOLDER}\n"
-    assert (told.returncode, told.stderr) == (hosts.MISSING_STATUS, missing)
+    assert (done.returncode, done.stderr) == (hosts.MISSING_STATUS, missing)
     (tmp_path / FOLDER).mkdir()
-    told = run(line, tmp_path)
+    done = run(line, tmp_path)
     missing = f"no such script: {tmp_path}/{FOLDER}/scripts/common.sh\n"
-    assert (told.returncode, told.stderr) == (hosts.MISSING_STATUS, missing)
+    assert (done.returncode, done.stderr) == (hosts.MISSING_STATUS, missing)
 
 
 def test_the_users_own_options_of_ssh_win_and_a_host_is_never_an_option():

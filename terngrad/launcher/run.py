@@ -114,12 +114,13 @@ class Run:
                 started.kill()
             for started, process in self._running.items():
                 self._note_status(process, started.wait())
-            self._show_rest()
+            for thread in self._threads:
+                self._await(thread)
         if cause is None:  # no process failed, but all workers may have been killed
             return 0 if self._has_success else 1
         is_silent = self._notice_secs is None or self._requests.events or len(self._processes) < 2
         if not is_silent and cause.label != self._named:
-            self._output.show(f"{cause.text}.")
+            self._say(f"{cause.text}.")
         return cause.status
 
     def _start(self, process: Process) -> None:
@@ -227,7 +228,7 @@ class Run:
         if pause_secs is not None:
             self._due.append((time.monotonic() + pause_secs, process))
         if what:
-            self._output.show(f"{process.label} was killed and {what}.")
+            self._say(f"{process.label} was killed and {what}.")
 
     def _start_due(self) -> None:
         for due in list(self._due):
@@ -239,10 +240,10 @@ class Run:
     def _cause(self, first: Event) -> Event:
         """Returns the request, or the failure of a process by itself, that ended the run.
 
-        A process may notice the end of another before this run does. So a failure counts if all
-        earlier ones may have come from lost processes, and before a process ends that has shown an
-        error or that has a status which neither a signal nor a loss gives: such a process is taken
-        to have failed before it was asked to end, and to take long to.
+        A process may notice the end of another before this run does, so an end with `LOST_STATUS`
+        or 1 counts only where no other does. If all so far ended because of another, that one takes
+        long to end: it has shown an error, or ends later with a status that neither a signal nor a
+        loss gives.
         """
         if not first.label:
             return first
@@ -266,7 +267,7 @@ class Run:
             last = f"step {step}" if step else "its last checkpoint"
             unsaved = f"; not saved since {last}" if step or process is self._processes[0] else ""
             why = f"did not end within {GRACE_SECS:g} s"
-            self._output.show(f"{process.label} is killed because it {why}{unsaved}.")
+            self._say(f"{process.label} is killed because it {why}{unsaved}.")
 
     def _ask_to_end(self, number: int) -> None:
         self._is_asked = True
@@ -283,7 +284,7 @@ class Run:
             # Who has shown an error may end by itself.
             others = [each for each in self._workers() if self._running[each].label != cause.label]
             if others:
-                self._output.show(f"{cause.text}: the others are asked to end.")
+                self._say(f"{cause.text}: the others are asked to end.")
                 self._named = cause.label
             for started in others:
                 _send(started, signal.SIGTERM)
@@ -300,12 +301,16 @@ class Run:
     def _workers(self) -> list[subprocess.Popen]:
         return [started for started, process in self._running.items() if not process.is_ps]
 
-    def _show_rest(self) -> None:
-        """Waits for the last output lines, unless the user asked twice to end."""
-        for thread in self._threads:
+    def _say(self, line: str) -> None:
+        thread = threading.Thread(target=self._output.show, args=(line,), daemon=True)
+        thread.start()
+        self._await(thread)
+
+    def _await(self, thread: threading.Thread) -> None:
+        """Waits for a thread that shows lines, unless the user asked twice to end."""
+        thread.join(_LOOK_SECS)
+        while thread.is_alive() and not self._requests.at_once():
             thread.join(_LOOK_SECS)
-            while thread.is_alive() and not self._requests.at_once():
-                thread.join(_LOOK_SECS)
 
 
 def login_pauses(hosts: Sequence[str]) -> list[float]:
