@@ -8,18 +8,11 @@ output all workers save and end; the exit status is then 128 + the signal's numb
 closed output). A second Ctrl-C kills them. Otherwise the exit status is that of the worker that
 failed first, or 1 if it was killed. With --max_restarts=N a failed training restarts from its last
 checkpoint, at most N times, after pauses that grow from 1 s to a minute, and not after 5 runs in a
-row of less than 30 s.
-With --ps=N the workers exchange through N parameter servers, which start and end with
-them. The loss of a process then ends the others only if their flags say so, and --max_restarts=N
-restarts killed processes, at most N in all, with the same pauses for each; one with 5 such runs in
-a row is left out.
+row of less than 30 s. With --ps the loss of a process ends the others only if their flags say so,
+and killed processes restart, at most N in all, with the same pauses for each.
 
-With --bandwidth=100mbit each process has a network interface of its own with that bandwidth, to try
-how the training would go over such a network (Linux, as root). "unshaped" sets no limit.
-
-With --log_dir=DIR the lines of each process are added to a file, too: worker_0.log, ps_0.log, ...
-In another shell `python -m terngrad.launch --log_dir=DIR --status` or `--stop` then shows or stops
-the processes, also if this launcher was killed.
+With --log_dir, `python -m terngrad.launch --log_dir=DIR --status` or `--stop` in another shell
+shows or stops the processes, also if this launcher was killed.
 """
 
 from __future__ import annotations
@@ -39,6 +32,9 @@ from terngrad.launcher.process import Process
 from terngrad.launcher.restarts import Restarts
 from terngrad.launcher.run import Run, StartError
 from terngrad.launcher.terminal import Output, Requests, end_program
+
+_OF_BANDWIDTH = """such as 100mbit: gives each process a network interface of its own with that
+bandwidth (Linux, as root), to try how the training would go over such a network; or unshaped"""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -73,11 +69,12 @@ def main(argv: Sequence[str]) -> int:
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("python -m inception.launch", __doc__)
-    parser.add_argument("--max_restarts", type=whole(0), default=0, metavar="N")
-    parser.add_argument("--ps", type=whole(0), default=0, metavar="N")
-    parser.add_argument("--bandwidth", type=_bandwidth, metavar="RATE")
-    parser.add_argument("--log_dir", type=log_folder, metavar="DIR")
-    parser.add_argument("words", nargs=argparse.REMAINDER, metavar="WORKERS PROGRAM FLAG")
+    add = parser.add_argument
+    add("--max_restarts", type=whole(0), default=0, metavar="N", help="see above")
+    add("--ps", type=whole(0), default=0, metavar="N", help="number of parameter servers")
+    add("--bandwidth", type=_bandwidth, metavar="RATE", help=_OF_BANDWIDTH)
+    add("--log_dir", type=log_folder, metavar="DIR", help="adds all lines to DIR/worker_0.log, ...")
+    add("words", nargs=argparse.REMAINDER, metavar="WORKERS PROGRAM FLAG")
     options = parser.parse_args(argv)
     if len(options.words) < 2:
         parser.error("needs the number of workers and a program")

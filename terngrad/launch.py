@@ -4,19 +4,15 @@ python -m terngrad.launch -n 4 train.py ARGUMENT...
 python -m terngrad.launch --hosts a,b,c train.py ARGUMENT...
 python -m terngrad.launch -n 4 -m package.train ARGUMENT...
 
-An installed package has it as the command terngrad-run, too.
+An installed package has it as the command terngrad-run, too. In each process terngrad.join() finds
+the others. With --hosts a process starts on each host that is listed, through ssh, in this folder
+and with this Python, which must be there too; a host that is listed twice has two. ssh must not ask
+for a password. Without --ps the first host also needs the port 1000 above --port. --certificates
+names a folder with ca.crt, HOST.crt and HOST.key on each host. --allow_insecure_network says that
+you trust the network; it is not needed if the program gives join certificates for --ps.
 
-In each process terngrad.join() finds the others. With --hosts a process starts on each host that is
-listed, through ssh, in this folder and with this Python, which must be there too; a host that is
-listed twice has two. ssh must not ask for a password. Each host's processes listen from --port on;
-without parameter servers the first host also needs the port 1000 above. --certificates=DIR, with
-ca.crt, HOST.crt and HOST.key on each host, encrypts what the hosts send; --allow_insecure_network
-says that you trust the network, and is not needed if the program gives join certificates for
-parameter servers.
-
-Each output line begins with the index of its worker. All are printed, since a launcher cannot know
-which lines matter. --show 0 prints those of worker 0, and of the others only what they write to
-standard error, as tracebacks and warnings are. --log_dir adds the lines of each process to a file.
+Each output line begins with the index of its worker. With --show N all lines of worker N are
+printed, and of the others what they write to standard error, as tracebacks and warnings are.
 
 If a process fails, it is named; the others may end by themselves for 3 s, are then asked to end,
 and killed after 90 s. The exit status is that of the first that failed by itself, also if it has
@@ -27,10 +23,10 @@ deadline; the exit status is then 128 + the signal's number. Parameter servers e
 second Ctrl-C kills all at once. A worker that is killed is named, with the step of its last
 checkpoint if it has printed that.
 
-With --ps=P also P parameter servers start, with --hosts on the hosts in turn, and run the program
-up to its join. With --max_restarts=N, too, the death of a process does not end the others, whose
-loop must then let processes come and go. Killed processes are started again, at most N in all,
-after pauses that grow from 1 s to a minute; one with 5 runs in a row of less than 30 s is left out.
+Parameter servers start on the hosts in turn and run the program up to its join. With --max_restarts
+the death of a process does not end the others, whose loop must then let processes come and go.
+Killed processes are started again, at most N in all, after pauses that grow from 1 s to a minute;
+one with 5 runs in a row of less than 30 s is left out.
 """
 
 from __future__ import annotations
