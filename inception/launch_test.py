@@ -254,23 +254,6 @@ def test_a_second_ctrl_c_kills_even_if_nobody_reads_the_output(command, tmp_path
         assert process.wait(HANG_SECS) == 128 + signal.SIGINT
 
 
-def test_the_exit_status_is_that_of_the_worker_that_failed_first(launch):
-    run = launch(
-        """
-        if index == 1:
-            (folder / "pid").write_text(str(os.getpid()))
-            touch("started")
-            sys.exit(3)
-        wait_for("started_1")
-        stat = pathlib.Path("/proc", (folder / "pid").read_text(), "stat")
-        while stat.exists():  # until the launcher has noticed
-            pass
-        sys.exit(4)
-        """
-    )
-    assert run.finish() == 3
-
-
 def test_a_signal_after_a_failure_keeps_its_status_and_starts_no_other_attempt(launch, tmp_path):
     run = launch(
         """

@@ -13,41 +13,14 @@ import pytest
 
 from terngrad import launch
 from terngrad.launcher import state
-from terngrad.launcher.run import login_pauses
 from terngrad.testing.processes import Started, descendants
 
 PROGRAM = """
-import os, signal, sys, time
-rank, end = os.environ["TERNGRAD_RANK"], sys.argv[1]
-if end == "stubborn":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-saved = ": saved model.ckpt-271" if rank == "1" else ""
-print("worker", rank, *sys.argv[1:], os.environ["TERNGRAD_HOSTS"], os.getcwd() + saved, flush=True)
-if end.startswith("fail") and rank == "1":
+import os, sys, time
+rank = os.environ["TERNGRAD_RANK"]
+print("worker", rank, *sys.argv[1:], os.environ["TERNGRAD_HOSTS"], os.getcwd(), flush=True)
+if (sys.argv[1], rank) == ("fail", "1"):
     sys.exit(5)
-if end not in ("ok", "fail alone"):
-    time.sleep(900)
-"""
-
-# Waits for files, which its siblings write; `end` is what rank 1 does.
-COORDINATED = """
-import atexit, os, pathlib, signal, sys, time
-rank, folder = int(os.environ["TERNGRAD_RANK"]), pathlib.Path(__file__).parent
-def touch(name):
-    (folder / name).touch()
-def wait_for(name):
-    while not (folder / name).exists():
-        time.sleep(0.01)
-"""
-
-SERVED = """
-import os, signal, sys, time
-job = os.environ["TERNGRAD_JOB"]
-def end(number, frame):
-    time.sleep(0.5 if job == "worker" else 0)
-    sys.exit(f"{job} ends")
-signal.signal(signal.SIGTERM, end)
-print(job, "waits", flush=True)
 time.sleep(900)
 """
 
@@ -72,23 +45,9 @@ def places(request, tmp_path):
     return ["--hosts", "one,two", "--ssh", shlex.join([sys.executable, str(ssh)])]
 
 
-@pytest.fixture
-def coordinated(tmp_path):
-    """Writes a program of processes that wait for each other's files; returns its path."""
-    path = tmp_path / "coordinated.py"
-
-    def write(text):
-        path.write_text(COORDINATED + textwrap.dedent(text))
-        return str(path)
-
-    return write
-
-
 @contextlib.contextmanager
-def launched(*arguments, notice_secs=0.1, grace_secs=900.0):
-    settings = f"{notice_secs}, {grace_secs}"
-    command = [sys.executable, "-c", LAUNCH.replace("SETTINGS", settings), *arguments]
-    with Started(command, in_own_group=True) as run:
+def launched(*arguments):
+    with Started([sys.executable, "-c", LAUNCH, *arguments], in_own_group=True) as run:
         yield run
 
 
@@ -96,8 +55,7 @@ LAUNCH = """
 import sys
 from terngrad import launch
 from terngrad.launcher import run
-run._PS_GRACE_SECS = 0.1
-launch._NOTICE_SECS, run.GRACE_SECS = SETTINGS
+launch._NOTICE_SECS = run._PS_GRACE_SECS = 0.1
 sys.exit(launch.main(sys.argv[1:]))
 """
 
@@ -126,85 +84,16 @@ def test_each_process_has_its_rank_arguments_label_and_a_secret_that_no_command_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("end", "how"), [("fail", ": the others are asked to end."), ("fail alone", ".")]
-)
-def test_a_failure_is_named_ends_the_others_and_gives_the_exit_status(program, places, end, how):
-    # Where the other has ended by itself, nobody is asked to.
-    notice_secs = 900.0 if end == "fail alone" else 0.1
-    with launched(*places, program, end, notice_secs=notice_secs) as run:
+def test_a_failure_ends_the_others_and_gives_the_exit_status(program, places):
+    with launched(*places, program, "fail") as run:
         assert run.finish() == 5, run.output
-        assert re.search(f"^1.* ended with 5{re.escape(how)}$", run.output, re.M), run.output
-        assert not run.outlived()
+        assert re.search("^1.* ended with 5: the others are asked to end", run.output, re.M)
 
 
 @pytest.mark.slow
 def test_a_module_may_follow_two_hyphens():
     with launched("-n", "2", "--", "-m", "platform") as run:
         assert len(re.findall(r"^\[[01]\] Linux", run.succeed(), re.M)) == 2
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("count", "how"), [(2, r"\."), (3, ": the others are asked to end")])
-def test_a_process_that_ends_because_of_another_is_not_blamed(coordinated, count, how):
-    program = coordinated(
-        """
-        if rank == 0:
-            wait_for("ready")
-            (folder / "pid").write_text(str(os.getpid()))
-            sys.exit(os.EX_TEMPFAIL)
-        if rank == 1:
-            touch("ready")
-            wait_for("pid")
-            while not (pid := (folder / "pid").read_text()) or os.path.exists(f"/proc/{pid}"):
-                time.sleep(0.01)  # until the launcher knows that it has ended
-            sys.exit(1)
-        time.sleep(900)
-        """
-    )
-    with launched("-n", str(count), program, notice_secs=4.0) as run:
-        assert run.finish() == 1, run.output
-        assert re.search(rf"^1 ended with 1{how}", run.output, re.M), run.output
-
-
-@pytest.mark.slow
-def test_a_process_that_shows_an_error_and_takes_long_to_end_is_blamed_for_it(coordinated):
-    program = coordinated(
-        """
-        if rank == 1:
-            wait_for("ready")
-            atexit.register(wait_for, "asked")
-            atexit.register(touch, "shown")
-            raise ValueError("a mistake")
-        if rank == 2:
-            signal.signal(signal.SIGTERM, lambda *_: (touch("asked"), sys.exit(0)))
-            touch("ready")
-            time.sleep(900)
-        wait_for("shown")
-        sys.exit(os.EX_TEMPFAIL)
-        """
-    )
-    with launched("-n", "3", program, notice_secs=4.0) as run:
-        assert run.finish() == 1, run.output
-        assert "1 has shown an error: the others are asked to end." in run.lines, run.output
-
-
-@pytest.mark.slow
-def test_a_process_with_a_status_of_its_own_that_takes_long_to_end_is_blamed(coordinated):
-    program = coordinated(
-        """
-        if rank == 0:
-            wait_for("ready")
-            sys.exit(os.EX_TEMPFAIL)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
-        touch("ready")
-        time.sleep(900)
-        """
-    )
-    with launched("-n", "2", program) as run:
-        assert run.finish() == 3, run.output
-        assert "0 ended because of another: the others are asked to end." in run.lines, run.output
-        assert "1 ended with 3." in run.lines, run.output
 
 
 @pytest.mark.slow
@@ -226,12 +115,6 @@ def test_lines_may_be_those_of_one_worker_and_of_each_in_a_file(tmp_path, places
         assert sorted(found) == [f"error {rank}"] * 2 + [f"out {rank}"] * 2
 
 
-def test_many_logins_on_a_host_come_one_after_the_other():
-    pauses = login_pauses(["one", "me@one"] * 5 + ["two"])
-    assert pauses[:8] + pauses[-1:] == [0.0] * 9
-    assert all(pauses[8:10])
-
-
 @pytest.mark.slow
 def test_an_interpreter_that_is_missing_ends_in_one_line(program):
     with launched("-n", "2", "--python=/no/python", program, "ok") as run:
@@ -249,30 +132,6 @@ def test_a_signal_ends_all(program, places, number):
         assert run.finish() == 128 + number, run.output
         assert ("KeyboardInterrupt" in run.output) == (number == signal.SIGINT)
         assert not run.outlived()
-
-
-@pytest.mark.slow
-def test_a_signal_reaches_the_workers_and_parameter_servers_end_after_them(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(textwrap.dedent(SERVED))
-    with launched("-n", "1", "--ps", "1", str(program)) as run:
-        for job in ("worker", "ps"):
-            run.wait_for(f"{job} waits")
-        run.process.send_signal(signal.SIGTERM)
-        assert run.finish() == 128 + signal.SIGTERM, run.output
-    assert run.output.index("worker ends") < run.output.index("ps ends")
-
-
-@pytest.mark.slow
-def test_a_process_that_does_not_end_is_killed(program):
-    with launched("-n", "2", program, "stubborn", grace_secs=2.0) as run:
-        for rank in "01":
-            run.wait_for(f"worker {rank}")
-        run.process.send_signal(signal.SIGTERM)
-        assert run.finish() == 128 + signal.SIGTERM
-        killed = "is killed because it did not end within 2 s; not saved since"
-        assert f"0 {killed} its last checkpoint." in run.lines, run.output
-        assert f"1 {killed} step 271." in run.lines, run.output
 
 
 @pytest.mark.slow

@@ -1,0 +1,145 @@
+"""How a run ends, and which of its processes is blamed, with small scripts as processes."""
+
+import math
+import signal
+
+import pytest
+
+from terngrad.launcher.process import Process
+from terngrad.launcher.run import Run, login_pauses
+from terngrad.launcher.state import StateFile
+from terngrad.launcher.terminal import Requests
+
+PRELUDE = """
+wait_for() { until [[ -e $1 ]]; do sleep 0.01; done; }
+on() { trap "$2" $1; touch "ready_$RANK"; while true; do sleep 0.01; done; }
+"""
+LOST = "exit 75"
+WAITS = "on TERM 'exit 143'"
+# Ends after process 0 has, and the launcher knows that.
+AFTER = "touch ready_1; wait_for pid; while kill -0 $(< pid) 2> /dev/null; do sleep 0.01; done; "
+FIRST = "wait_for ready_1; echo $$ > new; mv new pid; "
+ASKED = ": the others are asked to end."
+
+
+class Lines(list):
+    """The output of a run; a line may be answered."""
+
+    def __init__(self, answers):
+        super().__init__()
+        self._answers = answers
+
+    def show(self, line):
+        self.append(str(line))
+        self._answers.get(str(line), lambda: None)()
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs scripts as processes 0, 1, ... in a folder; returns the status and all lines."""
+    monkeypatch.chdir(tmp_path)
+    requests = Requests()
+
+    def run(*scripts, answers=None, notice_secs=0.0, **options):
+        processes = [
+            Process(
+                f"ps {i}" if script.startswith("ps: ") else str(i),
+                ["bash", "-c", PRELUDE + script.removeprefix("ps: ")],
+                environment={"RANK": str(i)},
+                is_ps=script.startswith("ps: "),
+                state=str(tmp_path / f"{i}.json"),
+                log=str(tmp_path / f"{i}.log"),
+            )
+            for i, script in enumerate(scripts)
+        ]
+        lines = Lines(answers or {})
+        own = Run(processes, requests, lines, notice_secs=notice_secs, **options)
+        return own.run(), list(lines)
+
+    run.requests = requests
+    return run
+
+
+@pytest.mark.parametrize(
+    ("scripts", "notice_secs", "status", "named"),
+    [
+        ([WAITS, "wait_for ready_0; exit 5"], 0, 5, [f"1 ended with 5{ASKED}"]),
+        (["exit 0", "exit 5"], math.inf, 5, ["1 ended with 5."]),
+        ([WAITS, "kill -KILL $$"], 0, 137, [f"1 was killed by SIGKILL{ASKED}"]),
+        ([f"{FIRST} exit 3", f"{AFTER} exit 4"], math.inf, 3, ["0 ended with 3."]),
+        ([FIRST + LOST, AFTER + LOST], math.inf, 75, ["0 ended because of another."]),
+        # Who ends because of another is not blamed, though it ends first.
+        ([FIRST + LOST, f"{AFTER} exit 1"], math.inf, 1, ["1 ended with 1."]),
+        ([FIRST + LOST, f"{AFTER} exit 1", WAITS], 4, 1, [f"1 ended with 1{ASKED}"]),
+        # A process with a status of its own takes longer to end than the others may wait.
+        (
+            [f"wait_for ready_1; {LOST}", "on TERM 'exit 3'"],
+            0,
+            3,
+            [f"0 ended because of another{ASKED}", "1 ended with 3."],
+        ),
+        # So does one that others have lost, and which is asked to end.
+        ([f"wait_for ready_1; {LOST}", WAITS], 0, 75, [f"0 ended because of another{ASKED}"]),
+    ],
+)
+def test_a_process_that_failed_by_itself_is_named_and_gives_the_status(
+    run, scripts, notice_secs, status, named
+):
+    assert run(*scripts, notice_secs=notice_secs) == (status, named)
+
+
+def test_a_process_that_shows_an_error_and_takes_long_to_end_is_blamed_for_it(run, tmp_path):
+    error = "Traceback (most recent call last):"
+    status, lines = run(
+        f"wait_for shown; {LOST}",
+        f"wait_for ready_2; echo '{error}'; wait_for asked; exit 1",
+        "on TERM 'touch asked; exit 0'",
+        answers={f"[1] {error}": (tmp_path / "shown").touch},
+    )
+    assert (status, lines) == (1, [f"[1] {error}", f"1 has shown an error{ASKED}"])
+
+
+@pytest.mark.parametrize("relays", [False, True])
+def test_workers_get_the_signal_or_sigterm_and_servers_end_after_them(run, monkeypatch, relays):
+    monkeypatch.setattr("terngrad.launcher.run._PS_GRACE_SECS", 0.0)
+    on_int = "trap 'sleep 0.3; echo INT; exit 1' INT; "
+    status, lines = run(
+        f"{on_int} on TERM 'sleep 0.3; echo TERM; exit 1'",
+        "ps: trap 'echo ends; exit 143' TERM; wait_for ready_0; echo ready; on INT ''",
+        answers={"[ps 1] ready": lambda: run.requests.note(signal.SIGINT)},
+        relays=relays,
+    )
+    shown = ["[ps 1] ready", f"[0] {'INT' if relays else 'TERM'}", "[ps 1] ends"]
+    assert (status, lines) == (128 + signal.SIGINT, shown)
+
+
+def test_a_process_that_does_not_end_is_named_and_killed(run, monkeypatch):
+    monkeypatch.setattr("terngrad.launcher.run.GRACE_SECS", 0.2)
+    status, lines = run(
+        "trap '' TERM; wait_for ready_1; echo ready; on INT ''",
+        "trap '' TERM; echo saved model.ckpt-271; on INT ''",
+        answers={"[0] ready": lambda: run.requests.note(signal.SIGTERM)},
+    )
+    killed = "is killed because it did not end within 0.2 s; not saved since"
+    assert status == 128 + signal.SIGTERM
+    assert lines[-2:] == [f"0 {killed} its last checkpoint.", f"1 {killed} step 271."]
+    assert StateFile("0.json").condition().text == "ended by SIGKILL"
+
+
+def test_a_killed_worker_that_is_stopped_before_its_restart_is_not_started_again(run, monkeypatch):
+    monkeypatch.setattr("terngrad.launcher.run._PS_GRACE_SECS", 0.0)
+    again = "0 was killed and is started again in 1 s."
+    status, lines = run(
+        "kill -KILL $$",
+        f"ps: {WAITS}",
+        answers={again: StateFile("0.json").ask_to_stop},
+        restarts=9,
+        outlives=True,
+    )
+    assert (status, lines) == (1, [again])
+
+
+def test_many_logins_on_a_host_come_one_after_the_other():
+    pauses = login_pauses(["one", "me@one"] * 5 + ["two"])
+    assert pauses[:8] + pauses[-1:] == [0.0] * 9
+    assert all(pauses[8:10])
