@@ -37,8 +37,7 @@ WAITING = "signal.signal(signal.SIGTERM, save); touch('ready'); time.sleep(900)"
 IMPATIENT = """
 import sys
 from inception import launch
-from terngrad.launcher import restarts, run
-run.GRACE_SECS = 1.0
+from terngrad.launcher import restarts
 restarts._FIRST_PAUSE_SECS = 0.0625
 sys.exit(launch.main(sys.argv[1:]))
 """
@@ -169,22 +168,6 @@ def test_a_training_that_fails_again_and_again_is_started_after_growing_pauses_t
     assert "The training is not started again after 5 runs of less than 30 s." in run.lines
 
 
-@pytest.mark.slow
-def test_a_process_that_is_killed_again_and_again_is_left_out_with_its_name(launch, tmp_path):
-    program = """
-        if index == 1 and "worker" in " ".join(sys.argv):
-            os.kill(os.getpid(), signal.SIGKILL)
-        wait_for("go on")
-    """
-    run = launch(program, "--ps=1", "--max_restarts=9", start=("-c", IMPATIENT))
-    left_out = "1 was killed and is not started again after 5 runs of less than 30 s."
-    run.wait_for(re.escape(left_out))
-    (tmp_path / "go on").touch()
-    run.succeed()
-    again = [f"1 was killed and is started again in {secs} s." for secs in PAUSES]
-    assert run.lines == [*again, left_out]
-
-
 def test_pauses_are_counted_for_each_process_and_end_with_a_long_run():
     now = [0.0]
     restarts = Restarts(7, clock=lambda: now[0])
@@ -309,22 +292,3 @@ def test_the_help_is_shown(capsys):
         main(["--help"])
     assert end.value.code == 0
     assert "--max_restarts=N" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("options", "goes_on"), [(["--ps=1"], True), ([], False)])
-def test_with_parameter_servers_the_others_decide_whether_they_go_on(
-    launch, tmp_path, options, goes_on
-):
-    # Longer than the others may go on after a failure, or without end.
-    program = f"""
-        if index == 0:
-            touch("failed")
-            sys.exit(3)
-        wait_for("failed_0")
-        time.sleep({3 if goes_on else 900})
-        touch("ended")
-    """
-    run = launch(program, *options, start=("-c", IMPATIENT))
-    assert run.finish() == 3, run.output
-    assert (tmp_path / "ended_1").exists() == goes_on

@@ -110,8 +110,8 @@ class Run:
                 self._start(process)
             cause = self._wait()
         finally:
-            for started in self._running:
-                started.kill()
+            for started in self._running:  # with children, which would keep their output open
+                state.send(started.pid, signal.SIGKILL)
             for started, process in self._running.items():
                 self._note_status(process, started.wait())
             for thread in self._threads:

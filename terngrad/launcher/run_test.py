@@ -139,6 +139,32 @@ def test_a_killed_worker_that_is_stopped_before_its_restart_is_not_started_again
     assert (status, lines) == (1, [again])
 
 
+def test_a_worker_that_is_killed_again_and_again_is_left_out_and_the_others_go_on(
+    run, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("terngrad.launcher.restarts._FIRST_PAUSE_SECS", 0.0625)
+    left_out = "1 was killed and is not started again after 5 runs of less than 30 s."
+    status, lines = run(
+        "wait_for done",
+        "kill -KILL $$",
+        answers={left_out: (tmp_path / "done").touch},
+        restarts=9,
+        outlives=True,
+    )
+    again = [f"1 was killed and is started again in {0.0625 * 2**i} s." for i in range(4)]
+    assert (status, lines) == (0, [*again, left_out])
+
+
+@pytest.mark.parametrize(("outlives", "secs"), [(True, 1), (False, 900)])
+def test_the_others_may_go_on_after_a_failure_or_are_killed(
+    run, monkeypatch, tmp_path, outlives, secs
+):
+    monkeypatch.setattr("terngrad.launcher.run.GRACE_SECS", 0.2)
+    scripts = ("touch failed; exit 3", f"wait_for failed; sleep {secs}; touch ended")
+    assert run(*scripts, notice_secs=None, outlives=outlives)[0] == 3
+    assert (tmp_path / "ended").exists() == outlives
+
+
 def test_many_logins_on_a_host_come_one_after_the_other():
     pauses = login_pauses(["one", "me@one"] * 5 + ["two"])
     assert pauses[:8] + pauses[-1:] == [0.0] * 9
