@@ -87,9 +87,7 @@ def test_a_file_of_settings_may_hold_arrays_and_the_environment_may_hold_lists(
 
 
 @pytest.mark.slow
-def test_what_fails_while_it_loads_is_named_and_ends_all_and_a_second_run_parts_the_log(
-    run, tmp_path
-):
+def test_what_fails_while_it_loads_is_reported_and_a_second_run_parts_the_log(run, tmp_path):
     result = run("run_dist.sh", EXPERIMENT_ID="a", WORKER_FLAGS="--worker_1=loads")
     assert (result.returncode, "Experiment a runs" in result.stdout) == (1, False)
     failed = "worker 1 (127.0.0.1:2226) failed with status 1: worker_1: cannot load"
