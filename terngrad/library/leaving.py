@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -143,6 +144,10 @@ class Leaving:
             self.leave(type(error) if error else None, error, None)
         except ValueError as said:
             print(said, file=sys.stderr, flush=True)
+        # The interpreter may need seconds to end TensorFlow. A launcher that asks this process to
+        # end meanwhile, because it has left the others, would only change its exit status.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _own(error: OperationError) -> RuntimeError:
