@@ -1,4 +1,4 @@
-"""A prefix code for small integers, most of which are zero: how codes travel between processes.
+"""A prefix code for integers, most of which are small: how codes travel between processes.
 
 The reference of the kernels in cc/lib/prefix_code_impl.h, with the same bytes; docs/wire-format.md
 shows them. A ternary code of a real gradient takes 0.4 to 1.3 bits instead of 2, because few codes
@@ -10,6 +10,9 @@ signs, and then, for j = 1, 2, ..., whether those of magnitude j or more are lar
 they differ from zero is said in quads, of four neighbours: whether there is any, for those with
 any whether there are several, for those with one its place, for those with several all four. Among
 many integers that differ from zero, one bit for each of all takes less.
+
+These streams are fast to make, but long where there are many levels or hardly any integer differs
+from zero. There integers travel in blocks; see block_code.py.
 """
 
 from __future__ import annotations
@@ -18,40 +21,40 @@ from collections.abc import Iterator
 
 import numpy as np
 
-LARGEST = 31  # magnitude of integers that travel so; the code of larger ones is long
+from terngrad import bit_code, block_code
+from terngrad.bit_code import Bits, Octets
+from terngrad.limits import MAX_SUM
+
+_LEVELS = 31  # largest magnitude that may have a stream for each level
 _HEADER_BYTES = _STREAM_BYTES = 8
-_IN_QUADS, _ONE_BIT_EACH = 0, 1  # the header: how it says where integers differ from zero
+_IN_QUADS, _ONE_BIT_EACH, _IN_BLOCKS = 0, 1, 2  # the header: how it holds integers
 _POP_COUNT = np.array([bin(quad).count("1") for quad in range(16)], np.uint8)
 _PLACE = np.array([max(quad.bit_length() - 1, 0) for quad in range(16)], np.uint8)
 _PATTERN = np.array([[quad >> k & 1 for k in range(4)] for quad in range(16)], np.uint8)
 
-Bits = np.ndarray  # uint8 [n], each 0 or 1
 
-
-def pack(words: np.ndarray, largest: int) -> np.ndarray:
+def pack(words: np.ndarray, largest: int) -> Octets:
     """Packs integers in [-L, L].
 
     Args:
       words: uint32 [rows, k], their bit planes; see planes.py.
-      largest: L; above LARGEST the result is the planes.
+      largest: L, at most MAX_SUM.
 
     Returns:
       uint8, at most the bytes of `words`.
     """
     raw = np.ascontiguousarray(words, "<u4").reshape(-1).view(np.uint8)
-    if not 0 < largest <= LARGEST:
-        return raw
-    planes = _bits_of_planes(words)
-    magnitude = _magnitudes(planes)
-    at = magnitude > 0
-    kind, where = _where(at.view(np.uint8))
-    streams = [*where, planes[-1][at], *_levels(magnitude[at] if largest > 1 else [], largest)]
-    header = np.frombuffer(kind.to_bytes(_HEADER_BYTES, "little"), np.uint8)
-    packed = np.concatenate([header, *map(_stream, streams)])
-    return packed if packed.nbytes < raw.nbytes else raw
+    integers = _integers(words)
+    forms = [raw]
+    if largest <= _LEVELS:
+        forms.append(_in_streams(integers, largest))
+    if integers.size and (largest > _LEVELS or _is_long(forms[-1].nbytes, integers, largest)):
+        blocks = block_code.pack(integers, largest)
+        forms.append(np.concatenate([_header(_IN_BLOCKS), blocks]))
+    return min(forms, key=len)  # the first of those that are as short
 
 
-def unpack(packed: np.ndarray, largest: int, rows: int, count: int) -> np.ndarray:
+def unpack(packed: Octets, largest: int, rows: int, count: int) -> np.ndarray:
     """The inverse of `pack`: uint32 [rows, count].
 
     Args:
@@ -62,40 +65,81 @@ def unpack(packed: np.ndarray, largest: int, rows: int, count: int) -> np.ndarra
       count: planes.
 
     Raises:
-      ValueError: `packed` has not the size that its streams and the rows need.
+      ValueError: `packed` is no code of so many integers.
     """
     size = 4 * rows * count
     if packed.nbytes == size:
         return packed.view("<u4").reshape(rows, count)
-    if packed.nbytes > size or not 0 < largest <= LARGEST:
+    if packed.nbytes > size or not 0 < largest <= MAX_SUM:
         raise ValueError(f"packed has {packed.nbytes} bytes; allowed are up to {size}")
-    reader = _Reader(packed)
-    nonzero = _read_where(reader, rows)
-    sign, magnitude = np.zeros_like(nonzero), nonzero.copy()
-    at = np.flatnonzero(nonzero)
-    sign[at] = reader.take(at.size)
-    for _ in range(1, largest):
-        at = at[reader.take(at.size) > 0]
-        magnitude[at] += 1
+    reader = bit_code.Reader(packed)
+    kind = int.from_bytes(reader.octets(_HEADER_BYTES).tobytes(), "little")
+    allowed = [_IN_QUADS, _ONE_BIT_EACH, _IN_BLOCKS] if largest <= _LEVELS else [_IN_BLOCKS]
+    if kind not in allowed:
+        raise ValueError(f"packed begins with {kind}; allowed are {allowed}")
+    if kind == _IN_BLOCKS:
+        integers = block_code.unpack(reader, largest, 32 * rows)
+    else:
+        integers = _read_streams(reader, kind, largest, rows)
     reader.finish()
-    integers = magnitude if count == 2 else (magnitude ^ -sign) + sign  # in two's complement
-    bits = [integers] if count == 2 else [integers >> k & 1 for k in range(count - 1)]
-    planes = [np.packbits(plane, bitorder="little") for plane in [*bits, sign]]
+    planes = [np.packbits(integers >> k & 1, bitorder="little") for k in range(count)]
     return np.stack([plane.view("<u4") for plane in planes], axis=1)
 
 
-def _bits_of_planes(words: np.ndarray) -> list[Bits]:
+def _integers(words: np.ndarray) -> np.ndarray:
+    """Returns the integers of bit planes: int32 [32 rows]."""
     octets = [np.ascontiguousarray(plane, "<u4").view(np.uint8) for plane in words.T]
-    return [np.unpackbits(plane, bitorder="little") for plane in octets]
+    *low, sign = [np.unpackbits(plane, bitorder="little").astype(np.int32) for plane in octets]
+    return sum((plane << k for k, plane in enumerate(low)), -sign << len(low))
 
 
-def _magnitudes(planes: list[Bits]) -> np.ndarray:
-    """Returns the magnitudes of integers: uint8."""
-    *low, sign = planes
-    if len(low) == 1:
-        return low[0]
-    integers = sum(plane << k for k, plane in enumerate(planes))
-    return ((integers ^ -sign) + sign) & ((1 << len(low)) - 1)
+def _header(kind: int) -> Octets:
+    return np.frombuffer(kind.to_bytes(_HEADER_BYTES, "little"), np.uint8)
+
+
+def _in_streams(integers: np.ndarray, largest: int) -> Octets:
+    magnitude, at = np.abs(integers), integers != 0
+    kind, where = _where(at.view(np.uint8))
+    streams = [*where, (integers < 0)[at], *_levels(magnitude[at] if largest > 1 else [], largest)]
+    return np.concatenate([_header(kind), *map(_stream, streams)])
+
+
+def _read_streams(reader: bit_code.Reader, kind: int, largest: int, rows: int) -> np.ndarray:
+    """The inverse: int32 [32 rows]."""
+    nonzero = _read_where(reader, kind, rows)
+    sign, magnitude = np.zeros(nonzero.size, bool), nonzero.astype(np.int32)
+    at = np.flatnonzero(nonzero)
+    sign[at] = _take(reader, at.size)
+    for _ in range(1, largest):
+        at = at[_take(reader, at.size) > 0]
+        magnitude[at] += 1
+    return np.where(sign, -magnitude, magnitude)
+
+
+def _is_long(size: int, integers: np.ndarray, largest: int) -> bool:
+    """Whether blocks would save enough of `size` bytes to be worth the time that they take.
+
+    Many levels save more time on the wire.
+    """
+    counts = [np.count_nonzero(np.abs(integers) >= j) for j in range(1, largest + 1)]
+    information = counts[0] + sum(map(_entropy, [integers.size, *counts[:-1]], counts))
+    spared = integers.size // (12 if largest > 1 else 8)  # bits
+    return integers.size >= block_code.BLOCK and 8 * size > information + spared
+
+
+def _entropy(count: int, ones: int) -> int:
+    """Returns about the bits that say which of `count` bits are 1."""
+    return (_times_log(count) - _times_log(ones) - _times_log(count - ones)) >> 16
+
+
+def _times_log(x: int) -> int:
+    """Returns about 2^16 x log2(x), equal on all machines."""
+    if not x:
+        return 0
+    exponent = int(x).bit_length() - 1
+    fraction = (int(x) << 16 >> exponent) - 65536
+    bend = fraction * (65536 - fraction) >> 16
+    return int(x) * ((exponent << 16) + fraction + (88 * bend >> 8))
 
 
 def _levels(magnitudes: np.ndarray, largest: int) -> Iterator[Bits]:
@@ -124,16 +168,16 @@ def _where(nonzero: Bits) -> tuple[int, list[Bits]]:
     return _ONE_BIT_EACH, [nonzero]
 
 
-def _read_where(reader: _Reader, rows: int) -> Bits:
+def _read_where(reader: bit_code.Reader, kind: int, rows: int) -> Bits:
     """The inverse: uint8 [32 rows]."""
-    if reader.kind == _ONE_BIT_EACH:
-        return reader.take(32 * rows).copy()
-    is_filled = reader.take(8 * rows) > 0
-    several = reader.take(np.count_nonzero(is_filled)) > 0
-    places = reader.take(2 * np.count_nonzero(~several))
+    if kind == _ONE_BIT_EACH:
+        return _take(reader, 32 * rows)
+    is_filled = _take(reader, 8 * rows) > 0
+    several = _take(reader, np.count_nonzero(is_filled)) > 0
+    places = _take(reader, 2 * np.count_nonzero(~several))
     some = np.empty((several.size, 4), np.uint8)
     some[~several] = _PATTERN[1 << (places[0::2] | places[1::2] << 1)]
-    some[several] = reader.take(4 * np.count_nonzero(several)).reshape(-1, 4)
+    some[several] = _take(reader, 4 * np.count_nonzero(several)).reshape(-1, 4)
     quads = np.zeros((8 * rows, 4), np.uint8)
     quads[is_filled] = some
     return quads.reshape(-1)
@@ -148,30 +192,6 @@ def _stream(bits: Bits) -> np.ndarray:
     return np.pad(octets, (0, _stream_bytes(len(bits)) - octets.size))
 
 
-class _Reader:
-    """Takes the streams of a payload.
-
-    Attributes:
-      kind: how it says where integers differ from zero.
-    """
-
-    def __init__(self, packed: np.ndarray) -> None:
-        self._left = packed
-        self.kind = int.from_bytes(self._octets(_HEADER_BYTES).tobytes(), "little")
-        if self.kind not in (_IN_QUADS, _ONE_BIT_EACH):
-            raise ValueError(f"packed begins with {self.kind}; allowed are 0 and 1")
-
-    def take(self, bits: int) -> Bits:
-        """Returns the bits of the next stream."""
-        return np.unpackbits(self._octets(_stream_bytes(bits)), bitorder="little")[:bits]
-
-    def finish(self) -> None:
-        """Raises ValueError if there is more."""
-        if self._left.size:
-            raise ValueError(f"packed has {self._left.size} bytes too many")
-
-    def _octets(self, count: int) -> np.ndarray:
-        if self._left.size < count:
-            raise ValueError(f"packed lacks {count - self._left.size} bytes")
-        taken, self._left = self._left[:count], self._left[count:]
-        return taken
+def _take(reader: bit_code.Reader, bits: int) -> Bits:
+    """Returns the bits of the next stream of whole words."""
+    return np.unpackbits(reader.octets(_stream_bytes(bits)), bitorder="little")[:bits]

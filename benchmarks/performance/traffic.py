@@ -41,8 +41,6 @@ def packed_bits(nodes: int) -> float:
     The nodes' gradients are independent and normal, and clipped to 2.5 standard deviations. Those
     of real nets have more small values, so that their codes take fewer bits.
     """
-    if nodes > prefix_code.LARGEST:
-        return plane_count(nodes)
     random = np.random.default_rng(0)
     sums = np.zeros(_SAMPLES, np.int64)
     for _ in range(nodes):

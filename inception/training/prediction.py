@@ -12,7 +12,6 @@ from inception.flags.configs import TrainConfig
 from inception.training.batches import training_batches
 from inception.training.build import Training, codecs_of
 from inception.training.problem import Problem
-from terngrad import prefix_code
 from terngrad.codecs.codec import Codec
 from terngrad.codecs.factory import payloads
 from terngrad.exchange.connection import Connection
@@ -123,8 +122,7 @@ class _Packing(LocalExchange):
     def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
         del name
         largest, planes = self.largest_sum(max_code), local.numpy().reshape(-1).view(np.uint8).data
-        packs = largest <= prefix_code.LARGEST
-        packed = self._kernels.packing.pack(planes, largest) if packs else planes
+        packed = self._kernels.packing.pack(planes, largest)
         self._planes += planes.nbytes
         self._packed += packed.nbytes
         return local

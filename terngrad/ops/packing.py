@@ -45,7 +45,7 @@ class Packing(abc.ABC):
 
         Args:
           words: their plane_count(largest) planes.
-          largest: up to `prefix_code.LARGEST`.
+          largest: up to `limits.MAX_SUM`.
         """
 
     @abc.abstractmethod
@@ -53,7 +53,7 @@ class Packing(abc.ABC):
         """Writes the planes of integers in the prefix code to the contiguous bytes `words`.
 
         Raises:
-          ValueError: `packed` has a size that no code of so many integers has.
+          ValueError: `packed` is no code of so many integers.
         """
 
 

@@ -16,7 +16,7 @@ bool IsPossible(int planes) {
 }
 
 bool IsPacked(int largest) {
-  return largest >= 1 && largest <= terngrad::kLargestPacked;
+  return largest >= 1 && largest <= terngrad::kMaxSum;
 }
 
 bool ArePossible(const terngrad::Planes* inputs, int64_t count, int planes) {
@@ -99,7 +99,7 @@ TERNGRAD_EXPORT int64_t terngrad_pack(const char* path, const uint32_t* words,
   return kernels->pack(words, largest, rows, packed);
 }
 
-// The inverse. Returns false also if no payload of so many rows has this size.
+// The inverse. Returns false also if `packed` is no code of so many rows.
 TERNGRAD_EXPORT bool terngrad_unpack(const char* path, const uint8_t* packed,
                                      int64_t size, int largest, int64_t rows,
                                      uint32_t* words) {

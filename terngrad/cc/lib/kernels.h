@@ -17,7 +17,6 @@ namespace terngrad {
 inline constexpr int kWordBits = 32;       // elements in a word
 inline constexpr int kMaxSum = 65536;      // largest magnitude of a sum
 inline constexpr int kMaxPlanes = 18;      // of such sums
-inline constexpr int kLargestPacked = 31;  // magnitude in the prefix code
 inline constexpr int kStatsBlock = 4096;  // maximum of values per call of stats
 inline constexpr int64_t kStreamedSize =
     1 << 22;  // values of a target that no cache holds until they are used
@@ -141,14 +140,14 @@ struct Kernels {
                  int64_t end);
 
   // Writes integers in [-largest, largest] in the prefix code of
-  // terngrad/prefix_code.py, 1 <= largest <= kLargestPacked, and returns its
-  // bytes: at most those of their PlaneCount(largest) planes.
+  // terngrad/prefix_code.py, 1 <= largest <= kMaxSum, and returns its bytes:
+  // at most those of their PlaneCount(largest) planes.
   int64_t (*pack)(const uint32_t* words, int largest, int64_t rows,
                   uint8_t* packed);
 
-  // The inverse. Returns false if no payload of so many rows has this size.
-  // A payload of the size of the planes is the planes, whatever they are; any
-  // shorter one gives integers in [-largest, largest].
+  // The inverse. Returns false if `packed` is no code of so many rows. A payload
+  // of the size of the planes is the planes, whatever they are; any shorter one
+  // gives integers in [-largest, largest].
   bool (*unpack)(const uint8_t* packed, int64_t size, int largest, int64_t rows,
                  uint32_t* words);
 };

@@ -946,10 +946,20 @@ void LargeVariablesAreUpdatedPartByPart(const Kernels& kernels) {
 using Octets = std::vector<uint8_t>;
 
 // Returns integers in planes: sums of `largest` codes, of which a share
-// `density` is not zero.
+// `density` is not zero, or, where there are many levels, integers of which so
+// many differ from zero by a random spread.
 Words SomeIntegers(int64_t rows, int largest, double density, Random& random) {
   std::bernoulli_distribution is_nonzero(density);
   Integers values(kWordBits * rows);
+  if (largest > 31) {
+    const int64_t spread = 1 + random() % largest;
+    for (int64_t& value : values) {
+      if (!is_nonzero(random)) continue;
+      const int64_t most = random() % 8 ? spread : largest;
+      value = static_cast<int64_t>(random() % (2 * most + 1)) - most;
+    }
+    return PlanesOf(values, PlaneCount(largest));
+  }
   for (int64_t& value : values) {
     for (int i = 0; i < largest; ++i) {
       if (is_nonzero(random)) value += random() % 2 ? 1 : -1;
@@ -1037,6 +1047,30 @@ void ThePrefixCodeIsThatOfItsFormat(const Kernels& kernels) {
   }
 }
 
+void WhatIsPackedComesBack(const Kernels& kernels) {
+  Random random(13);
+  for (const int largest :
+       {1, 2, 3, 7, 8, 31, 32, 63, 64, 100, 127, 508, 2032, kMaxSum}) {
+    for (const double density : {0.0, 0.003, 0.1, 0.4, 0.97, 1.0}) {
+      for (const int64_t rows : {1, 2, 7, 511, 512, 513, 1025}) {
+        TRY("largest %d, density %g, %d rows", largest, density,
+            static_cast<int>(rows));
+        const Words words = SomeIntegers(rows, largest, density, random);
+        const Octets packed = Pack(kernels, words, largest);
+        const Octets same = Pack(*PortableKernels(), words, largest);
+        CHECK_SAME(Words(packed.begin(), packed.end()),
+                   Words(same.begin(), same.end()));
+        Words back(words.size(), kGuardWord);
+        CHECK_SAME(
+            static_cast<uint32_t>(kernels.unpack(packed.data(), packed.size(),
+                                                 largest, rows, back.data())),
+            1u);
+        CHECK_SAME(back, words);
+      }
+    }
+  }
+}
+
 // The example of docs/wire-format.md.
 void TheDocumentedBytesArePacked(const Kernels& kernels) {
   Integers values(12 * kWordBits);
@@ -1056,10 +1090,12 @@ void BytesOfNoCodeAreRefusedOrGiveIntegersInRange(const Kernels& kernels) {
   Random random(12);
   int codes = 0;
   for (int round = 0; round < 3000; ++round) {
-    const int largest = std::vector<int>{1, 2, 4, 9, 31}[random() % 5];
+    const int largest =
+        std::vector<int>{1, 2, 4, 9, 31, 32, 100, 127, 2032}[random() % 9];
     TRY("round %d, largest %d", round, largest);
-    const int64_t rows = 1 + random() % 70;
-    const Words words = SomeIntegers(rows, largest, 0.1, random);
+    const int64_t rows = 1 + random() % (round % 10 ? 70 : 1200);
+    const double density = round % 4 ? 0.1 : 0.9;
+    const Words words = SomeIntegers(rows, largest, density, random);
     Octets packed = Pack(kernels, words, largest);
     if (round % 3 == 0) {
       packed.resize(random() % (packed.size() + 9));
@@ -1157,6 +1193,7 @@ constexpr struct {
     LAW(UpdatesUseTheMeans),
     LAW(LargeVariablesAreUpdatedPartByPart),
     LAW(ThePrefixCodeIsThatOfItsFormat),
+    LAW(WhatIsPackedComesBack),
     LAW(TheDocumentedBytesArePacked),
     LAW(BytesOfNoCodeAreRefusedOrGiveIntegersInRange),
     LAW(ThePathGivesThePortableOnesBits),

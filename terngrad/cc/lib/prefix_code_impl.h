@@ -1,5 +1,5 @@
-// Small integers on their way to another process, in a prefix code: few of them
-// differ from zero. The format: terngrad/prefix_code.py.
+// Integers on their way to another process, in a prefix code. The format:
+// terngrad/prefix_code.py.
 
 #ifndef TERNGRAD_CC_LIB_PREFIX_CODE_IMPL_H_
 #define TERNGRAD_CC_LIB_PREFIX_CODE_IMPL_H_
@@ -7,11 +7,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "terngrad/cc/lib/bits_impl.h"
+#include "terngrad/cc/lib/block_code_impl.h"
 #include "terngrad/cc/lib/kernels.h"
-
-#if defined(__BMI2__)
-#include <immintrin.h>
-#endif
 
 namespace terngrad {
 
@@ -19,38 +17,14 @@ namespace terngrad {
 inline constexpr uint64_t kInQuads = 0;
 inline constexpr uint64_t kOneBitEach = 1;
 
-inline constexpr int kLevels = kLargestPacked;  // of magnitudes that are told
+inline constexpr uint64_t kInBlocks = 2;
+
+inline constexpr int kLevels = 31;  // of magnitudes that have a stream each
 inline constexpr int64_t kStreamBytes = sizeof(uint64_t);
 inline constexpr uint64_t kQuads = 0x1111111111111111;  // first bit of each
 
-static inline int PopCount(uint64_t x) { return __builtin_popcountll(x); }
-
 static inline int64_t StreamBytes(int64_t bits) {
   return (bits + 63) / 64 * kStreamBytes;
-}
-
-// Moves the bits of x under the mask together, to the lowest places.
-static inline uint64_t Extract(uint64_t x, uint64_t mask) {
-#if defined(__BMI2__)
-  return _pext_u64(x, mask);
-#else
-  uint64_t found = 0;
-  for (int i = 0; mask; mask &= mask - 1, ++i) {
-    found |= uint64_t{(x & mask & -mask) != 0} << i;
-  }
-  return found;
-#endif
-}
-
-// The inverse: moves the lowest bits of x to the places under the mask.
-static inline uint64_t Deposit(uint64_t x, uint64_t mask) {
-#if defined(__BMI2__)
-  return _pdep_u64(x, mask);
-#else
-  uint64_t found = 0;
-  for (; mask; mask &= mask - 1, x >>= 1) found |= mask & -mask & -(x & 1);
-  return found;
-#endif
 }
 
 // Extract(x, kQuads) of an x that has no other bits.
@@ -78,43 +52,6 @@ static inline uint64_t DepositQuads(uint64_t x) {
 }
 
 namespace {  // of each instruction set
-
-// Clears all but the lowest bits; count <= 64.
-static inline uint64_t Lowest(uint64_t bits, uint64_t count) {
-#if defined(__BMI2__)
-  return _bzhi_u64(bits, count);
-#else
-  return count < 64 ? bits & ((uint64_t{1} << count) - 1) : bits;
-#endif
-}
-
-// Writes a stream of bits. It branches seldom: how many bits come is random.
-class BitWriter {
- public:
-  explicit BitWriter(uint8_t* out = nullptr) : out_(out) {}
-
-  // The bits above the lowest `count` are 0; count <= 64.
-  void Put(uint64_t bits, uint64_t count) {
-    word_ |= bits << fill_;
-    const uint64_t end = fill_ + count;
-    if (!end) return;  // perhaps the stream is complete: the next one follows
-    std::memcpy(out_, &word_, sizeof(word_));
-    const uint64_t rest = bits >> 1 >> (63 - fill_);
-    const uint64_t is_full = end / 64;
-    out_ += is_full * kStreamBytes;
-    word_ ^= (word_ ^ rest) & -is_full;
-    fill_ = end % 64;
-  }
-
-  void Finish() {
-    if (fill_) std::memcpy(out_, &word_, sizeof(word_));
-  }
-
- private:
-  uint8_t* out_;
-  uint64_t word_ = 0;
-  uint64_t fill_ = 0;  // < 64
-};
 
 // Reads a stream of a payload.
 class BitReader {
@@ -191,18 +128,65 @@ struct Quads {
   uint64_t several;  // with more than one
 };
 
+// Returns about 2^16 x log2(x).
+static int64_t TimesLog(int64_t x) {
+  if (!x) return 0;
+  const int64_t exponent = 63 - __builtin_clzll(x);
+  const int64_t fraction = ((x << 16) >> exponent) - 65536;
+  const int64_t bend = fraction * (65536 - fraction) >> 16;
+  return x * ((exponent << 16) + fraction + (88 * bend >> 8));
+}
+
+// Returns about the entropy of `count` bits of which some are 1.
+static int64_t Entropy(int64_t count, int64_t ones) {
+  return (TimesLog(count) - TimesLog(ones) - TimesLog(count - ones)) >> 16;
+}
+
 // How many bits the streams of a payload have.
 struct Sizes {
   int64_t filled = 0;   // quads
   int64_t several = 0;  // of them
   int64_t nonzero = 0;
-  int64_t level[kLevels] = {};  // [j]: integers of magnitude j or more
+  int64_t level[kLevels + 1] = {};  // [j]: integers of magnitude j or more
 
   int64_t InQuads(int64_t rows) const {
     return StreamBytes(8 * rows) + StreamBytes(filled) +
            StreamBytes(2 * (filled - several)) + StreamBytes(4 * several);
   }
+
+  // About the bits that integers in [-largest, largest] with these magnitudes
+  // cannot do without, in whole rows.
+  int64_t Information(int largest, int64_t rows) const {
+    int64_t bits = Entropy(kWordBits * rows, nonzero) + nonzero;
+    for (int j = 1; j < largest; ++j) bits += Entropy(level[j], level[j + 1]);
+    return bits;
+  }
 };
+
+}  // namespace
+
+namespace {
+
+// Whether blocks would save enough of a payload of `size` bytes to be worth the
+// time that they take: many levels save more time on the wire.
+static bool IsLong(int64_t size, const Sizes& sizes, int largest,
+                   int64_t rows) {
+  const int64_t spared = kWordBits * rows / (largest > 1 ? 12 : 8);  // bits
+  return rows >= kBlockRows &&
+         8 * size > sizes.Information(largest, rows) + spared;
+}
+
+// Returns the bytes of the payload, or -1 if they are not fewer than `size`.
+static int64_t PackInBlocks(const uint32_t* words, int largest, int64_t rows,
+                            uint8_t* packed, int64_t size) {
+  const int64_t most = size - 1 - kStreamBytes;
+  if (most < 0) return -1;
+  const int64_t found =
+      PackBlocks(words, largest, rows, packed + kStreamBytes, most);
+  if (found < 0) return -1;
+  std::memcpy(packed, &kInBlocks, sizeof(kInBlocks));
+  return kStreamBytes + found;
+}
 
 }  // namespace
 
@@ -218,6 +202,11 @@ class PrefixCode {
     int64_t size = kStreamBytes + StreamBytes(sizes.nonzero) +
                    (in_quads ? sizes.InQuads(rows) : StreamBytes(32 * rows));
     for (int j = 1; j < largest; ++j) size += StreamBytes(sizes.level[j]);
+    if (IsLong(size, sizes, largest, rows)) {
+      const int64_t in_blocks =
+          PackInBlocks(words, largest, rows, packed, size < raw ? size : raw);
+      if (in_blocks >= 0) return in_blocks;
+    }
     if (size >= raw) {
       if (raw) std::memcpy(packed, words, raw);
       return raw;
@@ -232,19 +221,13 @@ class PrefixCode {
     return size;
   }
 
-  static bool Unpack(const uint8_t* packed, int64_t size, int largest,
-                     int64_t rows, uint32_t* words) {
-    const int64_t raw = rows * PLANES * int64_t{sizeof(uint32_t)};
-    if (size == raw) {
-      if (raw) std::memcpy(words, packed, raw);
-      return true;
+  static bool Unpack(uint64_t kind, const uint8_t* packed, int64_t size,
+                     int largest, int64_t rows, uint32_t* words) {
+    if (kind == kInQuads) {
+      return Read<true>(packed, size, largest, rows, words);
     }
-    uint64_t kind;
-    if (size > raw || size < kStreamBytes) return false;
-    std::memcpy(&kind, packed, sizeof(kind));
-    if (kind > kOneBitEach) return false;
-    return kind == kInQuads ? Read<true>(packed, size, largest, rows, words)
-                            : Read<false>(packed, size, largest, rows, words);
+    return kind == kOneBitEach &&
+           Read<false>(packed, size, largest, rows, words);
   }
 
  private:
@@ -322,7 +305,7 @@ class PrefixCode {
       sizes.filled += PopCount(quads.filled);
       sizes.several += PopCount(quads.several);
       sizes.nonzero += PopCount(at);
-      for (int j = 1; PLANES > 2 && j < largest && at; ++j) {
+      for (int j = 1; PLANES > 2 && j <= largest && at; ++j) {
         sizes.level[j] += PopCount(at);
         x.Decrease(at);
         at = x.Nonzero();
@@ -427,6 +410,17 @@ class PrefixCode {
   }
 };
 
+// Integers with more planes than PrefixCode has.
+template <class Lanes>
+int64_t PackLevels(const uint32_t* words, int largest, int64_t rows,
+                   uint8_t* packed) {
+  const int64_t raw = rows * PlaneCount(largest) * int64_t{sizeof(uint32_t)};
+  const int64_t size = PackInBlocks(words, largest, rows, packed, raw);
+  if (size >= 0) return size;
+  if (raw) std::memcpy(packed, words, raw);
+  return raw;
+}
+
 template <class Lanes>
 int64_t PackPrefix(const uint32_t* words, int largest, int64_t rows,
                    uint8_t* packed) {
@@ -439,25 +433,44 @@ int64_t PackPrefix(const uint32_t* words, int largest, int64_t rows,
       return PrefixCode<Lanes, 4>::Pack(words, largest, rows, packed);
     case 5:
       return PrefixCode<Lanes, 5>::Pack(words, largest, rows, packed);
-    default:
+    case 6:
       return PrefixCode<Lanes, 6>::Pack(words, largest, rows, packed);
+    default:
+      return PackLevels<Lanes>(words, largest, rows, packed);
   }
 }
 
 template <class Lanes>
 bool UnpackPrefix(const uint8_t* packed, int64_t size, int largest,
                   int64_t rows, uint32_t* words) {
+  const int64_t raw = rows * PlaneCount(largest) * int64_t{sizeof(uint32_t)};
+  if (size == raw) {
+    if (raw) std::memcpy(words, packed, raw);
+    return true;
+  }
+  if (size > raw || size < kStreamBytes) return false;
+  uint64_t kind;
+  std::memcpy(&kind, packed, sizeof(kind));
+  if (kind == kInBlocks) {
+    return UnpackBlocks(packed + kStreamBytes, size - kStreamBytes, largest,
+                        rows, words);
+  }
+  const auto unpack = [&](auto code) {
+    return code.Unpack(kind, packed, size, largest, rows, words);
+  };
   switch (PlaneCount(largest)) {
     case 2:
-      return PrefixCode<Lanes, 2>::Unpack(packed, size, largest, rows, words);
+      return unpack(PrefixCode<Lanes, 2>());
     case 3:
-      return PrefixCode<Lanes, 3>::Unpack(packed, size, largest, rows, words);
+      return unpack(PrefixCode<Lanes, 3>());
     case 4:
-      return PrefixCode<Lanes, 4>::Unpack(packed, size, largest, rows, words);
+      return unpack(PrefixCode<Lanes, 4>());
     case 5:
-      return PrefixCode<Lanes, 5>::Unpack(packed, size, largest, rows, words);
+      return unpack(PrefixCode<Lanes, 5>());
+    case 6:
+      return unpack(PrefixCode<Lanes, 6>());
     default:
-      return PrefixCode<Lanes, 6>::Unpack(packed, size, largest, rows, words);
+      return false;
   }
 }
 

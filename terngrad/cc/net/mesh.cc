@@ -356,7 +356,7 @@ Place Mesh::OnHeader(int peer, const FrameHeader& header) {
   incoming.header = header;
   const bool is_part = operation->plan.reduces() && header.shot == 0;
   if (is_part || !round.is_submitted || header.length == 0 ||
-      operation->plan.IsPacked(header.shot)) {
+      operation->plan.IsPacked()) {
     incoming.block = TakeBlock();
     return {Place::kHere, incoming.block.get()};
   }
@@ -440,7 +440,7 @@ void Mesh::Arrive(Operation& operation, Round& round, int peer,
   const Range range = plan.Sent(header.shot, peer, rank_);
   --round.missing[peer];
   --round.pending;
-  if (plan.IsPacked(header.shot)) {
+  if (plan.IsPacked()) {
     Block packed = std::move(block);
     uint8_t* rows;
     if (header.shot == 0) {
@@ -538,7 +538,7 @@ void Mesh::QueueFrames(Operation& operation, int shot, uint32_t chunk,
   Round& round = operation.rounds[operation.done & 1];
   std::shared_ptr<const void> owner;
   int64_t size = count * plan.RowBytes(shot);
-  if (!plan.IsPacked(shot)) {
+  if (!plan.IsPacked()) {
     owner = round.submission.owner;
   } else {
     uint8_t* const packed = TakeBlock().release();

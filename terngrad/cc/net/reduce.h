@@ -82,11 +82,9 @@ class Plan {
   // Bytes of a row in memory.
   int64_t RowBytes(int shot) const { return shot ? out_bytes_ : in_bytes_; }
 
-  // Codes, and their sums unless they may be large, travel in a prefix code;
-  // see Kernels::pack. What is packed has at most the bytes of its rows.
-  bool IsPacked(int shot) const {
-    return declaration_.kind == Kind::kCodes && Largest(shot) <= kLargestPacked;
-  }
+  // Codes and their sums travel in a prefix code; see Kernels::pack. What is
+  // packed has at most the bytes of its rows.
+  bool IsPacked() const { return declaration_.kind == Kind::kCodes; }
   int64_t Pack(int shot, const uint8_t* rows, int64_t count,
                uint8_t* packed) const {
     return declaration_.kernels->pack(reinterpret_cast<const uint32_t*>(rows),
@@ -100,7 +98,7 @@ class Plan {
   // Whether rows that are sent can have this size.
   bool IsSize(int shot, int64_t size, int64_t rows) const {
     const int64_t most = rows * RowBytes(shot);
-    return IsPacked(shot) ? size <= most : size == most;
+    return IsPacked() ? size <= most : size == most;
   }
 
   int64_t InputBytes() const;

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 
 from terngrad.limits import MAX_NODES, MAX_SUM
 from terngrad.planes import WORD_BYTES, plane_count
-from terngrad.prefix_code import LARGEST
 from terngrad.service.messages import PIECE_BYTES, OperationMessage
 
 _SMALL_PIECE_BYTES = 1 << 18
@@ -127,15 +126,10 @@ class Operation:
         """
         return self.kind == Kind.CODES and self.workers == 2
 
-    @functools.cached_property
-    def packs_pushes(self) -> bool:
-        """Whether pushes travel in the prefix code, in any number of bytes up to `push_size`."""
-        return self.kind == Kind.CODES and self.largest_pushed <= LARGEST
-
-    @functools.cached_property
-    def packs_results(self) -> bool:
-        """Whether results travel in the prefix code."""
-        return self.kind == Kind.CODES and self.largest_result <= LARGEST
+    @property
+    def is_packed(self) -> bool:
+        """Whether it travels in the prefix code, in at most the bytes of its items."""
+        return self.kind == Kind.CODES
 
     @functools.cached_property
     def pushed_bytes(self) -> int:

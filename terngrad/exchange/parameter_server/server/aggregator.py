@@ -324,7 +324,7 @@ def _check_size(
     payload: memoryview,
 ) -> None:
     most = operation.push_size(header.piece) if worker in contributors else 0
-    least = 0 if operation.packs_pushes else most
+    least = 0 if operation.is_packed else most
     if least <= payload.nbytes <= most:
         return
     allowed = f"allowed are {least} to {most}" if least < most else f"allowed is {most}"

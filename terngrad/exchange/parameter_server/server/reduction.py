@@ -79,7 +79,7 @@ class Reduction:
 
     def payload(self, operation: Operation, result: memoryview) -> memoryview:
         """Returns a result as it travels: sums of codes that are not too large are packed."""
-        if not operation.packs_results:
+        if not operation.is_packed:
             return result
         return self._packing.pack(result, operation.largest_result)
 

@@ -70,7 +70,7 @@ class AwaitedOperation:
         first, end = self.operation.piece_items(piece)
         size = self.operation.pushed_bytes
         part = content[first * size : end * size]
-        if not self.operation.packs_pushes:
+        if not self.operation.is_packed:
             return part
         return self.packing.pack(part, self.operation.largest_pushed)
 
@@ -83,7 +83,7 @@ class AwaitedOperation:
         first, end = self.operation.piece_items(piece)
         size = self.operation.result_bytes
         part = result[first * size : end * size]
-        if self.operation.packs_results:
+        if self.operation.is_packed:
             self.packing.unpack(payload, self.operation.largest_result, part)
         elif payload.nbytes != part.nbytes:
             raise ValueError(f"it has {payload.nbytes} bytes; allowed is {part.nbytes}")

@@ -1,0 +1,83 @@
+// Moving bits within words.
+
+#ifndef TERNGRAD_CC_LIB_BITS_IMPL_H_
+#define TERNGRAD_CC_LIB_BITS_IMPL_H_
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__BMI2__)
+#include <immintrin.h>
+#endif
+
+namespace terngrad {
+
+static inline int PopCount(uint64_t x) { return __builtin_popcountll(x); }
+
+// Moves the bits of x under the mask together, to the lowest places.
+static inline uint64_t Extract(uint64_t x, uint64_t mask) {
+#if defined(__BMI2__)
+  return _pext_u64(x, mask);
+#else
+  uint64_t found = 0;
+  for (int i = 0; mask; mask &= mask - 1, ++i) {
+    found |= uint64_t{(x & mask & -mask) != 0} << i;
+  }
+  return found;
+#endif
+}
+
+// The inverse: moves the lowest bits of x to the places under the mask.
+static inline uint64_t Deposit(uint64_t x, uint64_t mask) {
+#if defined(__BMI2__)
+  return _pdep_u64(x, mask);
+#else
+  uint64_t found = 0;
+  for (; mask; mask &= mask - 1, x >>= 1) found |= mask & -mask & -(x & 1);
+  return found;
+#endif
+}
+
+// Clears all but the lowest bits; count <= 64.
+static inline uint64_t Lowest(uint64_t bits, uint64_t count) {
+#if defined(__BMI2__)
+  return _bzhi_u64(bits, count);
+#else
+  return count < 64 ? bits & ((uint64_t{1} << count) - 1) : bits;
+#endif
+}
+
+namespace {  // of each instruction set
+
+// Writes a stream of bits. It branches seldom: how many bits come is random.
+class BitWriter {
+ public:
+  explicit BitWriter(uint8_t* out = nullptr) : out_(out) {}
+
+  // The bits above the lowest `count` are 0; count <= 64.
+  void Put(uint64_t bits, uint64_t count) {
+    word_ |= bits << fill_;
+    const uint64_t end = fill_ + count;
+    if (!end) return;  // perhaps the stream is complete: the next one follows
+    std::memcpy(out_, &word_, sizeof(word_));
+    const uint64_t rest = bits >> 1 >> (63 - fill_);
+    const uint64_t is_full = end / 64;
+    out_ += is_full * int64_t{sizeof(word_)};
+    word_ ^= (word_ ^ rest) & -is_full;
+    fill_ = end % 64;
+  }
+
+  void Finish() {
+    if (fill_) std::memcpy(out_, &word_, sizeof(word_));
+  }
+
+ private:
+  uint8_t* out_;
+  uint64_t word_ = 0;
+  uint64_t fill_ = 0;  // < 64
+};
+
+}  // namespace
+}  // namespace terngrad
+
+#endif  // TERNGRAD_CC_LIB_BITS_IMPL_H_
