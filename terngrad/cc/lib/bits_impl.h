@@ -19,6 +19,7 @@ static inline uint64_t Extract(uint64_t x, uint64_t mask) {
 #if defined(__BMI2__)
   return _pext_u64(x, mask);
 #else
+  if (!~mask) return x;
   uint64_t found = 0;
   for (int i = 0; mask; mask &= mask - 1, ++i) {
     found |= uint64_t{(x & mask & -mask) != 0} << i;
@@ -32,6 +33,7 @@ static inline uint64_t Deposit(uint64_t x, uint64_t mask) {
 #if defined(__BMI2__)
   return _pdep_u64(x, mask);
 #else
+  if (!~mask) return x;
   uint64_t found = 0;
   for (; mask; mask &= mask - 1, x >>= 1) found |= mask & -mask & -(x & 1);
   return found;
