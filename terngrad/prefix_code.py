@@ -74,9 +74,9 @@ def unpack(packed: Octets, largest: int, rows: int, count: int) -> np.ndarray:
         raise ValueError(f"packed has {packed.nbytes} bytes; allowed are up to {size}")
     reader = bit_code.Reader(packed)
     kind = int.from_bytes(reader.octets(_HEADER_BYTES).tobytes(), "little")
-    allowed = [_IN_QUADS, _ONE_BIT_EACH, _IN_BLOCKS] if largest <= _LEVELS else [_IN_BLOCKS]
-    if kind not in allowed:
-        raise ValueError(f"packed begins with {kind}; allowed are {allowed}")
+    least = _IN_QUADS if largest <= _LEVELS else _IN_BLOCKS
+    if not least <= kind <= _IN_BLOCKS:
+        raise ValueError(f"packed begins with {kind}; allowed are {least} to {_IN_BLOCKS}")
     if kind == _IN_BLOCKS:
         integers = block_code.unpack(reader, largest, 32 * rows)
     else:

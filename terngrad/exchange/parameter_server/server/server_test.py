@@ -172,7 +172,7 @@ def test_law_7_the_bytes_counted_are_those_of_the_payloads_and_at_most_the_plane
     assert counted["up"] == workers * sent
     assert counted["down"] <= workers * items * whole.result_bytes
     saved = counted["down"] / (workers * items * whole.result_bytes)
-    assert (sent < words.nbytes) == (saved < 1) == (density < 1)
+    assert sent < words.nbytes and saved < 1
 
 
 @pytest.fixture(name="no_grace")
@@ -197,7 +197,7 @@ def test_law_10_a_push_that_is_no_code_ends_the_training_with_its_senders_name(w
         bad.push(0, 0, np.zeros(200, "<u4"))
         assert good.cancelled.wait(SECS)
         told = server.wait()
-    cause = "cannot be read: packed begins with 144680345676153346; allowed are 0 and 1"
+    cause = "cannot be read: packed begins with 144680345676153346; allowed are 0 to 2"
     if workers == 2:
         where = "sum: piece 0 of the result of step 0, from ps 0 and workers [1]"
         assert told == f"worker 0 (worker0:1) failed: {where}, {cause}"
@@ -272,7 +272,7 @@ def test_law_10_a_port_that_is_taken_is_named():
         (lambda hello: MAGIC + b"\x00\x00\x01\x00" + b"[" * 65536, "it did not introduce itself"),
         (lambda hello: hello(worker=-1), "it did not introduce itself"),
         (lambda hello: hello(ps_hosts=[1]), "it did not introduce itself"),
-        (lambda hello: hello(version=9), "its version is 9; allowed is 8"),
+        (lambda hello: hello(version=8), "its version is 8; allowed is 9"),
         (lambda hello: hello(worker=2), "its worker index is 2; allowed are 0 to 1"),
         (lambda hello: hello(callee=1), "it wants to join ps 1; this is ps 0"),
         (lambda hello: hello(worker_hosts=["x:1"]), "^its worker hosts differ from"),
