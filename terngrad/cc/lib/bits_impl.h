@@ -40,6 +40,54 @@ static inline uint64_t Deposit(uint64_t x, uint64_t mask) {
 #endif
 }
 
+#if !defined(__BMI2__)
+inline constexpr int kFewBits = 24;  // under a mask, which move one by one
+
+// Finds which bits under the mask move by 1, 2, 4, ..., 32 places when they
+// move together. Source: Warren, Hacker's Delight, 2nd edition, section 7-4.
+static inline void FindMoves(uint64_t mask, uint64_t* moves) {
+  uint64_t zeros = ~mask << 1;  // those below decide how far a bit moves
+  for (int i = 0; i < 6; ++i) {
+    uint64_t odd = zeros;  // where their number is odd
+    for (int j = 0; j < 6; ++j) odd ^= odd << (1 << j);
+    moves[i] = odd & mask;
+    mask = (mask ^ moves[i]) | moves[i] >> (1 << i);
+    zeros &= ~odd;
+  }
+}
+#endif
+
+// Extract with a mask of `count` bits, which may be many.
+static inline uint64_t ExtractMany(uint64_t x, uint64_t mask, int count) {
+#if !defined(__BMI2__)
+  if (count > kFewBits && ~mask) {
+    uint64_t moves[6];
+    FindMoves(mask, moves);
+    x &= mask;
+    for (int i = 0; i < 6; ++i) {
+      const uint64_t moved = x & moves[i];
+      x = (x ^ moved) | moved >> (1 << i);
+    }
+    return x;
+  }
+#endif
+  return Extract(x, mask);
+}
+
+static inline uint64_t DepositMany(uint64_t x, uint64_t mask, int count) {
+#if !defined(__BMI2__)
+  if (count > kFewBits && ~mask) {
+    uint64_t moves[6];
+    FindMoves(mask, moves);
+    for (int i = 5; i >= 0; --i) {
+      x = (x & ~moves[i]) | (x << (1 << i) & moves[i]);
+    }
+    return x & mask;
+  }
+#endif
+  return Deposit(x, mask);
+}
+
 // Clears all but the lowest bits; count <= 64.
 static inline uint64_t Lowest(uint64_t bits, uint64_t count) {
 #if defined(__BMI2__)

@@ -269,7 +269,7 @@ class Block {
     BitWriter writer(reinterpret_cast<uint8_t*>(bits));
     for (int64_t i = 0; i < n; ++i) {
       const int ones = PopCount(mask[i]);
-      writer.Put(Extract(plane[i], mask[i]), ones);
+      writer.Put(ExtractMany(plane[i], mask[i], ones), ones);
       count += ones;
     }
     writer.Finish();
@@ -292,8 +292,9 @@ class Block {
       const uint64_t* const word = bits + bit / 64;
       const uint64_t some = word[0] >> bit % 64 | word[1] << 1
                                                           << (63 - bit % 64);
-      bit += PopCount(mask[i]);
-      plane[i] = Deposit(some, mask[i]);
+      const int ones = PopCount(mask[i]);
+      bit += ones;
+      plane[i] = DepositMany(some, mask[i], ones);
     }
     return true;
   }
