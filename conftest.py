@@ -39,7 +39,7 @@ def pytest_configure() -> None:
         )
     # Background jobs of a shell ignore SIGINT, and their children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    runtime.configure(intra_threads=0, inter_threads=0, deterministic=True, log_placement=False)
+    runtime.configure()
     runtime.towers(2, on_cpu=True)
 
 

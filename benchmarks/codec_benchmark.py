@@ -48,7 +48,6 @@ def main(options: _Options) -> None:
         intra_threads=options.num_threads,
         inter_threads=0,
         deterministic=True,
-        log_placement=False,
     )
     implementations = _implementations()
     sizes = [n for n in _SIZES if n <= options.max_values] or [options.max_values]

@@ -27,8 +27,7 @@ from terngrad.codecs.factory import make_codecs
 from terngrad.draws import DrawKey
 from terngrad.exchange.collective import CollectiveTransport
 from terngrad.exchange.connection import Connection
-from terngrad.exchange.exchange import Exchange
-from terngrad.exchange.ordering import unordered
+from terngrad.exchange.exchange import Exchange, unordered
 from terngrad.exchange.sockets import SocketTransport
 from terngrad.exchange.two_shot import Transport
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, Policy, make_layout

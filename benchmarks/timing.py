@@ -72,7 +72,6 @@ def configure(threads: Threads, *, deterministic: bool) -> None:
         intra_threads=threads.num_intra_threads,
         inter_threads=threads.num_inter_threads,
         deterministic=deterministic,
-        log_placement=False,
     )
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from terngrad.library.joining import join
     from terngrad.library.reducer import Reducer
     from terngrad.library.serving import Asynchronous
-    from terngrad.library.settings import configure
+    from terngrad.training.runtime import configure
 
 __version__ = "2.0.0"
 __all__ = [
@@ -39,7 +39,7 @@ _MODULES = {
     "MembershipError": "terngrad.cluster.channel",
     "Reducer": "terngrad.library.reducer",
     "Tls": "terngrad.connect.certificates",
-    "configure": "terngrad.library.settings",
+    "configure": "terngrad.training.runtime",
     "join": "terngrad.library.joining",
 }
 

@@ -24,7 +24,6 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
         intra_threads=config.num_intra_threads,
         inter_threads=config.num_inter_threads,
         deterministic=config.deterministic,
-        log_placement=False,
     )
     folder = os.path.join(config.train_dir, f"ps_{cluster.task_id}")
     asynchronous = None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from terngrad.exchange import collective_runtime
-from terngrad.exchange.ordering import unordered
+from terngrad.exchange.exchange import unordered
 from terngrad.exchange.two_shot import Transport
 
 _GROUP = 1  # key of the group of all processes

@@ -278,6 +278,21 @@ def begin_span(name: str, kind: str) -> tf.profiler.experimental.Trace:
     return tf.profiler.experimental.Trace(f"{_FINGERPRINT.sub('', name)}:{kind}")
 
 
+def unordered(result: tf.Tensor | tf.Operation) -> tf.Tensor | tf.Operation:
+    """Lets an operation, or that which yields a tensor, start as soon as its input is ready.
+
+    tf.function would run such operations one after the other, in the order in which they were
+    traced, so that none could run while another waits for its gradients.
+    """
+    if tf.executing_eagerly():  # perhaps within the trace of a function that it is no part of
+        return result
+    graph = tf.compat.v1.get_default_graph()
+    dependencies = getattr(graph, "experimental_acd_manager", None)
+    if dependencies is not None:
+        dependencies.run_independently(getattr(result, "op", result))
+    return result
+
+
 def tree_sum(values: Sequence[tf.Tensor]) -> tf.Tensor:
     """Adds neighbours pairwise until one value is left, so that aligned blocks of nodes add alike.
 

@@ -10,14 +10,23 @@ from terngrad.ops.choice import Choice, choose_kernels
 
 
 def configure(
-    *, intra_threads: int, inter_threads: int, deterministic: bool, log_placement: bool
+    *,
+    deterministic: bool = True,
+    intra_threads: int = 0,
+    inter_threads: int = 0,
+    log_placement: bool = False,
 ) -> None:
-    """Sets the allocator, TensorFlow's threads and determinism, and what the laws need.
+    """Sets TensorFlow's threads, and what the same bits in each run need: `terngrad.configure`.
+
+    Nothing else in the library changes TensorFlow's settings. Call it before TensorFlow computes
+    anything. It also turns Grappler's arithmetic optimization off, which changes the order in which
+    floats of several nodes are added, and keeps freed memory in the process.
 
     Args:
+      deterministic: turn TensorFlow's op determinism on. It demands seeds for random operations:
+        call tf.keras.utils.set_random_seed.
       intra_threads: threads within one operation; 0 = TensorFlow's choice.
       inter_threads: operations at once; 0 = TensorFlow's choice.
-      deterministic: equal inputs give equal bits.
       log_placement: log the device of every operation.
     """
     allocator.keep_freed()
@@ -25,7 +34,6 @@ def configure(
         tf.config.threading.set_intra_op_parallelism_threads(intra_threads)
     if inter_threads:
         tf.config.threading.set_inter_op_parallelism_threads(inter_threads)
-    # Grappler would flatten the trees of additions over nodes, which changes their rounding.
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     tf.debugging.set_log_device_placement(log_placement)
     if deterministic:

@@ -12,8 +12,7 @@ import tensorflow as tf
 from terngrad.coordination import groups
 from terngrad.coordination.client import InterruptionError
 from terngrad.exchange.connection import Connection
-from terngrad.exchange.exchange import Exchange, begin_span
-from terngrad.exchange.ordering import unordered
+from terngrad.exchange.exchange import Exchange, begin_span, unordered
 from terngrad.exchange.parameter_server.operations import Kind, Operation, nodes_in_result
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.gradient_kernels import GradientKernels
