@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from inception.flags.configs import Threads
 from inception.flags.table import NAMES, TEXT, at_least, flag, one_of
+from terngrad.connect.config import ConnectConfig
 from terngrad.exchange.connection import Connection
 
 # Sockets are the default all-reduce between CPUs; "collective" are TensorFlow's own collectives.
@@ -83,7 +84,7 @@ def _by_sockets(options: HostOptions) -> Iterator[Connection]:
         ca = os.path.join(options.certificates, "ca.crt")
         members = Members(Tls(ca, f"{own}.crt", f"{own}.key"))
     token = bytes(16)  # nobody else is in the benchmark's network
-    connection = sockets.start(hosts, rank, token, _TIMEOUT_SECS, members)
+    connection = sockets.start(ConnectConfig(hosts, rank, (), _TIMEOUT_SECS, members), token)
     yield connection
     connection.close()
 
@@ -94,7 +95,8 @@ def _by_servers(options: HostOptions) -> Iterator[Connection]:
     from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
     from terngrad.exchange.parameter_server.worker.client import Client
 
-    client = Client(options.ps_hosts, options.worker_hosts, options.task_id, _TIMEOUT_SECS)
+    hosts = options.worker_hosts, options.task_id, options.ps_hosts
+    client = Client(ConnectConfig(*hosts, _TIMEOUT_SECS))
     connection = ParameterServerConnection(client)
     connection.synchronize([tf.Variable(0, dtype=tf.int64, trainable=False)])
     yield connection

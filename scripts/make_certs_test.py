@@ -13,7 +13,7 @@ import pytest
 
 from terngrad.connect.calling import ChannelOpener
 from terngrad.connect.certificates import Tls, Withdrawn, serial_of
-from terngrad.connect.introduction import Hello
+from terngrad.connect.config import ConnectConfig
 from terngrad.connect.log_limiter import LogLimiter
 from terngrad.connect.streams import Streams
 from terngrad.connect.tls import Members
@@ -59,14 +59,11 @@ def _call(server: tuple[pathlib.Path, str], client: tuple[pathlib.Path, str]) ->
         host = f"127.0.0.1:{free.getsockname()[1]}"
     admitted: list[int] = []
     opened = {"Exchange": lambda worker, channel: admitted.append(worker) or []}
-    settings = {"longest": 100, "timeout_secs": HANG_SECS, "threads": 1}
-    listener = Streams(
-        0, [host], ["worker-1:1"], opened, LogLimiter(print), members=_members(*server), **settings
-    )
+    config = lambda of: ConnectConfig(["worker-1:1"], 0, [host], HANG_SECS, _members(*of))
+    listener = Streams(config(server), opened, LogLimiter(print), longest=100, threads=1)
     listener.start(host)
     try:
-        hello = Hello("Exchange", 0, 0, ["worker-1:1"], [host])
-        ChannelOpener(hello, 100, _members(*client)).try_once(HANG_SECS).cut()
+        ChannelOpener(config(client), "Exchange", 0, 100).try_once(HANG_SECS).cut()
     finally:
         listener.close()
     return admitted

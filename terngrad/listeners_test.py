@@ -21,8 +21,8 @@ from terngrad.cluster import admission
 from terngrad.cluster.addresses import listen
 from terngrad.cluster.channel import split_address
 from terngrad.connect.calling import ChannelOpener
-from terngrad.connect.introduction import Hello
-from terngrad.connect.tls import Members, members_of
+from terngrad.connect.config import ConnectConfig
+from terngrad.connect.tls import Members
 from terngrad.coordination.states import Rules
 from terngrad.exchange import sockets
 from terngrad.exchange.parameter_server.server.reduction import Reduction
@@ -36,7 +36,7 @@ from terngrad.spark.driver import Driver, Line, Placement, ProcessId
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.strangers import WORKERS, stranger
+from terngrad.testing.strangers import WORKERS, config_of, stranger
 from terngrad.training import schedules
 
 pytestmark = pytest.mark.slow
@@ -88,11 +88,11 @@ def ps(tls, folder):
     """A ps of synchronous training."""
     (host,) = free_addresses(1)
     rules = Rules(2, False, SECS)
-    server = Server(0, [host], WORKERS, Reduction(ReferencePacking()), rules, tls)
+    server = Server(config_of([host], 0, tls=tls), Reduction(ReferencePacking()), rules)
     server.start(host)
 
     def join():
-        clients = [Client([host], WORKERS, rank, SECS, tls) for rank in range(2)]
+        clients = [Client(config_of([host], rank, tls=tls)) for rank in range(2)]
         with futures.ThreadPoolExecutor(2) as pool:
             for view in [pool.submit(c.meeting.next_view, 0, is_live=False) for c in clients]:
                 view.result(SECS)
@@ -115,10 +115,10 @@ def asynchronous_ps(tls, folder):
     (host,) = free_addresses(1)
     make = lambda text: schedules.fixed(0.1)
     store = Store(0, 1, WORKERS, ReferenceKernels(), make, Keeping(str(folder), 10), print)
-    server = asynchronous.Server(0, [host], WORKERS, store, SECS, tls)
+    server = asynchronous.Server(config_of([host], 0, tls=tls), store)
     server.start(host)
-    hello = Hello("Update", 1, 0, list(WORKERS), [host])
-    join = lambda: ChannelOpener(hello, LONGEST_RESULT, members_of(tls)).open().cut()
+    caller = ChannelOpener(config_of([host], 1, tls=tls), "Update", 0, LONGEST_RESULT)
+    join = lambda: caller.open().cut()
     yield Served(split_address(host)[1], join, lambda: bother(host, tls))
     server.close()
 
@@ -127,14 +127,14 @@ def asynchronous_ps(tls, folder):
 def chief(tls, folder):
     """The chief of an all-reduce."""
     hosts = free_addresses(2)
-    members = Members(tls) if tls else None
+    configs = [ConnectConfig(hosts, i, (), SECS, tls and Members(tls)) for i in range(2)]
     listener = listen(*split_address(hosts[0]))
     with futures.ThreadPoolExecutor(1) as pool:
-        met = pool.submit(admission.receive_all, listener, hosts, SECS, members)
+        met = pool.submit(admission.receive_all, configs[0], listener)
         repeat(lambda: refuse_a_byte(split_address(hosts[0])))  # its thread runs
 
         def join():
-            reach = lambda: admission.reach_chief([hosts[0]], hosts, 1, SECS, members)
+            reach = lambda: admission.reach_chief(configs[1], [hosts[0]])
             (peer,) = repeat(reach).values()
             (other,) = met.result(SECS).values()
             peer.close()
@@ -147,8 +147,9 @@ def chief(tls, folder):
 def mesh(tls, folder):
     """A worker of an all-reduce."""
     hosts = free_addresses(2)
-    members = Members(tls) if tls else None
-    start = lambda rank: sockets.start(hosts, rank, b"secret", SECS, members)
+    members = tls and Members(tls)
+    config = lambda rank: ConnectConfig(hosts, rank, (), SECS, members)
+    start = lambda rank: sockets.start(config(rank), b"secret")
     with futures.ThreadPoolExecutor(1) as pool:
         started = pool.submit(start, 0)
         repeat(lambda: refuse_a_byte(split_address(hosts[0])))  # its thread runs

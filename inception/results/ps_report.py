@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from terngrad.asynchronous.server import Server as HoldingServer
+from terngrad.asynchronous.server import Server as AsynchronousServer
 from terngrad.cluster.channel import name_of
-from terngrad.exchange.parameter_server.server.server import Server as AddingServer
+from terngrad.exchange.parameter_server.server.server import Server as SynchronousServer
 from terngrad.service.figures import Report, WorkerFigures
 
-Server = AddingServer | HoldingServer
+Server = SynchronousServer | AsynchronousServer
 
 _MEGA = 1e6
 
@@ -83,7 +83,7 @@ class PsReport:
             self._directory = None
 
 
-def adding_told(server: AddingServer, worker_hosts: Sequence[str]) -> Told | None:
+def adding_told(server: SynchronousServer, worker_hosts: Sequence[str]) -> Told | None:
     """Returns the steps of a ps that adds gradients, and the worker that the others wait for."""
     found = server.figures.report()
     if not found.steps:
@@ -130,9 +130,9 @@ def _took_part(worker: WorkerFigures, found: Report) -> str:
     return f"{part}, {late}" if worker.steps else part
 
 
-def holding_told(server: HoldingServer) -> Told | None:
+def holding_told(server: AsynchronousServer) -> Told | None:
     """Returns the updates of a ps that holds parameters, their staleness, and workers' waits."""
-    found = server.seats.figures.report()
+    found = server.workers.figures.report()
     staleness = server.store.take_staleness()
     if not (found.steps or found.dropped):
         return None

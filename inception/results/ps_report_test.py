@@ -128,7 +128,7 @@ def holder():
     figures.dropped(1)
     now[0] = 10.0
     store = SimpleNamespace(version=50_000, take_staleness=lambda: Staleness(3, 6, 4))
-    return SimpleNamespace(seats=SimpleNamespace(figures=figures), store=store)
+    return SimpleNamespace(workers=SimpleNamespace(figures=figures), store=store)
 
 
 def test_a_line_tells_pace_staleness_traffic_waiting_and_what_was_dropped(holder):

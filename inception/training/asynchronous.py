@@ -28,6 +28,7 @@ from terngrad.library.failures import reporting_failure
 from terngrad.library.group import Group
 from terngrad.library.join_config import JoinConfig
 from terngrad.training import checkpoints
+from terngrad.training.reduction import Reduction
 from terngrad.training.signals import StopRequest
 
 _LOOK_SECS = 1.0
@@ -88,27 +89,16 @@ def _unsaved(ready: Ready, cluster: ClusterConfig) -> str:
 
 
 def _client(ready: Ready, joining: JoinConfig, stop: StopRequest) -> Client:
-    role = joining.role
-    return Client(
-        role.ps_hosts,
-        role.worker_hosts,
-        role.task_id,
-        joining.timeout_secs,
-        ready.held.shards,
-        ready.held.plan.pull_bits,
-        ready.held.plan.facts,
-        joining.tls,
-        _tell,
-        lambda: bool(stop.signal),
-        joining.secret,
-    )
+    sharded, is_stopped = ready.sharded, lambda: bool(stop.signal)
+    plan = sharded.plan
+    return Client(joining.connect, sharded.shards, plan.pull_bits, plan.facts, _tell, is_stopped)
 
 
 def _chief(ready: Ready, client: Client) -> Chief:
-    training, plan = ready.training, ready.held.plan
+    training, plan = ready.training, ready.sharded.plan
     statistics = list(training.classifier.state.values())
     groups = state_groups(plan)
-    states = States(training.state, statistics, training.layout, groups, ready.held.shards)
+    states = States(training.state, statistics, training.layout, groups, ready.sharded.shards)
     return Chief(client, plan, states, RunFile(ready.config.train_dir), _tell)
 
 
@@ -123,19 +113,20 @@ def _loop(ready: Ready, client: Client, chief: Chief | None, stop: StopRequest) 
     pulled = client.pull()
     # In a continued run, each worker has made about as many steps.
     start = pulled.version // group.size
+    first_node = group.rank * config.nodes  # among those of all workers
+    reduction = Reduction(
+        codecs,
+        training.exchange,
+        training.step,
+        config.seed,
+        ready.devices,
+        first_node=first_node,
+    )
     stepper = AsynchronousStepper(
         client=client,
-        compute=GradientStep(
-            training.classifier,
-            training.layout,
-            codecs,
-            training.exchange,
-            config.seed,
-            group.rank * config.nodes,
-            ready.devices,
-        ),
+        compute=GradientStep(training.classifier, training.layout, reduction),
         layout=training.layout,
-        shards=ready.held.shards,
+        shards=ready.sharded.shards,
         codecs=codecs,
         batches=iter(worker_batches(ready, start)),
         batch_size=config.batch_size,
@@ -154,7 +145,7 @@ def _traffic(ready: Ready, codecs: Sequence[Codec]) -> list[Payload]:
     for codec in codecs:
         by_variable |= codec.payload(ready.config.nodes, ready.config.nodes)
     sizes = [v.shape.num_elements() for v in ready.training.classifier.variables]
-    octets = ready.held.plan.pull_bits / 8
+    octets = ready.sharded.plan.pull_bits / 8
     return [Payload(by_variable[i].sent, size * octets) for i, size in enumerate(sizes)]
 
 

@@ -18,7 +18,7 @@ from terngrad.exchange.connection import Connection
 from terngrad.exchange.local import LocalExchange
 from terngrad.exchange.network_probe import Network
 from terngrad.ops.gradient_kernels import GradientKernels
-from terngrad.training.nodes import compute_nodes, draw_keys, seed_of_draws, spread
+from terngrad.training.nodes import compute_nodes, draw_keys, spread
 from terngrad.training.reduction import exchange_gradients
 
 _SECS = 1.0  # of each measurement
@@ -79,7 +79,7 @@ def _computing(
     """Returns the gradients of each local node for a synthetic batch, and the seconds they take."""
     images, labels = next(iter(training_batches(config, goal, None, 0)))
     nodes = training.exchange.local_nodes
-    keys = draw_keys(seed_of_draws(config.seed), training.step.read_value(), 0, nodes)
+    keys = draw_keys(config.seed, training.step.read_value(), 0, nodes)
 
     @tf.function(autograph=False)
     def compute() -> list[list[tf.Tensor]]:
@@ -108,7 +108,7 @@ def _exchange(
     devices: Sequence[str],
 ) -> list[tf.Tensor]:
     nodes = exchange.local_nodes
-    keys = draw_keys(seed_of_draws(0), tf.constant(0, tf.int64), 0, nodes)
+    keys = draw_keys(0, tf.constant(0, tf.int64), 0, nodes)
     return exchange_gradients(gradients, codecs, exchange, keys, spread(devices, nodes)).means
 
 

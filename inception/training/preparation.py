@@ -11,9 +11,14 @@ from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
 from inception.training import learning_rate, prediction, problem, settings
 from inception.training.build import Training, build_training
-from inception.training.held import Held, make_held, own_settings, tell_held
 from inception.training.problem import Problem
 from inception.training.restoring import is_finished, restore_chief, restore_memory
+from inception.training.sharded_state import (
+    ShardedState,
+    make_sharded_state,
+    own_settings,
+    print_sharded_state,
+)
 from slim.datasets import dataset_factory, labels
 from slim.datasets.dataset_factory import Dataset
 from terngrad.codecs.factory import find_codec
@@ -39,7 +44,7 @@ class Ready:
       group: workers of the training.
       cluster: flags of one of several workers; None in a program that trains alone.
       devices: towers of this process.
-      held: what the ps hold of an asynchronous training; None if all workers step together.
+      sharded: what the ps hold of an asynchronous training; None if all workers step together.
       checkpoint: path of the current step's checkpoint, if there is one.
       saves_soon: whether the chief was killed while it saved, so that a checkpoint is missing.
       lock: keeps other trainings from the folder while it is open; None except in the chief.
@@ -56,7 +61,7 @@ class Ready:
     group: Group
     cluster: ClusterConfig | None
     devices: Sequence[str]
-    held: Held | None
+    sharded: ShardedState | None
     checkpoint: str | None = None
     saves_soon: bool = False
     lock: IO[str] | None = None
@@ -112,9 +117,9 @@ def prepare(
     epoch = examples / (config.batch_size * group.batches_per_step)
     on_batch = group.pulse.tick if group.size > 1 else None
     training = build_training(config, goal, epoch, devices, group.connection, on_batch)
-    held = make_held(config, holders, group, data, epoch, training) if holders else None
+    sharded = make_sharded_state(config, holders, group, data, epoch, training) if holders else None
     ready = _restore(
-        Ready(config, goal, data, epoch, noted, training, group, cluster, devices, held)
+        Ready(config, goal, data, epoch, noted, training, group, cluster, devices, sharded)
     )
     expected = _predict(ready, network) if network else ""
     if group.is_chief:
@@ -146,7 +151,7 @@ def _restore(ready: Ready) -> Ready:
         if checkpoint and checkpoints.step_of(checkpoint) != int(training.step):
             checkpoint = None  # the others are at a later step
         _tell_if_ahead(newest, training)
-    if not ready.held:
+    if not ready.sharded:
         restore_memory(config, training, group.rank)
     return dataclasses.replace(ready, checkpoint=checkpoint, saves_soon=saves_soon, lock=lock)
 
@@ -232,8 +237,8 @@ def open_dataset(config: TrainConfig) -> Dataset:
 
 
 def _tell_plan(ready: Ready) -> None:
-    if ready.held:
-        tell_held(ready.config, ready.group, ready.training, ready.held)
+    if ready.sharded:
+        print_sharded_state(ready.config, ready.group, ready.training, ready.sharded)
         return
     _tell_exchange(ready.config, ready.training)
     if ready.cluster:

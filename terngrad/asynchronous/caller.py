@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from terngrad.asynchronous.acts import BEGIN, BYE, ENTER, FETCH, PULL, PUSH, STATE
 from terngrad.asynchronous.framing import collect, frames
 from terngrad.asynchronous.proposal import CallError, Proposal, read_entry
-from terngrad.asynchronous.seats import Seat, Seats
 from terngrad.asynchronous.status import RunStatus
 from terngrad.asynchronous.store import OtherRunError
+from terngrad.asynchronous.workers import Workers, WorkerStream
 from terngrad.connect.channel import Channel
 from terngrad.service.messages import Call, split_frame
 
@@ -20,18 +20,18 @@ class Caller:
     """One worker's stream of calls.
 
     Attributes:
-      seat: seat of the worker.
+      stream: of the worker.
     """
 
     def __init__(
         self,
-        seats: Seats,
+        workers: Workers,
         worker: int,
         channel: Channel,
     ) -> None:
         """Serves an admitted worker; reads nothing yet."""
-        self.seat = Seat(worker, channel)
-        self._seats, self._store, self._figures = seats, seats.store, seats.figures
+        self.stream = WorkerStream(worker, channel)
+        self._workers, self._store, self._figures = workers, workers.store, workers.figures
         self._begins: Proposal | None = None  # the run whose state follows
         self._count = [0]  # bytes received
 
@@ -53,18 +53,18 @@ class Caller:
             PULL: self._pull,
             FETCH: self._fetch,
         }
-        worker = self.seat.worker
+        worker = self.stream.worker
         for message in requests:
             call, first = split_frame(message, Call)
-            self._count[0], self.seat.is_pushing = len(message), call.act == PUSH
-            if call.act == BYE and call.failed and not self.seat.incarnation:
-                self._seats.fail(worker, call.failed)
+            self._count[0], self.stream.is_pushing = len(message), call.act == PUSH
+            if call.act == BYE and call.failed and not self.stream.incarnation:
+                self._workers.fail(worker, call.failed)
                 return
-            if call.act != ENTER and not self.seat.incarnation:
+            if call.act != ENTER and not self.stream.incarnation:
                 raise CallError(f"act is {call.act} in the first call; allowed is {ENTER} (ENTER)")
             if call.act == BYE:
-                self._seats.part(self.seat, call)
-                yield from frames(self._seats.reply(self._store.status))
+                self._workers.part(self.stream, call)
+                yield from frames(self._workers.reply(self._store.status))
                 return
             if call.act not in acts:
                 raise CallError(f"act is {call.act}; allowed are 1 to {BYE}")
@@ -79,26 +79,26 @@ class Caller:
         """Checks the announced size before memory is allocated for the content."""
         exact = {PULL: 0, FETCH: 0, STATE: self._begins.state_bytes if self._begins else 0}
         if call.act == PUSH:
-            exact[PUSH] = self._store.pushed_bytes(self.seat.run)
+            exact[PUSH] = self._store.pushed_bytes(self.stream.run)
         if call.act in _LONGEST and call.size > _LONGEST[call.act]:
             raise CallError(f"content: {call.size} bytes; allowed are up to {_LONGEST[call.act]}")
         if call.act in exact and call.size != exact[call.act]:
             raise CallError(f"content: {call.size} bytes; allowed are {exact[call.act]}")
-        if call.act in (BEGIN, STATE) and self.seat.worker:
+        if call.act in (BEGIN, STATE) and self.stream.worker:
             raise CallError("only worker 0 may begin a run")
-        if call.last and self.seat.worker:
+        if call.last and self.stream.worker:
             raise CallError("only worker 0 may end a run")
 
     def _enter(self, call: Call, content: bytearray) -> Iterator[bytes]:
         run, facts = read_entry(content)
         if not call.incarnation:
             raise CallError("incarnation is 0 in ENTER; allowed are 1 and more")
-        if self.seat.incarnation not in (0, call.incarnation):
+        if self.stream.incarnation not in (0, call.incarnation):
             raise CallError("incarnation differs from that of the stream's first ENTER")
-        status = self._store.enter(self.seat.worker, run, facts)
-        if not self.seat.incarnation:
-            self.seat.incarnation = call.incarnation
-            self._seats.take(self.seat)
+        status = self._store.enter(self.stream.worker, run, facts)
+        if not self.stream.incarnation:
+            self.stream.incarnation = call.incarnation
+            self._workers.enter(self.stream)
         return self._reply(status)
 
     def _begin(self, call: Call, content: bytearray) -> Iterator[bytes]:
@@ -111,19 +111,19 @@ class Caller:
             raise CallError("STATE without BEGIN before it")
         plan, shard, _ = self._begins
         self._begins = None
-        self._seats.begin(self.seat, plan, shard, content, call.version)
+        self._workers.begin(self.stream, plan, shard, content, call.version)
         return self._reply(self._store.status)
 
     def _push(self, call: Call, content: bytearray) -> Iterator[bytes]:
         if not call.sequence:
             raise CallError("sequence is 0 in PUSH; allowed are 1 and more")
-        seat = self.seat
+        stream = self.stream
         pushed = self._store.push(
-            seat.run, seat.worker, seat.incarnation, call.sequence, call.version, content
+            stream.run, stream.worker, stream.incarnation, call.sequence, call.version, content
         )
-        seat.is_pushing = False
-        self._seats.note(seat.worker, pushed)
-        self._seats.await_turn(seat)
+        stream.is_pushing = False
+        self._workers.note(stream.worker, pushed)
+        self._workers.await_turn(stream)
         return self._pull(call, content)
 
     def _pull(self, call: Call, content: bytearray) -> Iterator[bytes]:
@@ -133,18 +133,18 @@ class Caller:
     def _fetch(self, call: Call, content: bytearray) -> Iterator[bytes]:
         del content
         if call.last:
-            self._seats.hold_pushes(self.seat)
+            self._workers.hold_pushes(self.stream)
         return self._held(*self._store.state())
 
     def _held(self, status: RunStatus, content: bytes) -> Iterator[bytes]:
         """Replies with what the ps holds; a worker of another run must enter this one first."""
-        if not status.waits and status.run != self.seat.run:
+        if not status.waits and status.run != self.stream.run:
             raise OtherRunError
-        return self._reply(status, content, self._seats.untold(self.seat.worker))
+        return self._reply(status, content, self._workers.untold(self.stream.worker))
 
     def _reply(
         self, status: RunStatus, content: bytes = b"", untold: Sequence[int] = ()
     ) -> Iterator[bytes]:
         """Replies with the run's status; the worker's next call concerns the run it names."""
-        self.seat.run = "" if status.waits else status.run
-        return frames(self._seats.reply(status, untold), content)
+        self.stream.run = "" if status.waits else status.run
+        return frames(self._workers.reply(status, untold), content)

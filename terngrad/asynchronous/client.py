@@ -16,9 +16,8 @@ from terngrad.asynchronous.remote import RemotePs
 from terngrad.asynchronous.space import Shard
 from terngrad.asynchronous.status import RunStatus, status_in
 from terngrad.cluster.channel import MembershipError, name_of
-from terngrad.connect.certificates import Tls
 from terngrad.connect.channel import KeepAlive
-from terngrad.connect.tls import members_of
+from terngrad.connect.config import ConnectConfig
 from terngrad.service.messages import Call, Reply
 
 _LOOK_SECS = 0.3
@@ -32,58 +31,35 @@ class Client:
 
     def __init__(
         self,
-        ps_hosts: Sequence[str],
-        worker_hosts: Sequence[str],
-        rank: int,
-        timeout_secs: float,
+        config: ConnectConfig,
         shards: Sequence[Shard],
         pull_bits: int,
         facts: Mapping[str, str],
-        tls: Tls | None = None,
         tell: Callable[[str], None] = lambda line: None,
         stopped: Callable[[], bool] = lambda: False,
-        secret: bytes = b"",
     ) -> None:
         """Sends nothing yet.
 
         Args:
-          ps_hosts: "host:port" of each ps; they may start later.
-          worker_hosts: "host:port" of each worker, for messages.
-          rank: index of this worker.
-          timeout_secs: how long a ps may be away.
+          config: of this worker; a ps may start later, and be away for the time-out.
           shards: shard of each ps.
           pull_bits: bits of a pulled parameter, 32 or 16.
           facts: settings that must be equal on all workers.
-          tls: None = plain text.
           tell: called with a line when a ps is lost, and when it is back.
           stopped: whether this worker was asked to end; it then does not wait for a ps.
-          secret: that the ps must have, too; b"" = none.
         """
         self._staleness: collections.deque[int] = collections.deque(maxlen=_MOST_UNTAKEN)
-        self._hosts, self._timeout_secs = worker_hosts, timeout_secs
+        self._hosts, self._timeout_secs = config.worker_hosts, config.timeout_secs
         self._shards, self._pull_bits = shards, pull_bits
         self._tell, self._stopped = tell, stopped
         self._sequence = 0
         incarnation = secrets.randbits(63) + 1
-        members, self._alive = members_of(tls), KeepAlive()
+        self._alive = KeepAlive()
         self._servers = [
-            RemotePs(
-                ps,
-                ps_hosts,
-                worker_hosts,
-                rank,
-                incarnation,
-                timeout_secs,
-                members,
-                facts,
-                tell,
-                stopped,
-                self._alive,
-                secret,
-            )
-            for ps in range(len(ps_hosts))
+            RemotePs(config, ps, incarnation, facts, tell, stopped, self._alive)
+            for ps in range(len(config.ps_hosts))
         ]
-        self._threads = futures.ThreadPoolExecutor(len(ps_hosts))
+        self._threads = futures.ThreadPoolExecutor(len(self._servers))
 
     def enter(self, run: str = "") -> list[RunStatus]:
         """Enters at all ps; `run` is the run that this worker was in before, if any.

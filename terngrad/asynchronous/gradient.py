@@ -12,14 +12,11 @@ from terngrad.asynchronous.space import Shard, make_space
 from terngrad.codecs.codec import Codec
 from terngrad.codecs.factory import largest_code
 from terngrad.codecs.float_codec import FloatCodec
-from terngrad.draws import DrawKey
-from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Layout
-from terngrad.ops.gradient_kernels import Sums
 from terngrad.planes import plane_count
 from terngrad.training.classifier import Classifier, Losses
-from terngrad.training.memory import Memory
-from terngrad.training.nodes import compute_nodes, draw_keys, exchange_nodes, seed_of_draws, spread
+from terngrad.training.nodes import compute_nodes, values_of_row
+from terngrad.training.reduction import Reduction
 
 
 class Computed(NamedTuple):
@@ -72,30 +69,18 @@ class GradientStep:
         self,
         classifier: Classifier,
         layout: Layout,
-        codecs: Sequence[Codec],
-        exchange: LocalExchange,
-        seed: int,
-        first_node: int,
-        devices: Sequence[str],
+        reduction: Reduction,
     ) -> None:
         """Combines the parts.
 
         Args:
           classifier: net and loss, whose variables get the pulled values.
           layout: layout of the gradients.
-          codecs: codecs of the layout.
-          exchange: connects the nodes of this worker.
-          seed: seed of codes and dropout.
-          first_node: index of this worker's first node among those of all workers.
-          devices: towers; consecutive nodes share a tower.
+          reduction: of the layout's gradients, over the nodes of this worker. Its memory starts
+            with zeros also in a restarted worker: that of before belongs to no step of the run.
         """
-        self._classifier, self._layout, self._codecs = classifier, layout, codecs
+        self._classifier, self._layout, self._reduction = classifier, layout, reduction
         self._space = make_space(layout)
-        self._exchange = exchange
-        self._seed = seed_of_draws(seed)
-        self._first_node, self._devices = first_node, devices
-        # A restarted worker begins with zeros, since its memory would belong to no step of the run.
-        self._memory = Memory(codecs, first_node, exchange.local_nodes)
         self._compiled = tf.function(self._compute, autograph=False)
 
     def __call__(
@@ -121,43 +106,26 @@ class GradientStep:
 
     def _compute(self, images, labels, version, parameters, statistics) -> Computed:
         self._take(parameters, statistics)
-        nodes = self._exchange.local_nodes
-        devices = spread(self._devices, nodes)
-        keys = draw_keys(self._seed, version, self._first_node, nodes)
-        computed = compute_nodes(self._classifier, images, labels, keys, devices)
+        reduction, exchange = self._reduction, self._reduction.exchange
+        keys = reduction.keys(version)
+        computed = compute_nodes(self._classifier, images, labels, keys, reduction.devices)
         gradients, losses, states = zip(*computed, strict=True)
-        (mean_losses,) = self._exchange.mean([[tf.stack(loss)] for loss in losses], "losses")
-        (statistics,) = self._exchange.mean([[state] for state in states], "moving statistics")
-        scales, units, words, floats, encoded = self._encode(gradients, keys, devices)
-        no_words = tf.zeros([0, plane_count(nodes * largest_code(self._codecs))], tf.uint32)
+        (mean_losses,) = exchange.mean([[tf.stack(loss)] for loss in losses], "losses")
+        (statistics,) = exchange.mean([[state] for state in states], "moving statistics")
+        found = reduction.reduce(gradients, keys, as_sums=True)
+        reduction.remember(found)
+        planes = plane_count(exchange.num_nodes * largest_code(reduction.codecs))
+        by_codec = (found.means[i] for codec in reduction.codecs for i in codec.variables)
         return Computed(
             Losses(*tf.unstack(mean_losses)),
-            tf.concat(scales, 0) if scales else tf.zeros([0]),
-            tf.concat(units, 0) if units else tf.zeros([0]),
-            tf.concat(words, 0) if words else no_words,
-            self._padded(floats),
+            found.scales,
+            tf.concat([tf.zeros([0]), *(sums.units for sums in found.sums)], 0),
+            tf.concat([tf.zeros([0, planes], tf.uint32), *(s.words for s in found.sums)], 0),
+            self._padded([tf.reshape(mean, [-1]) for mean in by_codec if mean is not None]),
             statistics,
             gradients[0],
-            encoded,
+            found.encoded,
         )
-
-    def _encode(self, gradients, keys: Sequence[DrawKey], devices: Sequence[str]):
-        """Returns scales, units, sums of codes, means of floats, first node's codes, by codec."""
-        scales, units, words, floats, encoded, kept = [], [], [], [], [], []
-        for codec, memories in zip(self._codecs, self._memory.read(), strict=True):
-            node, means = exchange_nodes(
-                gradients, codec, self._exchange, keys, devices, memories, as_sums=True
-            )
-            encoded.append(node.codes[0])
-            kept.append(node.kept)
-            if isinstance(means, Sums):
-                scales.append(node.scales[0])
-                units.append(means.units)
-                words.append(means.words)
-            else:
-                floats += [tf.reshape(mean, [-1]) for mean in means]
-        self._memory.assign(kept)
-        return scales, units, words, floats, encoded
 
     def _take(self, parameters: Sequence[tf.Tensor], statistics: tf.Tensor) -> None:
         """Assigns the pulled values to the net."""
@@ -166,12 +134,9 @@ class GradientStep:
             variable = self._classifier.variables[place.variable]
             value = row[place.start : place.start + place.size]
             variable.assign(tf.reshape(value, variable.shape))
-        start = 0
-        for variable in self._classifier.state.values():
-            size = variable.shape.num_elements()
-            value = tf.reshape(statistics[start : start + size], variable.shape)
-            variable.assign(tf.cast(value, variable.dtype))
-            start += size
+        state = self._classifier.state.values()
+        for variable, value in zip(state, values_of_row(statistics, state), strict=True):
+            variable.assign(value)
 
     def _padded(self, floats: list[tf.Tensor]) -> tf.Tensor:
         total = sum(part.shape[0] for part in floats)

@@ -6,15 +6,14 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 from terngrad.asynchronous.acts import ENTER, PULL, PUSH
 from terngrad.asynchronous.framing import collect, frames
 from terngrad.cluster.channel import MembershipError
 from terngrad.connect.calling import AwayError, ChannelOpener, Search, why_ended
 from terngrad.connect.channel import Channel, End, FrameError, KeepAlive
-from terngrad.connect.introduction import Hello
-from terngrad.connect.tls import Members
+from terngrad.connect.config import ConnectConfig
 from terngrad.service.messages import LONGEST_RESULT, Call, Reply, split_frame
 
 _STOP_SECS = 5.0  # how long a worker that was asked to end waits for a ps
@@ -35,42 +34,30 @@ class RemotePs:
 
     def __init__(
         self,
+        config: ConnectConfig,
         ps: int,
-        ps_hosts: Sequence[str],
-        worker_hosts: Sequence[str],
-        rank: int,
         incarnation: int,
-        timeout_secs: float,
-        members: Members | None,
         facts: Mapping[str, str],
         tell: Callable[[str], None],
         stopped: Callable[[], bool],
         alive: KeepAlive,
-        secret: bytes = b"",
     ) -> None:
         """Sends nothing yet.
 
         Args:
+          config: of this worker; the ps may be away for its time-out.
           ps: index of the ps to call.
-          ps_hosts: "host:port" of each ps.
-          worker_hosts: "host:port" of each worker.
-          rank: index of this worker.
           incarnation: number of this process; not 0.
-          timeout_secs: how long the ps may be away.
-          members: with TLS; None = plain text.
           facts: settings that must be equal on all workers.
           tell: called with a line when the ps is lost, and when it is back.
           stopped: whether this worker was asked to end; it then soon gives up a ps that is away.
           alive: keeps the channel alive between calls.
-          secret: that the ps must have, too; b"" = none.
         """
         self.run = ""
-        hosts = list(worker_hosts), list(ps_hosts)
-        hello = Hello("Update", rank, ps, *hosts, timeout_secs=timeout_secs)
-        self._caller = ChannelOpener(hello, LONGEST_RESULT, members, secret)
+        self._caller = ChannelOpener(config, "Update", ps, LONGEST_RESULT)
         self._name, self._alive = self._caller.name, alive
         self._incarnation, self._facts = incarnation, dict(facts)
-        self._timeout_secs = timeout_secs
+        self._timeout_secs = config.timeout_secs
         self._tell, self._stopped = tell, stopped
         self._stream: Channel | None = None
         self._stream_was_open = self._was_there = False

@@ -15,15 +15,14 @@ from google.protobuf.message import DecodeError
 from terngrad.asynchronous.caller import Caller
 from terngrad.asynchronous.plan import PlanError
 from terngrad.asynchronous.proposal import CallError
-from terngrad.asynchronous.seats import HereAlreadyError, Seats
 from terngrad.asynchronous.store import OtherRunError, Store, UnkeptError
 from terngrad.asynchronous.updates import GradientError
+from terngrad.asynchronous.workers import HereAlreadyError, Workers
 from terngrad.cluster.channel import name_of
-from terngrad.connect.certificates import Tls
 from terngrad.connect.channel import Channel, End, Ending, FrameError
+from terngrad.connect.config import ConnectConfig
 from terngrad.connect.log_limiter import LogLimiter
 from terngrad.connect.streams import Streams
-from terngrad.connect.tls import Members
 from terngrad.service.messages import LONGEST_PUSH
 
 _STREAM_THREADS = 2  # one reads, one answers
@@ -36,62 +35,42 @@ class Server:
 
     Attributes:
       store: the parameters.
-      seats: the connected workers.
+      workers: the connected ones.
     """
 
-    def __init__(
-        self,
-        ps: int,
-        ps_hosts: Sequence[str],
-        worker_hosts: Sequence[str],
-        store: Store,
-        timeout_secs: float,
-        tls: Tls | None = None,
-        log: LogLimiter | None = None,
-        secret: bytes = b"",
-    ) -> None:
+    def __init__(self, config: ConnectConfig, store: Store, log: LogLimiter | None = None) -> None:
         """Does not listen yet.
 
         Args:
-          ps: index of this ps in `ps_hosts`.
-          ps_hosts: "host:port" of each ps, the same as in the workers.
-          worker_hosts: "host:port" of each worker, the same as in the workers.
+          config: of this ps.
           store: the parameters; `close` writes a last snapshot of them.
-          timeout_secs: a connection counts as lost after this silence; see also `Seats`.
-          tls: None = plain text, and any process may connect.
           log: gets lines for the log; None = they are printed.
-          secret: that workers must have, too; b"" = none.
         """
         self.store = store
-        self.seats = Seats(store, len(worker_hosts), timeout_secs, holds_back=ps == 0)
-        self._hosts = worker_hosts
+        self._hosts = hosts = config.worker_hosts
+        self.workers = Workers(store, len(hosts), config.timeout_secs, holds_back=config.rank == 0)
         self._log = log or LogLimiter(print)
         self._asked_to_end = False
         self._streams = Streams(
-            ps,
-            ps_hosts,
-            worker_hosts,
+            config,
             {"Update": self._update},
             self._log,
             longest=LONGEST_PUSH,
-            timeout_secs=timeout_secs,
             threads=_STREAM_THREADS,
-            members=Members(tls) if tls else None,
-            secret=secret,
         )
 
-    def start(self, address: str) -> int:
+    def start(self, address: str, *, only_here: bool = False) -> int:
         """Listens at "host:port"; see `Streams.start`."""
-        return self._streams.start(address)
+        return self._streams.start(address, only_here=only_here)
 
     def wait(self, secs: float) -> bool:
         """Waits up to `secs` for the end of the run; returns whether the run is over.
 
-        See `Seats.is_over`; `stop` also ends the wait.
+        See `Workers.is_over`; `stop` also ends the wait.
         """
         deadline = time.monotonic() + secs
         while not self._is_over() and (left := deadline - time.monotonic()) > 0:
-            self.seats.wait(left)
+            self.workers.wait(left)
             self.store.keep_again()
             self._log.flush()
         return self._is_over()
@@ -107,12 +86,12 @@ class Server:
         self._log.flush(is_end=True)
 
     def _is_over(self) -> bool:
-        return self._asked_to_end or self.seats.is_over
+        return self._asked_to_end or self.workers.is_over
 
     def _update(self, worker: int, channel: Channel) -> Sequence[Callable[[], None]]:
         """See `Open`."""
-        self.seats.arrive(worker, channel)
-        caller, requests = Caller(self.seats, worker, channel), _Requests()
+        self.workers.arrive(worker, channel)
+        caller, requests = Caller(self.workers, worker, channel), _Requests()
 
         def answer() -> None:
             ending = self._answer(caller, channel, requests)
@@ -130,12 +109,12 @@ class Server:
         except FrameError as error:
             last = error
         finally:
-            self.seats.leave(caller.seat)
+            self.workers.leave(caller.stream)
             requests.put(last)
 
     def _answer(self, caller: Caller, channel: Channel, requests: _Requests) -> Ending:
         """Answers a worker's calls; returns why it does so no more."""
-        worker = caller.seat.worker
+        worker = caller.stream.worker
         refuse = functools.partial(self._refuse, channel)
         try:
             for frame in caller.replies(iter(requests)):
@@ -143,8 +122,8 @@ class Server:
         except HereAlreadyError:
             return Ending(End.ENDED, str(self._streams.refuse_second(worker)))
         except OtherRunError:
-            if caller.seat.is_pushing:
-                self.seats.figures.dropped(worker)
+            if caller.stream.is_pushing:
+                self.workers.figures.dropped(worker)
             return Ending(End.ENDED, "another run has begun")
         except UnkeptError as error:
             return Ending(End.UNKEPT, str(error))

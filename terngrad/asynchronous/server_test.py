@@ -32,7 +32,7 @@ from terngrad.service.messages import Call, join_frame
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.plans import FACTS, PLAN, gradient
-from terngrad.testing.strangers import WORKERS, admitted, hello_of, stranger
+from terngrad.testing.strangers import WORKERS, admitted, config_of, hello_of, stranger
 from terngrad.training import schedules
 
 SECS = HANG_SECS
@@ -45,7 +45,7 @@ def empty(tmp_path):
     keeping = Keeping(str(tmp_path), 10)
     make = lambda text: schedules.fixed(0.1)
     store = Store(0, 1, WORKERS, ReferenceKernels(), make, keeping, print)
-    server = Server(0, [host], WORKERS, store, SECS)
+    server = Server(config_of([host], 0), store)
     server.start(host)
     yield server, host
     server.close()
@@ -172,7 +172,7 @@ def test_a_state_of_another_size_than_the_plans_is_refused(served):
 
 def test_an_asynchronous_ps_demands_the_secret(served):
     server, (host,) = served[0], free_addresses(1)
-    other = Server(0, [host], WORKERS, server.store, SECS, secret=b"a secret of many characters")
+    other = Server(config_of([host], 0, secret=b"a secret of many characters"), server.store)
     other.start(host)
     try:
         _, details = stranger(host, hello_of(host, purpose="Update"), messages=entry())
@@ -191,13 +191,13 @@ def test_law_10_why_the_chief_begins_no_run_is_told_to_the_others_and_ends_the_p
     server, host = empty
     tell_failure(host, "--train_dir=/x: is not writable")
     assert not server.wait(0.1)  # another worker may come
-    client = Client([host], WORKERS, 1, SECS, [None], 32, FACTS)
+    client = Client(config_of([host], 1), [None], 32, FACTS)
     why = "--train_dir=/x: is not writable"
     with pytest.raises(MembershipError, match=rf"^worker 0 \(one:1\) failed: {why}$"):
         client.await_run()
     client.close()
     assert server.wait(SECS)
-    assert server.seats.why_over == f"worker 0 failed: {why}"
+    assert server.workers.why_over == f"worker 0 failed: {why}"
 
 
 def test_a_signal_ends_a_chief_that_tells_why_it_begins_no_run(monkeypatch):
@@ -223,29 +223,29 @@ def test_a_signal_ends_a_chief_that_tells_why_it_begins_no_run(monkeypatch):
 def test_a_chief_that_comes_again_begins_its_run(empty):
     server, host = empty
     tell_failure(host, "why")
-    assert server.seats.failure == "why"
+    assert server.workers.failure == "why"
     begin = [*frames(Call(act=BEGIN), PLAN.to_json().encode())]
     assert told(empty, *entry(0), *begin, worker=0) == ""
-    assert not server.seats.failure
+    assert not server.workers.failure
 
 
 def test_a_chief_that_fails_after_it_has_entered_is_believed_unless_one_begins_a_run(empty):
     server, host = empty
-    client = Client([host], WORKERS, 0, SECS, [None], 32, FACTS)
+    client = Client(config_of([host], 0), [None], 32, FACTS)
     client.enter()
-    assert server.seats.present == [0]
+    assert server.workers.present == [0]
     tell_failure(host, "the disk is full")
-    assert server.seats.failure == "the disk is full"
+    assert server.workers.failure == "the disk is full"
     *_, size = server.store.expect(PLAN.to_json().encode())
     client.begin(PLAN, [bytes(size)], 0)
-    assert not server.seats.failure
+    assert not server.workers.failure
     client.close()
 
 
 def test_a_failing_newcomer_ends_no_run(served):
     server, host = served
     tell_failure(host, "why")
-    assert not server.seats.failure
+    assert not server.workers.failure
 
 
 @pytest.fixture(name="ps")
@@ -253,7 +253,7 @@ def _ps(served):
     """The ps as worker 1 sees it, which has entered; its lines are in `said`."""
     said, alive = [], KeepAlive()
     stopped = lambda: False
-    ps = RemotePs(0, [served[1]], WORKERS, 1, 8, SECS, None, FACTS, said.append, stopped, alive)
+    ps = RemotePs(config_of([served[1]], 1), 0, 8, FACTS, said.append, stopped, alive)
     ps.said = said
     ps.enter()
     yield ps

@@ -30,6 +30,7 @@ from terngrad.testing.exhaustive import sample
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.nets import make_batches, make_model
 from terngrad.testing.proxy import Kind, Proxy, plan
+from terngrad.testing.strangers import config_of
 from terngrad.testing.threads import in_threads
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
@@ -55,8 +56,9 @@ class Worker:
         exchange, codecs = LocalExchange(nodes, KERNELS), make_codecs(self.layout, KERNELS)
         max_code = largest_code(codecs)
         self.shards = make_shards(self.layout, len(hosts), nodes, count, max_code)
-        own = 3, rank * nodes, ["/CPU:0"]
-        self.compute = GradientStep(self.classifier, self.layout, codecs, exchange, *own)
+        step = tf.Variable(0, dtype=tf.int64, trainable=False)
+        reduction = Reduction(codecs, exchange, step, 3, first_node=rank * nodes)
+        self.compute = GradientStep(self.classifier, self.layout, reduction)
         facts = {"layout": self.layout.fingerprint().hex()}
         options = {"optimizer": "gd", "pull_bits": 32, "max_steps": 1000, "max_staleness": -1}
         self.plan = Plan(
@@ -78,8 +80,8 @@ class Worker:
         self.averages = MovingAverages(variables, DECAY)
         self.state = state_of(self.classifier, self.optimizer, self.averages)
         self.told, self.stopped = [], False
-        what = self.shards, self.plan.pull_bits, facts, None, self.told.append, lambda: self.stopped
-        self.client = Client(hosts, names_of(workers), rank, SECS, *what)
+        what = self.shards, self.plan.pull_bits, facts, self.told.append, lambda: self.stopped
+        self.client = Client(config_of(hosts, rank, workers=names_of(workers)), *what)
 
     def begin(self):
         self.client.enter()
@@ -137,7 +139,7 @@ def serving(folder, count=1, workers=1, at=None, secs=SECS, behind=None):
         keeping = Keeping(str(folder / f"ps_{i}"), 1000)
         schedule = lambda text: schedules.fixed(RATE)
         store = Store(i, count, names_of(workers), KERNELS, schedule, keeping, print)
-        servers.append(Server(i, hosts, names_of(workers), store, secs))
+        servers.append(Server(config_of(hosts, i, secs, workers=names_of(workers)), store))
         servers[-1].start((behind or hosts)[i])
     try:
         yield servers, hosts
@@ -319,7 +321,7 @@ def test_who_waits_for_a_run_keeps_its_stream_and_enters_the_next_before_it_pull
         chief.begin_at(servers[0], "another run")
         with pytest.raises(MembershipError, match="layout"):
             other.client.pull()
-        assert servers[0].seats.figures.report().workers[1].dropped == 0
+        assert servers[0].workers.figures.report().workers[1].dropped == 0
 
 
 @pytest.mark.slow
@@ -332,7 +334,7 @@ def test_a_push_into_a_run_that_has_just_begun_enters_that_run(tmp_path):
         assert again.version == servers[0].store.version == 0
         assert "ended this worker's stream: another run has begun" in other.told[0]
         assert other.client.push(stale, again.versions).version == 1
-        assert servers[0].seats.figures.report().workers[1].dropped == 1
+        assert servers[0].workers.figures.report().workers[1].dropped == 1
 
 
 @pytest.mark.slow
@@ -358,7 +360,7 @@ def test_a_worker_that_says_done_too_soon_ends_the_run_for_nobody_else(tmp_path)
         assert not servers[0].wait(0.1)
         chief.client.bye(done=True)
         assert servers[0].wait(SECS)
-        assert servers[0].seats.why_over == "the run is finished"
+        assert servers[0].workers.why_over == "the run is finished"
 
 
 @pytest.mark.slow
@@ -366,7 +368,7 @@ def test_a_run_that_has_ended_waits_for_a_worker_no_longer_than_the_time_out(tmp
     with two_workers(tmp_path, secs=5.0) as (servers, chief, _other):
         chief.client.bye(stop=True)
         assert servers[0].wait(SECS)
-        assert servers[0].seats.present == [1]
+        assert servers[0].workers.present == [1]
 
 
 def test_who_looks_for_a_ps_while_the_run_ends_still_finds_it(tmp_path):
@@ -390,7 +392,7 @@ def test_workers_learn_whether_the_chief_has_saved_what_it_stopped(tmp_path, sav
         chief.client.bye(stop=True, saved=saved)
         pulled = other.client.pull()
         assert (pulled.stopped, pulled.saved, pulled.finished) == (True, saved, False)
-        assert servers[0].seats.why_over.endswith("has saved" if saved else "has not saved")
+        assert servers[0].workers.why_over.endswith("has saved" if saved else "has not saved")
 
 
 @pytest.mark.slow

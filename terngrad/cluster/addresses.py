@@ -10,57 +10,36 @@ import socket
 from terngrad.cluster.channel import PortError
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(
+    host: str, port: int, *, only_here: bool = False, backlog: int | None = None
+) -> socket.socket:
     """Listens at the address of `host`, or at all addresses if this machine does not have that one.
+
+    Args:
+      host: name or address by which others reach this process.
+      port: 0 = one that is free.
+      only_here: whether only this machine may connect; `host` is loopback.
+      backlog: connections that wait to be accepted; None = Python's choice.
 
     Raises:
       PortError: this process cannot listen there, for example because the port is taken.
     """
-    chosen = own_address(host)
+    chosen = sorted(_addresses(host))[0] if only_here else own_address(host)
     try:
         if chosen:
             try:
-                return socket.create_server((chosen, port), family=_family(chosen))
+                return socket.create_server((chosen, port), family=_family(chosen), backlog=backlog)
             except OSError as error:
-                if error.errno != errno.EADDRNOTAVAIL:  # a router may translate the address
+                # A router may translate the address.
+                if only_here or error.errno != errno.EADDRNOTAVAIL:
                     raise
-        if socket.has_dualstack_ipv6():
-            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-        return socket.create_server(("", port))
+        both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
+        return socket.create_server(
+            ("", port), backlog=backlog, **both if socket.has_dualstack_ipv6() else {}
+        )
     except OSError as error:
         reason = os.strerror(error.errno)  # without what Python adds
-        raise PortError(f"cannot listen at {host}:{port}: {reason}") from None
-
-
-def bind(address: str, backlog: int) -> socket.socket:
-    """Listens at "address:port"; "[::]" stands for all addresses of this machine.
-
-    Raises:
-      PortError: this process cannot listen there, for example because the port is taken.
-    """
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    if host == "::" and not socket.has_dualstack_ipv6():
-        host = ""
-    is_any = host == "::"
-    family, both = _family(host), {"backlog": backlog, "dualstack_ipv6": is_any}
-    try:
-        return socket.create_server((host, int(port)), family=family, **both)
-    except OSError as error:
-        reason = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror
-        raise PortError(f"cannot listen at {address}: {reason}") from None
-
-
-def listening_address(host: str, port: int, *, only_here: bool) -> str:
-    """Returns the "address:port" at which a ps listens.
-
-    Args:
-      host: name or address by which workers reach the ps.
-      port: port of the ps.
-      only_here: whether only this machine may connect; `host` is loopback.
-    """
-    address = sorted(_addresses(host))[0] if only_here else own_address(host) or "::"
-    return host_and_port(address, port)
+        raise PortError(f"cannot listen at {host_and_port(host, port)}: {reason}") from None
 
 
 def host_and_port(host: str, port: int) -> str:

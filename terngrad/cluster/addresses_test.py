@@ -4,7 +4,8 @@ import socket
 
 import pytest
 
-from terngrad.cluster.addresses import bind, is_loopback, listen, listening_address
+from terngrad.cluster.addresses import is_loopback, listen
+from terngrad.cluster.channel import PortError
 from terngrad.testing.limits import HANG_SECS
 
 
@@ -27,17 +28,29 @@ def test_a_process_listens_at_its_own_address_alone_where_that_is_known(host, el
         assert is_reached("127.0.0.2", port) == elsewhere
 
 
-@pytest.mark.parametrize(("address", "elsewhere"), [("127.0.0.1", False), ("[::]", True)])
-@pytest.mark.parametrize("has_ipv6", [True, False])
-def test_a_process_listens_at_all_addresses_without_ipv6_too(
-    monkeypatch, address, elsewhere, has_ipv6
-):
-    if not has_ipv6:
-        monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
-    with bind(f"{address}:0", 4) as listener:
+def test_a_process_listens_at_all_addresses_without_ipv6_too(monkeypatch):
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    with listen("", 0, backlog=4) as listener:
         port = listener.getsockname()[1]
         assert is_reached("127.0.0.1", port)
-        assert is_reached("127.0.0.2", port) == elsewhere
+        assert is_reached("127.0.0.2", port)
+
+
+def test_a_process_for_this_machine_alone_listens_at_no_other_address():
+    with listen("127.0.0.1", 0, only_here=True) as listener:
+        assert not is_reached("127.0.0.2", listener.getsockname()[1])
+    with pytest.raises(PortError, match=r"cannot listen at 192\.0\.2\.1:0: Cannot assign"):
+        listen("192.0.2.1", 0, only_here=True)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "host-a.invalid", "::1"])
+def test_law_10_a_taken_port_is_named_by_the_address_that_the_flag_gives(host):
+    with listen("", 0) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(PortError) as error:
+            listen(host, port)
+    given = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    assert str(error.value) == f"cannot listen at {given}: Address already in use"
 
 
 def test_only_loopback_is_this_machine_alone():
@@ -47,6 +60,3 @@ def test_only_loopback_is_this_machine_alone():
     assert not is_loopback("0.0.0.0")
     assert not is_loopback("192.0.2.1")
     assert not is_loopback("no such host")
-    assert listening_address("127.0.0.1", 5, only_here=True) == "127.0.0.1:5"
-    assert listening_address("::1", 5, only_here=True) == "[::1]:5"
-    assert listening_address("192.0.2.1", 5, only_here=False) == "192.0.2.1:5"

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from terngrad.cluster import run_secret
 from terngrad.cluster.addresses import listen
 from terngrad.cluster.channel import (
+    LONGEST_REASON,
     ForeignError,
     MembershipError,
     OtherFailedError,
@@ -27,8 +28,9 @@ from terngrad.cluster.channel import (
 )
 from terngrad.cluster.peer import LONGEST_MESSAGE, Peer
 from terngrad.connect.acceptor import Connection
-from terngrad.connect.calling import dial, encrypted, introduce
+from terngrad.connect.calling import connect
 from terngrad.connect.channel import Channel
+from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import (
     NO_INTRODUCTION,
     AdmissionError,
@@ -37,35 +39,23 @@ from terngrad.connect.introduction import (
 )
 from terngrad.connect.listener import Listener
 from terngrad.connect.log_limiter import LogLimiter
-from terngrad.connect.tls import ChangedError, EncryptionError, Members
+from terngrad.connect.tls import ChangedError, EncryptionError
 
 _PURPOSE = "Membership"
 _FOREVER_SECS = 1e8  # the processes may do something else before they watch each other
 _RETRY_SECS = 0.2
 _TOKEN, _TOKEN_BYTES = "token", 16
-_MOST_STRANGERS = 64  # connections that are not admitted, besides one for each process
-_LONGEST_REASON = 1000  # characters
+_MOST_WAITING = 64  # connections that are not admitted, besides one for each process
 _GRACE_SECS = 2.0  # lets the chief's own time-out, which says more, arrive first
 _RULE = "all processes need the same list of hosts, and each its own index"
 
 
-def join(
-    hosts: Sequence[str],
-    rank: int,
-    address: str,
-    timeout_secs: float,
-    encryption: Members | None = None,
-    secret: bytes = b"",
-) -> dict[int, Peer]:
+def join(config: ConnectConfig, address: str) -> dict[int, Peer]:
     """Meets the other processes; returns when all have joined.
 
     Args:
-      hosts: the host of each process, for messages; all processes need the same list.
-      rank: index of this process.
+      config: of this process, which waits for the others for its time-out.
       address: "host:port" at which the chief listens.
-      timeout_secs: how long to wait.
-      encryption: of all connections; every process must have a certificate for its host.
-      secret: that all processes share; see `run_secret`.
 
     Returns:
       Connections by rank: the chief gets one to each other process, the others one to the chief.
@@ -73,58 +63,48 @@ def join(
     Raises:
       MembershipError: names the processes that did not join, were refused or cannot be reached.
     """
-    if rank == 0:
-        return receive_all(listen(*split_address(address)), hosts, timeout_secs, encryption, secret)
-    return reach_chief([address], hosts, rank, timeout_secs, encryption, secret)
+    if config.rank == 0:
+        return receive_all(config, listen(*split_address(address)))
+    return reach_chief(config, [address])
 
 
 def receive_all(
-    listener: socket.socket,
-    hosts: Sequence[str],
-    timeout_secs: float,
-    encryption: Members | None = None,
-    secret: bytes = b"",
-    failure: str = "",
+    config: ConnectConfig, listener: socket.socket, failure: str = ""
 ) -> dict[int, Peer]:
     """Does the chief's part of `join` and closes the listener; see also `tell_failure`."""
-    with Reception(listener, hosts, encryption, secret) as reception:
-        reception.fail(failure)
-        all_came = reception.wait(timeout_secs)
-        if reception.failure:
-            raise OtherFailedError(reception.failure)
+    with ChiefListener(config, listener) as listening:
+        listening.fail(failure)
+        all_came = listening.wait(config.timeout_secs)
+        if listening.failure:
+            raise OtherFailedError(listening.failure)
         if not all_came:
-            text = reception.complaint(timeout_secs)
-            for peer in reception.peers.values():
+            text = listening.complaint(config.timeout_secs)
+            for peer in listening.peers.values():
                 peer.send({"failed": text})
             raise MembershipError(text)
-        for peer in reception.peers.values():
+        for peer in listening.peers.values():
             peer.send({"joined": True})
-        return reception.peers
+        return listening.peers
 
 
 def reach_chief(
-    addresses: Sequence[str],
-    hosts: Sequence[str],
-    rank: int,
-    timeout_secs: float,
-    encryption: Members | None = None,
-    secret: bytes = b"",
-    failure: str = "",
+    config: ConnectConfig, addresses: Sequence[str], failure: str = ""
 ) -> dict[int, Peer]:
     """Does the others' part of `join`; tries several addresses of the chief.
 
     See also `tell_failure`.
     """
-    hello = Hello(_PURPOSE, rank, 0, list(hosts), failed=failure[:_LONGEST_REASON])
-    deadline = time.monotonic() + timeout_secs
-    chief = name_of(0, hosts)
+    hello = config.hello(_PURPOSE, 0, failed=failure[:LONGEST_REASON])
+    deadline = time.monotonic() + config.timeout_secs
+    last_answer, chief = deadline + _GRACE_SECS, name_of(0, config.worker_hosts)
     while True:
         for address in addresses:
             try:
-                peer = _call(address, hello, deadline, encryption, secret)
-                return {0: _joined(peer, address, hosts, rank, timeout_secs)}
+                connected, _ = connect(config, split_address(address), hello, last_answer)
+                peer = Peer(Channel(connected, LONGEST_MESSAGE, _FOREVER_SECS), rank=0)
+                return {0: _joined(config, peer, address)}
             except ChangedError as error:
-                raise MembershipError(error.between(name_of(rank, hosts), chief)) from None
+                raise MembershipError(error.between(config.name, chief)) from None
             except EncryptionError as error:
                 raise MembershipError(f"{chief}: {error}") from None
             except (ForeignProgramError, ForeignError):
@@ -134,47 +114,31 @@ def reach_chief(
             except AdmissionError as error:
                 raise MembershipError(f"{chief}: {error}") from None
             except OSError as error:
-                reason = (
-                    f"{chief} cannot be reached at {address} within {timeout_secs:g} s: {error}"
-                )
+                within = f"within {config.timeout_secs:g} s"
+                reason = f"{chief} cannot be reached at {address} {within}: {error}"
         if time.monotonic() > deadline:
             raise MembershipError(reason)
         time.sleep(_RETRY_SECS)
 
 
-def tell_failure(
-    hosts: Sequence[str],
-    rank: int,
-    address: str,
-    why: str,
-    timeout_secs: float,
-    encryption: Members | None = None,
-    secret: bytes = b"",
-) -> None:
+def tell_failure(config: ConnectConfig, address: str, why: str) -> None:
     """Tells the other processes why this one ends before it has joined them.
 
     The chief, which they ask, stays until all have come; the others tell the chief.
 
     Args:
-      hosts: see `join`.
-      rank: likewise.
-      address: likewise.
+      config: of this process, which tries for its time-out.
+      address: see `join`.
       why: the reason; in messages it follows the name of this process.
-      timeout_secs: how long to try.
-      encryption: see `join`.
-      secret: likewise.
     """
     with contextlib.suppress(MembershipError, OSError):
-        if rank == 0:
-            listener, own = listen(*split_address(address)), f"{name_of(0, hosts)} failed: {why}"
-            receive_all(listener, hosts, timeout_secs, encryption, secret, own)
+        if config.rank == 0:
+            receive_all(config, listen(*split_address(address)), f"{config.name} failed: {why}")
         else:
-            reach_chief([address], hosts, rank, timeout_secs, encryption, secret, why)
+            reach_chief(config, [address], why)
 
 
-def share_token(
-    peers: Mapping[int, Peer], rank: int, timeout_secs: float, secret: bytes = b""
-) -> bytes:
+def share_token(config: ConnectConfig, peers: Mapping[int, Peer]) -> bytes:
     """Returns a token that the chief draws and hands to the others, right after `join`.
 
     With a secret it cannot be made from what is sent alone.
@@ -182,92 +146,66 @@ def share_token(
     Raises:
       MembershipError: the chief left.
     """
-    if rank == 0:
+    if config.rank == 0:
         token = secrets.token_bytes(_TOKEN_BYTES)
         for peer in peers.values():
             peer.send({"token": token.hex()})
-        return run_secret.proof(secret, _TOKEN, token) if secret else token
-    chief = peers[0]
-    chief.wait_at_most(timeout_secs + _GRACE_SECS)
-    message = chief.receive() or {}
-    chief.wait_at_most(_FOREVER_SECS)
-    if "token" not in message:
-        raise MembershipError("worker 0, the chief, left when all workers had joined")
-    token = bytes.fromhex(message["token"])
-    return run_secret.proof(secret, _TOKEN, token) if secret else token
+    else:
+        chief = peers[0]
+        chief.channel.wait_at_most(config.timeout_secs + _GRACE_SECS)
+        message = chief.receive() or {}
+        chief.channel.wait_at_most(_FOREVER_SECS)
+        if "token" not in message:
+            raise MembershipError("worker 0, the chief, left when all workers had joined")
+        token = bytes.fromhex(message["token"])
+    return run_secret.proof(config.secret, _TOKEN, token) if config.secret else token
 
 
-def _call(
-    address: str, hello: Hello, deadline: float, members: Members | None, secret: bytes
-) -> Peer:
-    """Connects to the chief, which admits this process."""
-    with contextlib.ExitStack() as opened:
-        connected = dial(split_address(address), deadline)
-        opened.callback(lambda: connected.close())
-        if members:
-            host, _ = split_address(hello.worker_hosts[0])
-            connected = encrypted(connected, members, host, deadline)
-        introduce(connected, hello, secret, deadline + _GRACE_SECS)
-        opened.pop_all()
-    return Peer(Channel(connected, LONGEST_MESSAGE, _FOREVER_SECS), rank=0)
-
-
-def _joined(
-    chief: Peer, address: str, hosts: Sequence[str], rank: int, timeout_secs: float
-) -> Peer:
+def _joined(config: ConnectConfig, chief: Peer, address: str) -> Peer:
     """Waits until all have joined, or the chief says why they have not."""
-    chief.wait_at_most(timeout_secs + _GRACE_SECS)
+    chief.channel.wait_at_most(config.timeout_secs + _GRACE_SECS)
     answer = chief.receive()
-    if answer is None and chief.changed:
-        raise chief.changed
+    if answer is None and chief.channel.changed:
+        raise chief.channel.changed
     if answer is None:
-        answer = {"failed": chief.fault or f"{address}: it left or did not answer"}
+        answer = {"failed": chief.channel.fault or f"{address}: it left or did not answer"}
     if why := answer.get("failed"):
         if answer.get("ends_all"):
             raise OtherFailedError(why)
-        raise MembershipError(f"{name_of(0, hosts)}: {why}")
+        raise MembershipError(f"{name_of(0, config.worker_hosts)}: {why}")
     if "joined" not in answer:
         raise ForeignError("the answer is neither a welcome nor an error")
-    chief.wait_at_most(_FOREVER_SECS)
+    chief.channel.wait_at_most(_FOREVER_SECS)
     return chief
 
 
-class Reception:
-    """The chief's side of a meeting; as a context manager it listens until the block ends.
+class ChiefListener:
+    """Admits the other processes; as a context manager it listens until the block ends.
 
     Attributes:
       peers: the admitted processes, by rank.
       failure: why the others, also those that come later, must end; "" = they need not.
     """
 
-    def __init__(
-        self,
-        listener: socket.socket,
-        hosts: Sequence[str],
-        members: Members | None = None,
-        secret: bytes = b"",
-    ) -> None:
+    def __init__(self, config: ConnectConfig, listener: socket.socket) -> None:
         """Takes a listening socket; admits nobody yet."""
         self.peers: dict[int, Peer] = {}
         self.failure = ""
-        self._hosts = list(hosts)
+        self._hosts = list(config.worker_hosts)
         self._refused: dict[int, str] = {}
         self._fault = ""  # of the last caller that was refused for what it has not shown
         self._changed = threading.Condition()
         self._listener = Listener(
             listener,
-            hosts,
+            config,
             {_PURPOSE: self._take},
             self._check,
             LogLimiter(self._say),
-            timeout_secs=_FOREVER_SECS,
-            most=_MOST_STRANGERS,
-            members=members,
-            secret=secret,
+            most=_MOST_WAITING,
             on_refused=self._note_refusal,
         )
 
-    def __enter__(self) -> Reception:
+    def __enter__(self) -> ChiefListener:
         self._listener.start()
         return self
 
@@ -278,7 +216,7 @@ class Reception:
         """The processes that have not come, or have left again."""
         with self._changed:
             if not self.failure:  # else they have been told
-                for rank in [rank for rank, peer in self.peers.items() if peer.has_left]:
+                for rank in [rank for rank, peer in self.peers.items() if peer.channel.has_left]:
                     del self.peers[rank]
             return [rank for rank in range(1, len(self._hosts)) if rank not in self.peers]
 
@@ -330,7 +268,7 @@ class Reception:
         rank = hello.worker
         with self._changed:
             there = self.peers.get(rank)
-            if there and not self.failure and not there.has_left:
+            if there and not self.failure and not there.channel.has_left:
                 raise AdmissionError(f"{name_of(rank, self._hosts)} has already joined: {_RULE}")
         peer = Peer(Channel(connection, LONGEST_MESSAGE, _FOREVER_SECS), rank)
         return lambda: self._add(peer, hello.failed)
@@ -344,7 +282,7 @@ class Reception:
             if self.failure:
                 peer.send({"failed": self.failure, "ends_all": True})
             elif failed:
-                why = printable(" ".join(failed.split()), _LONGEST_REASON)
+                why = printable(" ".join(failed.split()), LONGEST_REASON)
                 self.fail(f"{name_of(peer.rank, self._hosts)} failed: {why}")
                 if absent := [name_of(rank, self._hosts) for rank in self.absent()]:
                     print(f"{self.failure}; {', '.join(absent)} will be told.", flush=True)

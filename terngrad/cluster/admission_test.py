@@ -12,6 +12,7 @@ import pytest
 
 from terngrad.cluster import admission
 from terngrad.cluster.channel import MembershipError, OtherFailedError, split_address
+from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import MAGIC, Hello, frame
 from terngrad.testing import meeting
 from terngrad.testing.addresses import free_address
@@ -38,7 +39,7 @@ def test_all_meet_at_the_chiefs_address(host):
     except OSError:
         pytest.skip(f"this machine has no {host}")
     hosts = hosts_of(3)
-    join = lambda rank: lambda: admission.join(hosts, rank, address, TIMEOUT)
+    join = lambda rank: lambda: admission.join(ConnectConfig(hosts, rank, (), TIMEOUT), address)
     assert_met(in_threads(*map(join, range(3))))
 
 
@@ -88,7 +89,8 @@ def test_law_10_a_process_with_other_hosts_is_refused_and_learns_why_if_it_may(s
 
 def test_a_stranger_is_not_taken_for_a_process_that_is_here():
     address, hosts = free_address(), hosts_of(3)
-    with admission.Reception(admission.listen(*split_address(address)), hosts) as reception:
+    listener = admission.listen(*split_address(address))
+    with admission.ChiefListener(ConnectConfig(hosts, 0), listener) as reception:
         held = connected(address)
         held.sendall(hello_of(1, hosts))
         await_that(lambda: reception.absent() == [2])
@@ -106,7 +108,8 @@ def test_all_meet_who_share_a_secret_and_get_a_token_that_nobody_has_sent():
     found = in_threads(*all_meet)
     assert_met(found)
     found[0][1].send = lambda message, send=found[0][1].send: (sent.append(message), send(message))
-    share = lambda rank: lambda: admission.share_token(found[rank], rank, TIMEOUT, SECRET)
+    config = lambda rank: ConnectConfig(hosts, rank, (), TIMEOUT, secret=SECRET)
+    share = lambda rank: lambda: admission.share_token(config(rank), found[rank])
     tokens = set(in_threads(*map(share, range(3))))
     assert len(tokens) == 1
     assert tokens != {bytes.fromhex(sent[0]["token"])}
@@ -131,7 +134,8 @@ def test_law_10_a_process_without_the_secret_learns_nothing_else(chief, other, f
 
 def failing(rank, address, hosts, secret=b"", timeout_secs=TIMEOUT):
     why = "--train_dir=/x: is not writable"
-    return lambda: admission.tell_failure(hosts, rank, address, why, timeout_secs, secret=secret)
+    config = ConnectConfig(hosts, rank, (), timeout_secs, secret=secret)
+    return lambda: admission.tell_failure(config, address, why)
 
 
 @pytest.mark.parametrize("secret", [b"", SECRET])
@@ -184,7 +188,7 @@ def hello_of(rank, hosts):
 def test_a_process_that_left_before_all_had_come_may_come_again():
     address, hosts = free_address(), hosts_of(3)
     listener = admission.listen(*split_address(address))
-    with admission.Reception(listener, hosts) as reception:
+    with admission.ChiefListener(ConnectConfig(hosts, 0), listener) as reception:
         for _ in range(2):
             with connected(address) as s:
                 s.sendall(hello_of(1, hosts))

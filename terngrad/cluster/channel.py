@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 CONTROL_PORT_ABOVE = 1000  # of the chief's own port, unless the user says otherwise
 LAST_PORT = (1 << 16) - 1
+LONGEST_REASON = 1000  # characters, of why a process ends or refuses another
 _LONGEST_QUOTED = 200  # characters of what an unknown process has said
 
 

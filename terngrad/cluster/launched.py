@@ -21,6 +21,7 @@ from terngrad.cluster.addresses import listen
 from terngrad.cluster.admission import reach_chief, receive_all
 from terngrad.cluster.membership import end_process
 from terngrad.cluster.peer import Peer
+from terngrad.connect.config import ConnectConfig
 
 _SIOCGIFADDR = 0x8915  # Linux: address of a network interface
 _LOOPBACK = "127.0.0.1"
@@ -63,9 +64,8 @@ def join(rank: int, gather: Gather, timeout_secs: float) -> tuple[list[str], dic
         on_one_machine = len(set(gather(_network()))) == 1
         listener = None if rank else listen(_LOOPBACK if on_one_machine else "", 0)
         addresses = gather(_addresses_of(listener, on_one_machine) if listener else None)[0]
-    if listener:
-        return hosts, receive_all(listener, hosts, timeout_secs, secret=secret)
-    return hosts, reach_chief(addresses, hosts, rank, timeout_secs, secret=secret)
+    config = ConnectConfig(hosts, rank, timeout_secs=timeout_secs, secret=secret)
+    return hosts, receive_all(config, listener) if listener else reach_chief(config, addresses)
 
 
 @contextlib.contextmanager

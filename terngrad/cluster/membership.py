@@ -26,6 +26,7 @@ from terngrad.cluster.channel import (
 from terngrad.cluster.peer import Peer
 from terngrad.cluster.pulse import Begun, Pulse, Standstill, divergence
 from terngrad.cluster.reachability import Reachability
+from terngrad.connect.config import ConnectConfig
 
 _LONGEST_BEAT_SECS = 1.0
 _BEATS = 4  # minimum number of signs of life before a time-out
@@ -98,40 +99,34 @@ class Membership(contextlib.AbstractContextManager):
 
     def __init__(
         self,
-        hosts: Sequence[str],
-        rank: int,
+        config: ConnectConfig,
         peers: Mapping[int, Peer],
-        timeout_secs: float,
         *,
         on_loss: Callable[[str], None] = end_process,
         pulse: Pulse | None = None,
-        doors: Mapping[int, str] = MappingProxyType({}),
+        addresses: Mapping[int, str] = MappingProxyType({}),
         sleep: Callable[[float], float] = sleep,
     ) -> None:
         """Starts to watch the other processes.
 
         Args:
-          hosts: the host of each process, for messages.
-          rank: index of this process.
+          config: of this process. Another is lost after its time-out without a sign of life, or if
+            the others have waited that long for its next batch.
           peers: connections by rank: the chief (0) has one to each other process, and each other
             process has one to the chief.
-          timeout_secs: a process is lost after this long without a sign of life, or if the others
-            have waited this long for its next batch.
           on_loss: called once, from a thread, with a message about the lost process.
           pulse: progress of this process; None = it reports none.
-          doors: HOST:PORT at which each other process listens while it makes steps, by rank; empty
-            if the processes do not connect to each other.
+          addresses: HOST:PORT at which each other process listens in steps, by rank; empty if the
+            processes do not connect to each other.
           sleep: sleeps some seconds; returns the time afterwards.
         """
-        self._hosts = hosts
-        self._rank = rank
-        self._peers = peers
-        self._timeout_secs = timeout_secs
+        self._hosts, self._rank, self._peers = config.worker_hosts, config.rank, peers
+        self._timeout_secs = timeout_secs = config.timeout_secs
         self._beat_secs = min(_LONGEST_BEAT_SECS, timeout_secs / _BEATS)
         self._on_loss = on_loss
         self._pulse = pulse or Pulse()
         self._standstill = Standstill(timeout_secs)
-        self._reachability = Reachability(doors, timeout_secs)
+        self._reachability = Reachability(addresses, timeout_secs)
         self._clock = 0.0  # seconds of watching, without the time in which this process was stopped
         self._sleep = sleep
         self._changed = threading.Condition()  # when a peer has left, or all is over
@@ -141,7 +136,7 @@ class Membership(contextlib.AbstractContextManager):
         for peer in peers.values():
             threading.Thread(target=self._listen, args=(peer,), daemon=True).start()
         threading.Thread(target=self._watch, daemon=True).start()
-        if doors:
+        if addresses:
             threading.Thread(target=self._call_others, daemon=True).start()
 
     def agree(self, facts: Facts) -> None:
@@ -224,10 +219,10 @@ class Membership(contextlib.AbstractContextManager):
 
     def _how_lost(self, peer: Peer) -> str:
         name = self._name(peer.rank)
-        if peer.changed:
-            return peer.changed.between(self._name(self._rank), name)
-        if peer.fault:
-            return f"{name} cannot be heard any more: {peer.fault}"
+        if peer.channel.changed:
+            return peer.channel.changed.between(self._name(self._rank), name)
+        if peer.channel.fault:
+            return f"{name} cannot be heard any more: {peer.channel.fault}"
         return f"{name} died: its connection closed"
 
     def _as_told(self, text: str) -> str:
@@ -328,7 +323,7 @@ class Membership(contextlib.AbstractContextManager):
         self._tell(message)
         for peer in self._peers.values():
             peer.left = True
-            peer.shut()
+            peer.channel.end()
 
     def _tell(self, message: dict) -> None:
         for peer in self._peers.values():

@@ -1,6 +1,7 @@
 """Members agree, leave and are lost, between threads and sockets of this process."""
 
 import contextlib
+import dataclasses
 import math
 import os
 import queue
@@ -17,6 +18,7 @@ from terngrad.cluster.admission import join
 from terngrad.cluster.channel import MembershipError, SharedError
 from terngrad.cluster.membership import Membership, sleep, with_last_acts
 from terngrad.cluster.pulse import Pulse
+from terngrad.connect.config import ConnectConfig
 from terngrad.testing.addresses import free_address
 from terngrad.testing.meeting import TIMEOUT, hosts_of
 from terngrad.testing.threads import in_threads
@@ -88,27 +90,24 @@ def pass_time(clock, members, secs, silent=(), at_once=BEAT):
                 await_that(lambda m=member, r=rank, p=peer: r in silent or hears(m, p))
 
 
-def join_all(count, timeout_secs=TIMEOUT, pulses=None, doors=None, clock=None):
+def join_all(count, timeout_secs=TIMEOUT, pulses=None, addresses=None, clock=None):
     """Returns the members and a queue of the losses they report: (rank, text)."""
     address, losses, hosts = free_address(), queue.Queue(), hosts_of(count)
-    peers = in_threads(
-        *(lambda rank=rank: join(hosts, rank, address, TIMEOUT) for rank in range(count))
-    )
+    configs = [ConnectConfig(hosts, rank, (), TIMEOUT) for rank in range(count)]
+    peers = in_threads(*(lambda config=config: join(config, address) for config in configs))
     members = [
         Membership(
-            hosts,
-            rank,
+            dataclasses.replace(configs[rank], timeout_secs=timeout_secs),
             peers[rank],
-            timeout_secs,
             on_loss=lambda text, rank=rank: losses.put((rank, text)),
             pulse=pulses and pulses[rank],
-            doors=doors[rank] if doors else {},
+            addresses=addresses[rank] if addresses else {},
             sleep=clock.sleep if clock else sleep,
         )
         for rank in range(count)
     ]
     if clock:
-        clock.sleepers, clock.members = count * (2 if doors else 1), members
+        clock.sleepers, clock.members = count * (2 if addresses else 1), members
     return members, losses
 
 
@@ -168,10 +167,10 @@ def test_a_process_that_dies_is_named_to_all_others(lost):
 
 def test_a_process_that_another_than_the_chief_cannot_reach_is_named_to_all(clock):
     closed, pulses = free_address(), [Pulse() for _ in range(3)]
-    with socket.create_server(("127.0.0.1", 0)) as open_door:
-        reached = "{}:{}".format(*open_door.getsockname())
-        doors = [{1: reached, 2: reached}, {0: reached, 2: closed}, {0: reached, 1: reached}]
-        members, losses = join_all(3, SHORT, pulses, doors, clock)
+    with socket.create_server(("127.0.0.1", 0)) as open_port:
+        reached = "{}:{}".format(*open_port.getsockname())
+        addresses = [{1: reached, 2: reached}, {0: reached, 2: closed}, {0: reached, 1: reached}]
+        members, losses = join_all(3, SHORT, pulses, addresses, clock)
         pass_time(clock, members, 2 * SHORT)
         assert losses.empty()  # nobody makes steps yet
         with contextlib.ExitStack() as stack:
@@ -319,11 +318,13 @@ def test_one_that_computes_or_saves_for_long_is_not_behind(batches, clock):
 
 
 MEMBER = """
-import sys, time
+import dataclasses, sys, time
 from terngrad.cluster.admission import join
 from terngrad.cluster.membership import Membership
-hosts, rank, address = ["a:1", "b:1"], int(sys.argv[1]), sys.argv[2]
-Membership(hosts, rank, join(hosts, rank, address, 60.0), float(sys.argv[3]))
+from terngrad.connect.config import ConnectConfig
+config = ConnectConfig(["a:1", "b:1"], int(sys.argv[1]))
+peers = join(config, sys.argv[2])
+Membership(dataclasses.replace(config, timeout_secs=float(sys.argv[3])), peers)
 print("in", flush=True)
 time.sleep(float(sys.argv[4]))
 print("well", flush=True)
@@ -386,7 +387,8 @@ def test_a_process_ends_even_if_nobody_reads_its_last_words(stderr):
 
 def test_a_process_that_awaits_a_loss_does_not_end_while_another_thread_handles_it():
     address, hosts, handled = free_address(), hosts_of(2), []
-    peers = in_threads(*(lambda rank=rank: join(hosts, rank, address, TIMEOUT) for rank in (0, 1)))
+    configs = [ConnectConfig(hosts, rank, (), TIMEOUT) for rank in (0, 1)]
+    peers = in_threads(*(lambda config=config: join(config, address) for config in configs))
     short, is_losing = 0.1, threading.Event()  # the other one does not even beat
 
     def on_loss(text):
@@ -394,7 +396,8 @@ def test_a_process_that_awaits_a_loss_does_not_end_while_another_thread_handles_
         time.sleep(5 * short)
         handled.append(text)
 
-    with Membership(hosts, 0, peers[0], short, on_loss=on_loss) as member:
+    config = dataclasses.replace(configs[0], timeout_secs=short)
+    with Membership(config, peers[0], on_loss=on_loss) as member:
         assert is_losing.wait(TIMEOUT)
         member.await_loss()
         assert len(handled) == 1 and "worker 1" in handled[0]

@@ -13,7 +13,6 @@ import queue
 from terngrad.cluster.channel import ForeignError
 from terngrad.cluster.pulse import Begun
 from terngrad.connect.channel import Channel, FrameError
-from terngrad.connect.tls import ChangedError
 
 LONGEST_MESSAGE = 1 << 20  # bytes
 
@@ -23,6 +22,7 @@ class Peer:
 
     Attributes:
       rank: index of the other process.
+      channel: carries the messages.
       heard_at: time of its last message, on the clock of the watching `Membership`.
       batches: its last reported progress; see `Pulse`.
       left: whether it announced that it ends.
@@ -40,31 +40,12 @@ class Peer:
         self.is_leaving = False
         self.begun = Begun()
         self.answers: queue.Queue[dict | None] = queue.Queue()
-        self._channel = channel
-
-    @property
-    def fault(self) -> str:
-        """What is wrong with the other side, as TLS says; "" = nothing that is known."""
-        return self._channel.fault
-
-    @property
-    def changed(self) -> ChangedError | None:
-        """That bytes have changed on the way, which is nobody's fault; None = they have not."""
-        return self._channel.changed
-
-    @property
-    def has_left(self) -> bool:
-        """Whether the other side has closed the connection, and all of its messages were read."""
-        return self._channel.has_left
-
-    def wait_at_most(self, secs: float) -> None:
-        """Treats a silence of this length as the end of the connection."""
-        self._channel.wait_at_most(secs)
+        self.channel = channel
 
     def send(self, message: dict) -> None:
         """Sends a message; a broken connection shows only in `receive`."""
         with contextlib.suppress(OSError):
-            self._channel.send(json.dumps(message).encode())
+            self.channel.send(json.dumps(message).encode())
 
     def receive(self) -> dict | None:
         """Waits for the next message; returns None if the connection ended.
@@ -73,7 +54,7 @@ class Peer:
           ForeignError: the data received is not a message.
         """
         try:
-            text = next(iter(self._channel), None)
+            text = next(iter(self.channel), None)
             message = None if text is None else json.loads(bytes(text))
         except FrameError as error:
             raise ForeignError(str(error)) from None
@@ -83,10 +64,6 @@ class Peer:
             raise ForeignError("a message that is not a JSON object")
         return message
 
-    def shut(self) -> None:
-        """Ends sending; messages already sent still arrive."""
-        self._channel.end()
-
     def close(self) -> None:
         """Ends the connection; messages already sent still arrive."""
-        self._channel.cut()
+        self.channel.cut()

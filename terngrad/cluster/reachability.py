@@ -16,14 +16,14 @@ _LONGEST_CALL_SECS = 5.0
 class Reachability:
     """Connects to the other processes' ports and measures how long each has not answered."""
 
-    def __init__(self, doors: Mapping[int, str], timeout_secs: float) -> None:
+    def __init__(self, addresses: Mapping[int, str], timeout_secs: float) -> None:
         """Does not connect yet.
 
         Args:
-          doors: HOST:PORT at which each other process listens, by rank.
+          addresses: HOST:PORT at which each other process listens, by rank.
           timeout_secs: a process is unreachable after this long without an answer.
         """
-        self._doors = doors
+        self._addresses = addresses
         self._timeout_secs = timeout_secs
         self._call_secs = min(_LONGEST_CALL_SECS, timeout_secs / 4)
         self._reached_at: dict[int, float] = {}
@@ -38,7 +38,7 @@ class Reachability:
         Args:
           now: seconds, on a clock that stops while this process is stopped.
         """
-        for rank, address in self._doors.items():
+        for rank, address in self._addresses.items():
             if self._answers(address):
                 self._reached_at[rank] = now
             elif now - self._reached_at.setdefault(rank, now) > self._timeout_secs:

@@ -17,7 +17,6 @@ from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import plane_count
 from terngrad.testing.residual_codec import ResidualCodec
-from terngrad.training.memory import no_memories
 from terngrad.training.reduction import exchange_gradients
 
 NAMES = ["a/kernel", "a/bias", "b/kernel", "b/bias"]
@@ -276,7 +275,7 @@ def total(memories):
 def test_law_9_what_is_sent_and_kept_is_the_gradient_and_what_was_kept(with_memory, nodes, kernels):
     codecs = make_codecs(make_layout(NAMES, SHAPES, with_memory, 100), kernels)
     exchange = LocalExchange(nodes, kernels)
-    memories = no_memories(codecs, nodes)
+    memories = [[codec.init() for _ in range(nodes)] for codec in codecs]
     for step in range(3):
         gradients = gradients_of(nodes, seed=step)
         keys = [DrawKey(tf.constant(5, tf.uint64), step, tf.constant(n)) for n in range(nodes)]

@@ -13,10 +13,10 @@ from terngrad.cluster.channel import MembershipError, split_address
 from terngrad.connect import introduction
 from terngrad.connect.acceptor import Connection
 from terngrad.connect.channel import Channel, End
+from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import SIZE_BYTES, Hello, UnprovenError
 from terngrad.connect.tls import ChangedError, EncryptedSocket, EncryptionError, Members
 
-LONGEST_REASON = 1000  # characters, of why a worker ends before it has joined
 _FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 0.2, 2.0
 _CONNECT_SECS = 5.0  # for each attempt: a firewall may swallow it
 _LEAST_SECS = 0.001  # of a wait
@@ -95,24 +95,20 @@ class ChannelOpener:
     """Opens channels from this process to one ps."""
 
     def __init__(
-        self,
-        hello: Hello,
-        longest: int,
-        members: Members | None = None,
-        secret: bytes = b"",
+        self, config: ConnectConfig, purpose: str, ps: int, longest: int, rules: str = ""
     ) -> None:
         """Sends nothing yet.
 
         Args:
-          hello: of this worker.
+          config: of this worker.
+          purpose: of the channels; see `Hello`.
+          ps: index of the ps.
           longest: see `Channel`.
-          members: with TLS; None = plain text.
-          secret: that the ps must show, and this worker shows; b"" = none.
+          rules: see `Hello`.
         """
-        self.name = ps_name(hello.callee, hello.ps_hosts)
-        self._hello, self._longest, self._timeout_secs = hello, longest, hello.timeout_secs
-        self._address = split_address(hello.ps_hosts[hello.callee])
-        self._members, self._secret = members, secret
+        self.name = ps_name(ps, config.ps_hosts)
+        self._config, self._hello = config, config.hello(purpose, ps, rules)
+        self._longest, self._address = longest, split_address(config.ps_hosts[ps])
 
     def try_once(self, timeout_secs: float) -> Channel:
         """Makes one attempt to open a channel.
@@ -143,7 +139,7 @@ class ChannelOpener:
           RefusedError: the ps refuses this worker; the message says why.
           MembershipError: the ps cannot be reached in time.
         """
-        search = Search(self.name, self._timeout_secs)
+        search = Search(self.name, self._config.timeout_secs)
         while True:
             try:
                 return self.try_once(search.left_secs)
@@ -165,17 +161,43 @@ class ChannelOpener:
             channel.drain(_END_SECS)
 
     def _connect(self, deadline: float) -> Channel:
-        with contextlib.ExitStack() as opened:
-            connected = dial(self._address, deadline)
-            opened.callback(lambda: connected.close())
-            if self._members:
-                connected = encrypted(connected, self._members, self._address[0], deadline)
-            theirs = introduce(connected, self._hello, self._secret, deadline)
-            opened.pop_all()
-        return Channel(connected, self._longest, self._timeout_secs, theirs)
+        connected, theirs = connect(self._config, self._address, self._hello, deadline)
+        return Channel(connected, self._longest, self._config.timeout_secs, theirs)
 
 
-def dial(address: tuple[str, int], deadline: float) -> socket.socket:
+def connect(
+    config: ConnectConfig, address: tuple[str, int], hello: Hello, deadline: float
+) -> tuple[Connection, float]:
+    """Connects to a process, and introduces this one.
+
+    Args:
+      config: of this process.
+      address: host and port at which the other listens; its certificate is for its host in the
+        list of hosts.
+      hello: of this process.
+      deadline: for all of it.
+
+    Returns:
+      The connection, and the time after which the other counts this process as lost.
+
+    Raises:
+      AdmissionError: the other refuses this process, or has not the same secret.
+      OSError: it does not answer in time, or, as an EncryptionError, is not what it should be.
+    """
+    with contextlib.ExitStack() as opened:
+        connected = _dialed(address, deadline)
+        opened.callback(lambda: connected.close())
+        if config.members:
+            hosts = config.ps_hosts or config.worker_hosts
+            host, _ = split_address(hosts[hello.callee])
+            connected = _encrypted(connected, config.members, host, deadline)
+        hear = lambda: _receive(connected, deadline)
+        their_secs = introduction.introduce(hello, config.secret, connected.sendall, hear)
+        opened.pop_all()
+    return connected, their_secs
+
+
+def _dialed(address: tuple[str, int], deadline: float) -> socket.socket:
     """Connects to a host and port.
 
     Raises:
@@ -193,7 +215,7 @@ def dial(address: tuple[str, int], deadline: float) -> socket.socket:
     return connected
 
 
-def encrypted(
+def _encrypted(
     connected: socket.socket, members: Members, host: str, deadline: float
 ) -> EncryptedSocket:
     """Makes the handshake of TLS with a process of a host.
@@ -209,22 +231,13 @@ def encrypted(
     return found
 
 
-def introduce(connected: Connection, hello: Hello, secret: bytes, deadline: float) -> float:
-    """Introduces this process; see `introduction.said`."""
-
-    def hear() -> dict:
-        return _heard(connected, deadline)
-
-    return introduction.said(hello, secret, connected.sendall, hear)
-
-
 def why_ended(channel: Channel, name: str) -> str:
     """Says in one line why a channel to a ps ended."""
     end, why = channel.ending or (End.ENDED, "it was given up")
     return _ENDINGS[end].format(name=name, why=" ".join(why.split()))
 
 
-def _heard(connected: Connection, deadline: float) -> dict:
+def _receive(connected: Connection, deadline: float) -> dict:
     """Returns the next message of an introduction.
 
     Raises:

@@ -11,7 +11,8 @@ import pytest
 from terngrad.cluster.channel import MembershipError
 from terngrad.connect.calling import ChannelOpener, why_ended
 from terngrad.connect.channel import End, Ending
-from terngrad.connect.introduction import Hello, frame
+from terngrad.connect.config import ConnectConfig
+from terngrad.connect.introduction import frame
 from terngrad.testing.addresses import free_addresses
 
 
@@ -31,8 +32,8 @@ def test_the_end_of_a_channel_is_explained(ending, text):
     assert why_ended(SimpleNamespace(ending=ending), "ps 0") == text
 
 
-def hello(host, secs):
-    return Hello("Exchange", 0, 0, ["a:1"], [host], timeout_secs=secs)
+def opener(host, secs):
+    return ChannelOpener(ConnectConfig(["a:1"], 0, [host], secs), "Exchange", 0, 100)
 
 
 @contextlib.contextmanager
@@ -49,7 +50,7 @@ def answering(answer):
 
         threading.Thread(target=run, daemon=True).start()
         host = f"127.0.0.1:{listening.getsockname()[1]}"
-        yield lambda secs: ChannelOpener(hello(host, secs), 100).open()
+        yield lambda secs: opener(host, secs).open()
         listening.shutdown(socket.SHUT_RDWR)
 
 
@@ -81,7 +82,7 @@ def test_law_10_why_a_ps_refuses_is_one_line():
 
 def test_what_cannot_be_told_is_not_told_for_long():
     (host,) = free_addresses(1)
-    ChannelOpener(hello(host, 0.1), 100).send_last([b"why"])
+    opener(host, 0.1).send_last([b"why"])
 
 
 @pytest.mark.parametrize("said", ["NaN", "1" + 400 * "0", "-1", "0", "true", "null", '"x"'])

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from terngrad.cluster.channel import LONGEST_REASON
 from terngrad.connect.acceptor import Connection
 from terngrad.connect.silence import end_if_silent
 from terngrad.connect.tls import ChangedError, EncryptedSocket, EncryptionError, has_ended
@@ -28,7 +29,6 @@ from terngrad.connect.tls import ChangedError, EncryptedSocket, EncryptionError,
 _SIZE_BYTES = 4
 _OWN = 1 << 31  # marks the length of a word of the channel itself
 _LONGEST_ENDING = 1 << 13
-_LONGEST_REASON = 1000  # characters
 _ALIVE = _OWN.to_bytes(_SIZE_BYTES, "little")
 _JOINED_BYTES = 1 << 16  # shorter messages are copied, behind their lengths
 _MORE = getattr(socket, "MSG_MORE", 0)  # a length in a packet of its own would wake the reader
@@ -156,7 +156,7 @@ class Channel:
         """Sends no more; tells the other side why, if there is a reason to tell."""
         with contextlib.suppress(OSError):
             if ending:
-                text = json.dumps([ending.end.value, ending.why[:_LONGEST_REASON]]).encode()
+                text = json.dumps([ending.end.value, ending.why[:LONGEST_REASON]]).encode()
                 self._send(_OWN | len(text), text)
             self._socket.shutdown(socket.SHUT_WR)
 

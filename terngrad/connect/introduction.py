@@ -122,7 +122,7 @@ def hello_in(said: Mapping[str, object]) -> Hello | None:
     return Hello(**found)
 
 
-def heard(
+def receive_hello(
     send: Callable[[bytes], object], check: Callable[[Hello], None], secret: bytes
 ) -> Generator[int, bytes, Hello]:
     """Hears an introduction, as a part of a `Greeting`; returns the caller's hello.
@@ -139,7 +139,7 @@ def heard(
     for octet in MAGIC:
         if (yield 1)[0] != octet:
             raise AdmissionError(NO_INTRODUCTION)
-    said = yield from _heard_frame()
+    said = yield from _receive_frame()
     if (hello := hello_in(said)) is None:
         raise AdmissionError(NO_INTRODUCTION)
     if hello.version != VERSION:
@@ -159,7 +159,7 @@ def heard(
         nonce = run_secret.new_nonce()
         shown = run_secret.proof(secret, called, theirs, nonce)
         send(frame({"nonce": nonce.hex(), "proof": shown.hex()}))
-        proof = _octets((yield from _heard_frame()), "proof")
+        proof = _octets((yield from _receive_frame()), "proof")
         if not run_secret.is_proof(proof, secret, caller, nonce, theirs):
             fault = "it has another secret than this process"
             raise AdmissionError(run_secret.DIFFERENT, fault=fault)
@@ -170,7 +170,7 @@ def heard(
     return hello
 
 
-def said(
+def introduce(
     hello: Hello, secret: bytes, send: Callable[[bytes], object], hear: Callable[[], dict]
 ) -> float:
     """Introduces this process to another; returns the time after which that counts it as lost.
@@ -222,7 +222,7 @@ def _is_timeout(said: object) -> bool:
     return type(said) in (int, float) and 0 < said < _LONGEST_TIMEOUT_SECS
 
 
-def _heard_frame() -> Generator[int, bytes, dict]:
+def _receive_frame() -> Generator[int, bytes, dict]:
     size = int.from_bytes((yield SIZE_BYTES), "little")
     if not 0 < size <= LONGEST:
         raise AdmissionError(NO_INTRODUCTION)

@@ -20,7 +20,7 @@ def test_who_may_come_no_more_when_it_has_shown_the_secret_is_refused():
         if why:
             raise AdmissionError(why[0])
 
-    hearing = introduction.heard(sent.append, check, SECRET)
+    hearing = introduction.receive_hello(sent.append, check, SECRET)
     wanted = next(hearing)
 
     def hear(said):

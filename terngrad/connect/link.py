@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
-from terngrad.cluster.channel import MembershipError, name_of
+from terngrad.cluster.channel import MembershipError
 from terngrad.connect.calling import ChannelOpener, RefusedError, why_ended
 from terngrad.connect.channel import Channel, End, KeepAlive, Outbox
-from terngrad.connect.introduction import Hello
-from terngrad.connect.network import LinkEvents
-from terngrad.connect.tls import Members
+from terngrad.connect.config import ConnectConfig
 
 _PAUSE_SECS = 2.0  # after a refusal by a ps that may be started again with other flags
 
 
+@dataclasses.dataclass(frozen=True)
+class LinkEvents:
+    """Calls from a link to its user, all from one thread.
+
+    Attributes:
+      lock: the user's lock; held while a stream replaces a broken one, so that the messages of
+        `on_open` are sent first.
+      on_message: called with each message.
+      on_break: called when a stream breaks.
+      on_open: called when another stream is open.
+      on_loss: called with the reason if no stream can be opened in time; the link goes on trying
+        if it returns True.
+      on_refusal: called with the reason if the ps refuses this worker; the link goes on trying if
+        it returns True.
+    """
+
+    lock: AbstractContextManager
+    on_message: Callable[[bytes], None]
+    on_break: Callable[[], None]
+    on_open: Callable[[], None]
+    on_loss: Callable[[str], bool | None]
+    on_refusal: Callable[[str], bool | None]
+
+
 class ChannelLink:
-    """A `Link` with one channel at a time."""
+    """A worker's stream to a ps: one channel at a time, which is opened again when it breaks.
+
+    Messages sent while no channel is open are lost: the user repeats the necessary ones in
+    `on_open`.
+    """
 
     def __init__(
         self,
@@ -37,7 +65,7 @@ class ChannelLink:
           timeout_secs: for which it tries, for messages.
           events: calls to the user of this link.
           own_name: of this process, for messages.
-          waits: see `Network.open`.
+          waits: see `SocketNetwork.open`.
 
         Raises:
           MembershipError: the ps refuses this worker, or cannot be reached in time.
@@ -52,34 +80,34 @@ class ChannelLink:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """See `Link`."""
+        """Starts to read."""
         self._thread.start()
 
     def send(self, message: bytes) -> None:
-        """See `Link`."""
+        """Sends a message if a channel is open; never waits."""
         self._outbox.put(message)
 
     @property
     def is_up(self) -> bool:
-        """See `Link`."""
+        """Whether a channel is open."""
         return self._is_up.is_set()
 
     def wait_until_up(self, secs: float) -> bool:
-        """See `Link`."""
+        """Waits at most `secs` seconds for a channel; returns whether one is open."""
         return self._is_up.wait(secs)
 
     @property
     def unsent(self) -> int:
-        """See `Link`."""
+        """Number of messages that wait to be sent."""
         return len(self._outbox)
 
     def end(self, last_message: bytes | None = None) -> None:
-        """See `Link`."""
+        """Sends a last message and ends this half of the channel; opens no other one."""
         self._over, self._last_message = True, last_message
         self._end(self._outbox)
 
     def join(self, timeout_secs: float) -> None:
-        """See `Link`."""
+        """Waits until the ps has also ended its half."""
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout_secs)
 
@@ -159,44 +187,28 @@ def _send_all(outbox: Outbox, channel: Channel) -> None:
 
 
 class SocketNetwork:
-    """A `Network` of channels and threads."""
+    """How a worker reaches all ps. The simulation has another one, without threads and sockets."""
 
-    def __init__(
-        self,
-        ps_hosts: Sequence[str],
-        worker_hosts: Sequence[str],
-        rank: int,
-        timeout_secs: float,
-        longest: int,
-        members: Members | None = None,
-        rules: str = "",
-        secret: bytes = b"",
-    ) -> None:
-        """Sends nothing yet.
-
-        Args:
-          ps_hosts: "host:port" of each ps.
-          worker_hosts: "host:port" of each worker.
-          rank: index of this worker.
-          timeout_secs: longest time for which a ps may be lost.
-          longest: most bytes of a message.
-          members: with TLS; None = plain text.
-          rules: see `Hello`.
-          secret: that the ps must have, too; b"" = none.
-        """
-        self._timeout_secs, self._name = timeout_secs, name_of(rank, worker_hosts)
+    def __init__(self, config: ConnectConfig, longest: int, rules: str = "") -> None:
+        """Sends nothing yet; for the arguments see `ChannelOpener`."""
+        self._config, self._longest, self._rules = config, longest, rules
         self._alive = KeepAlive()
         self._over = threading.Event()
-        self._make = lambda ps, method: ChannelOpener(
-            Hello(method, rank, ps, list(worker_hosts), list(ps_hosts), rules, timeout_secs),
-            longest,
-            members,
-            secret,
-        )
 
     def open(self, ps: int, method: str, events: LinkEvents, *, waits: bool = True) -> ChannelLink:
-        """See `Network`."""
-        caller = self._make(ps, method)
+        """Opens a link to a ps, which may start later.
+
+        Args:
+          ps: index of the ps.
+          method: purpose of its channels.
+          events: calls to the user of the link.
+          waits: whether to wait for a channel. Otherwise the started link opens it, and calls
+            `on_open`.
+
+        Raises:
+          MembershipError: the ps cannot be reached or refuses this worker.
+        """
+        caller = ChannelOpener(self._config, method, ps, self._longest, self._rules)
 
         def open_channel() -> Channel:
             channel = caller.open(self._over)
@@ -208,14 +220,14 @@ class SocketNetwork:
         return ChannelLink(
             caller.name,
             open_channel,
-            self._timeout_secs,
+            self._config.timeout_secs,
             events,
-            own_name=self._name,
+            own_name=self._config.name,
             waits=waits,
         )
 
     def repeat(self, secs: float, call: Callable[[], None]) -> Callable[[], None]:
-        """See `Network`."""
+        """Makes a call every `secs` seconds; returns a function that ends this."""
         over = threading.Event()
 
         def run() -> None:
@@ -226,7 +238,7 @@ class SocketNetwork:
         return over.set
 
     def close(self) -> None:
-        """See `Network`."""
+        """Cuts all open channels."""
         self._over.set()
         self._alive.cut()
         self._alive.stop()

@@ -8,7 +8,8 @@ import pytest
 from terngrad.connect import link
 from terngrad.connect.calling import RefusedError
 from terngrad.connect.channel import Channel, End, Ending
-from terngrad.connect.network import LinkEvents
+from terngrad.connect.config import ConnectConfig
+from terngrad.connect.link import LinkEvents
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
 
@@ -100,7 +101,7 @@ def test_a_worker_that_ends_looks_for_no_ps_any_more():
     ended = threading.Event()
     names = ("on_message", "on_break", "on_open", "on_loss", "on_refusal")
     events = LinkEvents(threading.RLock(), **dict.fromkeys(names, lambda *arguments: ended.set()))
-    network = link.SocketNetwork([host], ["a:1"], 0, 100 * SECS, 100)
+    network = link.SocketNetwork(ConnectConfig(["a:1"], 0, [host], 100 * SECS), 100)
     begun = network.open(0, "Exchange", events, waits=False)
     begun.start()
     begun.end()

@@ -10,22 +10,22 @@ import collections
 import contextlib
 import socket
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
-from terngrad.cluster.channel import name_of, split_address
+from terngrad.cluster.channel import LONGEST_REASON, name_of, split_address
 from terngrad.connect import introduction
 from terngrad.connect.acceptor import Acceptor, Connection, Greeting, PendingConnection
+from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import AdmissionError, Hello
 from terngrad.connect.log_limiter import LogLimiter
-from terngrad.connect.tls import ALL_OR_NONE, FIRST_OCTET, EncryptedSocket, Members
+from terngrad.connect.tls import ALL_OR_NONE, FIRST_OCTET, EncryptedSocket
 
 MOST_WAITING = 256  # connections that are not admitted, besides one for each worker
 _MOST_OF_ADDRESS = 32  # likewise, of one address
 _MOST_COMPLAINTS = 10  # about strangers, and as many about members, logged in a minute
 _INTRODUCTION_SECS = 10.0  # for the handshake, too
-_LONGEST_REASON = 1000  # characters
-_LONGEST_ANSWER = 1 << 13  # likewise, of up to 6 bytes in a frame
+_LONGEST_ANSWER = 1 << 13  # characters, of up to 6 bytes in a frame
 
 # Takes the connection of an admitted caller, and the address of its host; returns what follows the
 # welcome. It must not wait. AdmissionError says why it does not take it.
@@ -38,44 +38,38 @@ class Listener:
     def __init__(
         self,
         listening: socket.socket,
-        worker_hosts: Sequence[str],
+        config: ConnectConfig,
         purposes: Mapping[str, Open],
         check: Callable[[Hello], None],
         log: LogLimiter,
         *,
-        timeout_secs: float,
         most: int = MOST_WAITING,
-        members: Members | None = None,
-        secret: bytes = b"",
         on_refused: Callable[[Hello | None, str], object] = lambda hello, why: None,
     ) -> None:
         """Admits nobody before `start`.
 
         Args:
           listening: socket that listens; owned from now on.
-          worker_hosts: "host:port" of each worker.
+          config: of this process.
           purposes: takes a connection, by its purpose.
           check: raises AdmissionError if a caller with this hello does not belong here.
           log: gets lines about callers.
-          timeout_secs: time after which this process counts a silent one as lost.
           most: connections at a time that are not admitted, besides one for each worker.
-          members: with TLS; None = plain text, and any process may connect.
-          secret: that callers must show; b"" = they must have none.
           on_refused: called with what is wrong with a caller, and with its hello if it has shown
             that it belongs to the training, as far as that must be shown.
 
         Raises:
           OSError: there is no descriptor left.
         """
-        self._worker_hosts, self._purposes, self._check_hello = worker_hosts, purposes, check
-        self._log, self._timeout_secs, self._on_refused = log, timeout_secs, on_refused
-        self._members, self._secret = members, secret
-        self._tells = bool(members or secret)
+        self._config, self._members = config, config.members
+        self._purposes, self._check_hello = purposes, check
+        self._log, self._on_refused = log, on_refused
+        self._tells = bool(config.members or config.secret)
         # The addresses and certificates of connections that are still used.
         self._admitted: weakref.WeakKeyDictionary[Connection, tuple[str, bytes]]
         self._admitted = weakref.WeakKeyDictionary()
         self._rejected: collections.Counter[str] = collections.Counter()
-        workers = len(worker_hosts)
+        workers = len(config.worker_hosts)
         self._acceptor = Acceptor(
             listening,
             self._greet,
@@ -109,11 +103,13 @@ class Listener:
         check = partial(self._check, connection=connection)
         try:
             self._check_encryption(connection)
-            hello = yield from introduction.heard(partial(_send, connection), check, self._secret)
+            hello = yield from introduction.receive_hello(
+                partial(_send, connection), check, self._config.secret
+            )
             then = self._purposes[hello.purpose](hello, connection, caller.address)
             shown = connection.certificate if isinstance(connection, EncryptedSocket) else b""
             self._admitted[connection] = caller.address, shown
-            _send(connection, introduction.frame({"welcome": self._timeout_secs}))
+            _send(connection, introduction.frame({"welcome": self._config.timeout_secs}))
             then()
         except AdmissionError as error:
             known = hello or error.hello
@@ -139,10 +135,11 @@ class Listener:
         if hello.purpose not in self._purposes:
             raise AdmissionError(f"nobody connects for {hello.purpose!r} here")
         if isinstance(connection, EncryptedSocket):
-            host, _ = split_address(self._worker_hosts[hello.worker])
+            hosts = self._config.worker_hosts
+            host, _ = split_address(hosts[hello.worker])
             certificate = connection.certificate
             if why := connection.objection(host) or self._members.withdrawal(certificate):
-                name = name_of(hello.worker, self._worker_hosts)
+                name = name_of(hello.worker, hosts)
                 raise AdmissionError(f"{name} was refused: {why}")
 
     def _reject(self, caller: PendingConnection) -> None:
@@ -184,7 +181,7 @@ def complain(log: LogLimiter, address: str, why: str, kind: str = "members") -> 
       The text without unprintable characters.
     """
     # Also because half of a surrogate pair cannot be sent.
-    why = " ".join(why[:_LONGEST_REASON].split())
+    why = " ".join(why[:LONGEST_REASON].split())
     why = "".join(c if c.isprintable() else "?" for c in why)
     log(f"Refused {address}: {why[:500]}", kind=kind, most=_MOST_COMPLAINTS)
     return why

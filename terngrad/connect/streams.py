@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from functools import partial
 
-from terngrad.cluster.addresses import bind
-from terngrad.cluster.channel import name_of
+from terngrad.cluster.addresses import listen
+from terngrad.cluster.channel import name_of, split_address
 from terngrad.connect import descriptors, listener
 from terngrad.connect.acceptor import Connection
 from terngrad.connect.channel import Channel, KeepAlive
+from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import AdmissionError, Hello
 from terngrad.connect.listener import MOST_WAITING, Listener
 from terngrad.connect.log_limiter import LogLimiter
-from terngrad.connect.tls import Members
 
 GRACE_SECS = 5.0  # for workers to learn the outcome and leave, perhaps after they reconnect
 _END_SECS = 2.0
@@ -33,43 +33,31 @@ class Streams:
 
     def __init__(
         self,
-        ps: int,
-        ps_hosts: Sequence[str],
-        worker_hosts: Sequence[str],
+        config: ConnectConfig,
         purposes: Mapping[str, OpenStream],
         log: LogLimiter,
         *,
         longest: int,
-        timeout_secs: float,
         threads: int,
-        members: Members | None = None,
         rules: str = "",
-        secret: bytes = b"",
     ) -> None:
         """Does not listen yet.
 
         Args:
-          ps: index of this ps; workers must have the same hosts, rules and secret.
-          ps_hosts: "host:port" of each ps.
-          worker_hosts: "host:port" of each worker.
+          config: of this ps; workers must have the same hosts and secret.
           purposes: opens a stream, by the purpose of the connection.
           log: gets lines about callers.
           longest: most bytes of a message.
-          timeout_secs: time after which a silent process is lost.
           threads: that a worker's streams need at a time.
-          members: with TLS; None = plain text, and any process may connect.
-          rules: how steps are made; "" accepts any.
-          secret: that callers must show; b"" = they must have none.
+          rules: how steps are made, which workers must have, too; "" accepts any.
 
         Raises:
           ValueError: this process may not open as many files, or start as many threads, as the
             workers need.
         """
-        self._ps, self._ps_hosts, self._worker_hosts = ps, list(ps_hosts), list(worker_hosts)
-        self._purposes, self._log, self._longest = purposes, log, longest
-        self._timeout_secs, self._rules = timeout_secs, rules
-        self._settings = {"timeout_secs": timeout_secs, "members": members, "secret": secret}
-        workers = len(worker_hosts)
+        self._config, self._worker_hosts = config, list(config.worker_hosts)
+        self._purposes, self._log, self._longest, self._rules = purposes, log, longest, rules
+        workers = len(self._worker_hosts)
         streams = 2 * len(purposes) * workers  # one that comes back may do so early
         self._most = descriptors.most_connections(MOST_WAITING + workers, workers, streams)
         self._pool = _started_pool(threads * workers + _SPARE_THREADS)
@@ -79,24 +67,24 @@ class Streams:
         self._listener: Listener | None = None
         self._is_ending = False
 
-    def start(self, address: str) -> int:
-        """Listens at "host:port"; returns the port.
+    def start(self, address: str, *, only_here: bool = False) -> int:
+        """Listens at "host:port", for only this machine or for all; returns the port.
 
         Raises:
-          PortError: the port is taken, or the address is not one of this machine.
+          PortError: the port is taken.
         """
-        listening = bind(address, backlog=self._most)
+        host, port = split_address(address)
+        listening = listen(host, port, only_here=only_here, backlog=self._most)
         port = listening.getsockname()[1]
         self._alive = KeepAlive()
         purposes = {name: partial(self._open, opened) for name, opened in self._purposes.items()}
         self._listener = Listener(
             listening,
-            self._worker_hosts,
+            self._config,
             purposes,
             self._check,
             self._log,
             most=self._most - len(self._worker_hosts),
-            **self._settings,
         )
         self._listener.start()
         return port
@@ -127,7 +115,7 @@ class Streams:
         self, open_stream: OpenStream, hello: Hello, connection: Connection, address: str
     ) -> Callable[[], object]:
         """See `Open`."""
-        channel = Channel(connection, self._longest, self._timeout_secs, hello.timeout_secs)
+        channel = Channel(connection, self._longest, self._config.timeout_secs, hello.timeout_secs)
         try:
             tasks = open_stream(hello.worker, channel)
         except AdmissionError:
@@ -152,16 +140,16 @@ class Streams:
 
     def _check(self, hello: Hello) -> None:
         """Raises AdmissionError if a worker does not belong to this ps."""
-        for name, own in (("ps", self._ps_hosts), ("worker", self._worker_hosts)):
+        for name, own in (("ps", list(self._config.ps_hosts)), ("worker", self._worker_hosts)):
             theirs = list(hello.ps_hosts if name == "ps" else hello.worker_hosts)
             if theirs != own:
                 why = f"its {name} hosts are {theirs}; this ps has {own}"
                 raise AdmissionError(why, _differ(f"{name} hosts"))
-        if hello.callee != self._ps:
-            raise AdmissionError(f"it wants to join ps {hello.callee}; this is ps {self._ps}")
+        if hello.callee != (ps := self._config.rank):
+            raise AdmissionError(f"it wants to join ps {hello.callee}; this is ps {ps}")
         if hello.purpose not in self._purposes:
             if hello.purpose == "Meet" and "Exchange" in self._purposes:
-                raise AdmissionError(f"Meet is for ps 0 only; this is ps {self._ps}")
+                raise AdmissionError(f"Meet is for ps 0 only; this is ps {ps}")
             text = "was started with another --cross_replica_sync than this"
             raise AdmissionError(f"it {text} worker", fault=f"it {text} ps")
         if self._rules and hello.rules not in ("", self._rules):

@@ -6,8 +6,10 @@ import threading
 import pytest
 
 from terngrad.connect import streams
+from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import Hello
 from terngrad.connect.log_limiter import LogLimiter
+from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
 
 
@@ -39,17 +41,9 @@ def test_law_10_a_ps_without_the_threads_that_it_needs_says_so(monkeypatch):
 def test_a_stream_that_is_opened_while_a_ps_ends_is_cut():
     open_stream = lambda worker, channel: [lambda: [*channel]]
     hello = Hello("Exchange", 0, 0, ["one:1"], ["ps:1"])
-    served = streams.Streams(
-        0,
-        ["ps:1"],
-        ["one:1"],
-        {},
-        LogLimiter(print),
-        longest=1,
-        timeout_secs=4 * HANG_SECS,
-        threads=1,
-    )
-    served.start("127.0.0.1:0")
+    config = ConnectConfig(["one:1"], 0, ["ps:1"], 4 * HANG_SECS)
+    served = streams.Streams(config, {}, LogLimiter(print), longest=1, threads=1)
+    served.start(*free_addresses(1))
     with socket.create_server(("127.0.0.1", 0)) as server:
         caller = socket.create_connection(server.getsockname(), HANG_SECS)
         serve = served._open(open_stream, hello, server.accept()[0], "127.0.0.1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import select
 import socket
 import ssl
@@ -79,14 +78,6 @@ class Members:
     def refresh(self) -> bool:
         """Reads the withdrawn certificates again; see `Withdrawn.refresh`."""
         return self._withdrawn.refresh()
-
-
-def members_of(tls: Tls | None) -> Members | None:
-    """Returns who may be called with certificates; None = anybody, in plain text.
-
-    Whether a certificate is withdrawn, the called process alone looks.
-    """
-    return Members(dataclasses.replace(tls, deny="")) if tls else None
 
 
 class EncryptedSocket:

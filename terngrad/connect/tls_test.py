@@ -14,6 +14,7 @@ from terngrad.cluster.addresses import listen
 from terngrad.cluster.channel import MembershipError, split_address
 from terngrad.cluster.membership import Membership
 from terngrad.connect.certificates import serial_of
+from terngrad.connect.config import ConnectConfig
 from terngrad.connect.tls import Members
 from terngrad.testing import meeting
 from terngrad.testing.addresses import free_address
@@ -60,7 +61,7 @@ def test_all_meet_and_a_stranger_hears_nothing(files):
     assert_met([chief, second, third])
     tokens = in_threads(
         *(
-            lambda r=r, p=p: admission.share_token(p, r, TIMEOUT)
+            lambda r=r, p=p: admission.share_token(ConnectConfig(HOSTS, r, (), TIMEOUT), p)
             for r, p in enumerate([chief, second, third])
         )
     )
@@ -74,7 +75,8 @@ def test_a_stranger_that_has_gone_before_its_turn_ends_no_meeting(files, said):
     with socket.create_connection(split_address(address), TIMEOUT) as stranger:
         stranger.sendall(said)
         stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    chief = lambda: admission.receive_all(listener, HOSTS[:2], TIMEOUT, Members(tls))
+    config = ConnectConfig(HOSTS[:2], 0, (), TIMEOUT, Members(tls))
+    chief = lambda: admission.receive_all(config, listener)
     assert_met(in_threads(chief, joining(1, address, tls)))
 
 
@@ -113,8 +115,9 @@ def test_law_10_a_certificate_that_does_not_fit_is_named_on_both_sides(
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_law_10_what_ends_a_process_before_it_has_joined_is_told_over_tls(files, rank):
-    address, members = free_address(), Members(files["ours"])
-    fail = lambda: admission.tell_failure(HOSTS, rank, address, "why", TIMEOUT, members)
+    address = free_address()
+    config = ConnectConfig(HOSTS, rank, (), TIMEOUT, Members(files["ours"]))
+    fail = lambda: admission.tell_failure(config, address, "why")
     others = [joining(i, address, files["ours"], HOSTS) for i in range(3) if i != rank]
     none, *errors = in_threads(fail, *others)
     assert none is None
@@ -156,7 +159,9 @@ def test_changed_messages_end_a_membership_with_a_name(files):
     with Proxy(address, [fault]) as proxy, contextlib.ExitStack() as stack:
         both = in_threads(joining(0, address, tls), joining(1, proxy.address, tls))
         for rank, peers in enumerate(both):
-            membership = Membership(HOSTS[:2], rank, peers, TIMEOUT, on_loss=lost.put)
+            membership = Membership(
+                ConnectConfig(HOSTS[:2], rank, (), TIMEOUT), peers, on_loss=lost.put
+            )
             stack.push(membership)
         message = {"facts": {"x": "y" * 100}}
         for _ in range(200):

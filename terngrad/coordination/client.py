@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from terngrad.cluster.channel import FinishedError, MembershipError
 from terngrad.cluster.pulse import Pulse
-from terngrad.connect.network import Link
+from terngrad.connect.link import ChannelLink
 from terngrad.coordination import groups
 from terngrad.service.messages import Order, Report, Values, View
 
@@ -61,7 +61,7 @@ class CoordinatorClient:
     def __init__(self, events: Events) -> None:
         """Starts without a link."""
         self._events = events
-        self._link: Link | None = None
+        self._link: ChannelLink | None = None
         self._pulse = Pulse()
         self.changed = threading.Condition()
         self.ended = ""
@@ -73,7 +73,7 @@ class CoordinatorClient:
         self._values: dict[str, tuple[int, dict[int, bytes]]] = {}  # by name: round, values
         self._parts: list[bytes] = []  # of a donor's state
 
-    def use(self, link: Link, pulse: Pulse) -> None:
+    def use(self, link: ChannelLink, pulse: Pulse) -> None:
         """Starts a link and sends over it; `pulse` is the progress of this worker."""
         self._link, self._pulse = link, pulse
         link.start()

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from terngrad.cluster.channel import LONGEST_REASON
 from terngrad.cluster.pulse import Begun
 from terngrad.coordination import decisions, groups
 from terngrad.coordination.decisions import Ask, Dismiss, End
@@ -29,7 +30,6 @@ from terngrad.coordination.states import (
 )
 from terngrad.service.messages import Order, Report, StateReport, ValueMessage, View
 
-_LONGEST_REASON = 1000
 _MOST_NAMES = 64  # of values
 _KEPT_ROUNDS = 2
 _LONGEST_NAME = 256
@@ -246,7 +246,7 @@ class Coordinator:
             elif what == "progress":
                 self._note_progress(worker, message)
             elif what == "failed":
-                self._fail(worker, message.failed[:_LONGEST_REASON], is_shared=message.shared)
+                self._fail(worker, message.failed[:LONGEST_REASON], is_shared=message.shared)
             elif what == "bye":
                 self._finish(worker)
             self._go_on()
@@ -334,7 +334,7 @@ class Coordinator:
 
     def _note_progress(self, worker: int, message: Report) -> None:
         told, record = message.progress, self.state.records[worker]
-        record.session.begun = Begun(told.begun, told.operation[:_LONGEST_REASON], told.alike)
+        record.session.begun = Begun(told.begun, told.operation[:LONGEST_REASON], told.alike)
         if self.state.view is not None and worker not in self.state.members:
             return
         if told.is_stepping:

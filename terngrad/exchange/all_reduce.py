@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 import tensorflow as tf
 
-from terngrad.connect.tls import Members
+from terngrad.connect.config import ConnectConfig
 from terngrad.exchange import collective, sockets
 from terngrad.exchange.two_shot import Transport
 from terngrad.ops import library
@@ -43,31 +42,21 @@ def choose_transport(*, encrypts: bool = False) -> str:
     return _TENSORFLOW
 
 
-def connect(
-    transport: str,
-    hosts: Sequence[str],
-    rank: int,
-    token: bytes,
-    timeout_secs: float,
-    members: Members | None = None,
-) -> Transport:
+def connect(transport: str, config: ConnectConfig, token: bytes) -> Transport:
     """Connects this process with all others, which have the same transport.
 
     Args:
       transport: see `choose_transport`.
-      hosts: "host:port" of each process.
-      rank: index of this process.
+      config: of this process; only sockets encrypt.
       token: secret that the processes share; only sockets need it.
-      timeout_secs: see `sockets.start`.
-      members: likewise; only sockets can use it.
 
     Raises:
       PortError: this process cannot listen at its port.
       MembershipError: names the processes that cannot be reached.
     """
     if transport == _TENSORFLOW:
-        return collective.start(hosts, rank, timeout_secs)
-    return sockets.start(hosts, rank, token, timeout_secs, members)
+        return collective.start(config.worker_hosts, config.rank, config.timeout_secs)
+    return sockets.start(config, token)
 
 
 def _why_no_sockets() -> str:

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from terngrad.cluster.channel import MembershipError, name_of, split_address
-from terngrad.cluster.seats import Seats
-from terngrad.connect.tls import Members
-from terngrad.exchange.exchange import Exchange, LocalBucket, Summed
-from terngrad.exchange.ordering import unordered
+from terngrad.cluster.peer_sockets import PeerSockets
+from terngrad.connect.config import ConnectConfig
+from terngrad.exchange.exchange import Exchange, LocalBucket, Summed, unordered
 from terngrad.exchange.two_shot import Transport, TwoShotExchange
 from terngrad.ops.gradient_kernels import GradientKernels, Sums
 from terngrad.ops.mesh import Decoding, Encoding, Kind, Mesh
@@ -26,56 +25,45 @@ _CLOSE_SECS = 5.0
 _WHOLE_ELEMENTS = 1 << 22
 
 
-def start(
-    hosts: Sequence[str],
-    rank: int,
-    token: bytes,
-    timeout_secs: float = 60.0,
-    members: Members | None = None,
-) -> SocketTransport:
+def start(config: ConnectConfig, token: bytes) -> SocketTransport:
     """Connects this process with all others; returns when it is.
 
     Args:
-      hosts: "host:port" of each process.
-      rank: index of this process.
+      config: of this process.
       token: secret that the processes share.
-      timeout_secs: time to connect, and after which the caller counts a silent process as lost.
-      members: encrypts the connections; None = they are plain.
 
     Raises:
       PortError: this process cannot listen at its port.
       MembershipError: names the processes that cannot be reached.
       library.UnavailableError: there are no native kernels.
     """
-    deadline = time.monotonic() + timeout_secs
-    seats = Seats(hosts, rank, token)
+    deadline = time.monotonic() + config.timeout_secs
+    own, size = PeerSockets(config, token), len(config.worker_hosts)
     try:
-        sockets = seats.fill(timeout_secs)
-        if members:
-            sockets = _encrypted(sockets, seats, hosts, rank, members, deadline)
-        mesh = Mesh(rank, [name_of(i, hosts) for i in range(len(hosts))], sockets)
+        sockets = own.connect()
+        if config.members:
+            sockets = _encrypted(config, sockets, own, deadline)
+        mesh = Mesh(config.rank, [name_of(i, config.worker_hosts) for i in range(size)], sockets)
     except BaseException:
-        seats.close()
+        own.close()
         raise
-    return SocketTransport(rank, len(hosts), mesh, seats)
+    return SocketTransport(config.rank, size, mesh, own)
 
 
 def _encrypted(
+    config: ConnectConfig,
     sockets: Mapping[int, socket.socket],
-    seats: Seats,
-    hosts: Sequence[str],
-    rank: int,
-    members: Members,
+    own: PeerSockets,
     deadline: float,
 ) -> dict[int, Channel]:
     """Encrypts the sockets, one after another: all processes do it in the same order of pairs."""
-    left, found = dict(sorted(sockets.items())), {}
+    left, found, members = dict(sorted(sockets.items())), {}, config.members
     try:
         for peer in list(left):
             secs = max(1.0, deadline - time.monotonic())
-            host = split_address(hosts[peer])[0]
+            host = split_address(config.worker_hosts[peer])[0]
             try:
-                plain, is_server, name = left.pop(peer), rank < peer, seats.name(peer)
+                plain, is_server, name = left.pop(peer), config.rank < peer, own.name(peer)
                 found[peer] = encrypt(
                     plain, members.files, host, is_server=is_server, timeout_secs=secs, name=name
                 )
@@ -83,7 +71,7 @@ def _encrypted(
             except ConnectionError as error:
                 why = str(error)
             if why:
-                raise MembershipError(f"{name_of(peer, hosts)}: {why}")
+                raise MembershipError(f"{name_of(peer, config.worker_hosts)}: {why}")
     except BaseException:
         for each in (*left.values(), *found.values()):
             each.close()
@@ -94,12 +82,12 @@ def _encrypted(
 class SocketTransport(Transport):
     """Operations of a mesh. An error names the process that was lost."""
 
-    def __init__(self, rank: int, size: int, mesh: Mesh, seats: Seats) -> None:
+    def __init__(self, rank: int, size: int, mesh: Mesh, sockets: PeerSockets) -> None:
         """Uses a mesh of `size` processes, of which this one has index `rank`."""
         self.rank = rank
         self.size = size
         self.mesh = mesh
-        self._seats = seats
+        self._sockets = sockets
 
     def exchange(self, local_nodes: int, kernels: GradientKernels, step: tf.Variable) -> Exchange:
         """See base class."""
@@ -127,7 +115,7 @@ class SocketTransport(Transport):
     def close(self) -> None:
         """Ends all operations, and this process' port."""
         self.mesh.close(_CLOSE_SECS)
-        self._seats.close()
+        self._sockets.close()
 
     def _move(
         self,

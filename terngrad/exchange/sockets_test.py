@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from terngrad import ternary
 from terngrad.cluster.channel import MembershipError
-from terngrad.cluster.seats import Seats
+from terngrad.cluster.peer_sockets import PeerSockets
+from terngrad.connect.config import ConnectConfig
 from terngrad.connect.tls import Members
 from terngrad.draws import DrawKey
 from terngrad.exchange import sockets
@@ -37,12 +38,12 @@ def _tls(tmp_path_factory):
 
 def together(size, act, tls=None):
     """What `act(transport)` returns or raises in each of `size` processes."""
-    hosts, found = free_addresses(size), [None] * size
-    members = Members(tls) if tls else None
+    hosts, found, members = free_addresses(size), [None] * size, tls and Members(tls)
     acted = [threading.Event() for _ in range(size)]
 
     def run(rank):
-        started = sockets.start(hosts, rank, b"secret", TIMEOUT_SECS, members)
+        config = ConnectConfig(hosts, rank, (), TIMEOUT_SECS, members)
+        started = sockets.start(config, b"secret")
         with contextlib.closing(started) as transport:
             try:
                 found[rank] = act(transport)
@@ -91,14 +92,15 @@ def test_operations_move_tensors_of_every_type(size, encrypted, tls):
 
 def test_connections_that_somebody_between_has_exchanged_are_refused(tls, monkeypatch):
     """The workers have one host, and so certificates that are as good for each other."""
-    hosts, fill, members = free_addresses(3), Seats.fill, Members(tls)
+    hosts, connect, members = free_addresses(3), PeerSockets.connect, Members(tls)
 
-    def exchanged(seats, timeout_secs):
-        found = fill(seats, timeout_secs)
+    def exchanged(own):
+        found = connect(own)
         return {1: found[2], 2: found[1]} if 1 in found and 2 in found else found
 
-    monkeypatch.setattr(Seats, "fill", exchanged)
-    start = lambda rank: lambda: sockets.start(hosts, rank, b"secret", TIMEOUT_SECS, members)
+    monkeypatch.setattr(PeerSockets, "connect", exchanged)
+    config = lambda rank: ConnectConfig(hosts, rank, (), TIMEOUT_SECS, members)
+    start = lambda rank: lambda: sockets.start(config(rank), b"secret")
     errors = in_threads(*map(start, range(3)))
     assert all(isinstance(error, MembershipError) for error in errors), errors
     why = "it is at the end of another one's connection"

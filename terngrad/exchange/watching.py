@@ -10,19 +10,18 @@ from terngrad.cluster.channel import MembershipError, SharedError
 from terngrad.cluster.membership import Membership, end_process, with_last_acts
 from terngrad.cluster.peer import Peer
 from terngrad.cluster.pulse import Pulse
+from terngrad.connect.config import ConnectConfig
 from terngrad.connect.tls import CONNECTION
 from terngrad.exchange.operation_errors import OperationError, reason
 
 
 @contextlib.contextmanager
 def watching(
-    hosts: Sequence[str],
-    rank: int,
+    config: ConnectConfig,
     peers: Mapping[int, Peer],
-    timeout_secs: float,
     *,
     pulse: Pulse,
-    doors: Mapping[int, str] = MappingProxyType({}),
+    addresses: Mapping[int, str] = MappingProxyType({}),
     on_loss: Callable[[str], None] = end_process,
     at_loss: Sequence[Callable[[], str]] = (),
 ) -> Iterator[Membership]:
@@ -38,12 +37,12 @@ def watching(
     lose, failure = (lambda message: on_loss(with_last_acts(message, at_loss))), None
     try:
         with Membership(
-            hosts, rank, peers, timeout_secs, on_loss=lose, pulse=pulse, doors=doors
+            config, peers, on_loss=lose, pulse=pulse, addresses=addresses
         ) as membership:
             try:
                 yield membership
             except OperationError as error:
-                failure = _failure(membership, reason(error, hosts))
+                failure = _failure(membership, reason(error, config.worker_hosts))
                 raise failure from error
     except (MembershipError, SharedError) as error:
         if error is not failure:  # the block's own

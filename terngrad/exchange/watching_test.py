@@ -8,6 +8,7 @@ import tensorflow as tf
 from terngrad.cluster import admission
 from terngrad.cluster.channel import MembershipError, SharedError
 from terngrad.cluster.pulse import Pulse
+from terngrad.connect.config import ConnectConfig
 from terngrad.exchange.watching import watching
 from terngrad.testing.addresses import free_address
 from terngrad.testing.meeting import TIMEOUT, hosts_of
@@ -16,7 +17,8 @@ from terngrad.testing.threads import in_threads
 
 def test_bytes_that_change_between_two_processes_blame_none_and_nobody_waits_for_a_time_out():
     address, hosts = free_address(), hosts_of(3)
-    join = lambda rank: lambda: admission.join(hosts, rank, address, TIMEOUT)
+    config = lambda rank: ConnectConfig(hosts, rank, (), TIMEOUT)
+    join = lambda rank: lambda: admission.join(config(rank), address)
     peers = in_threads(*map(join, range(3)))
     link = "the connection from worker 0 (host0:2222) to worker 1 (host1:2222): bytes have changed"
     error = tf.errors.UnavailableError(None, None, f"{link} on the way (TLS: bad record mac)")
@@ -24,9 +26,7 @@ def test_bytes_that_change_between_two_processes_blame_none_and_nobody_waits_for
     def process(rank, ends):
         # Each has its own: whoever takes another's message leaves before its own comes.
         lost, acts = queue.Queue(), [lambda: f"saved by {rank}"]
-        with watching(
-            hosts, rank, peers[rank], TIMEOUT, pulse=Pulse(), on_loss=lost.put, at_loss=acts
-        ):
+        with watching(config(rank), peers[rank], pulse=Pulse(), on_loss=lost.put, at_loss=acts):
             if ends:
                 raise error
             return lost.get(timeout=TIMEOUT)
@@ -46,7 +46,7 @@ def test_a_process_whose_operation_failed_saves_before_it_ends():
     text = r"^an operation between the workers failed: why; saved x$"
     with (
         pytest.raises(MembershipError, match=text),
-        watching(hosts_of(1), 0, {}, 0.1, pulse=Pulse(), at_loss=acts),
+        watching(ConnectConfig(hosts_of(1), 0, (), 0.1), {}, pulse=Pulse(), at_loss=acts),
     ):
         raise tf.errors.UnavailableError(None, None, "why")
 
@@ -55,7 +55,9 @@ def test_the_blocks_own_error_stays_as_it_is():
     error = MembershipError("why")
     with (
         pytest.raises(MembershipError) as raised,
-        watching(hosts_of(1), 0, {}, 0.1, pulse=Pulse(), at_loss=[lambda: "saved x"]),
+        watching(
+            ConnectConfig(hosts_of(1), 0, (), 0.1), {}, pulse=Pulse(), at_loss=[lambda: "saved x"]
+        ),
     ):
         raise error
     assert raised.value is error

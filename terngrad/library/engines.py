@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from terngrad.cluster import admission, launched
-from terngrad.cluster.channel import MembershipError, PortError, name_of
+from terngrad.cluster.channel import MembershipError, PortError
 from terngrad.cluster.membership import with_last_acts
 from terngrad.cluster.pulse import Pulse
-from terngrad.connect.tls import Members
+from terngrad.connect.config import ConnectConfig
 from terngrad.exchange import all_reduce, launchers
 from terngrad.exchange.operation_errors import OperationError
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
@@ -39,37 +39,29 @@ def join(config: JoinConfig) -> Group:
 
 def _by_collective(config: JoinConfig) -> Group:
     """Meets the others at the chief's control port."""
-    role, naming, timeout_secs = config.role, config.naming, config.timeout_secs
-    hosts, rank, pulse, at_loss = role.worker_hosts, role.task_id, Pulse(), []
+    role, naming, pulse, at_loss = config.role, config.naming, Pulse(), []
+    hosts, rank = role.worker_hosts, role.task_id
     with reporting_failure(config):
         config.check()
         try:
             transport = all_reduce.choose_transport(encrypts=bool(config.tls) and len(hosts) > 1)
         except ValueError as error:
             raise naming.refuse("", None, str(error)) from None
-        members = Members(config.tls) if config.tls else None
-        address, secret = config.control_address, config.secret
+        connect, address = config.connect, config.control_address
     try:
-        peers = admission.join(hosts, rank, address, timeout_secs, members, secret)
+        peers = admission.join(connect, address)
     except PortError as error:
         raise naming.refuse("control_port", role.control_port, str(error)) from None
-    token = admission.share_token(peers, rank, timeout_secs, secret)
-    doors = {i: host for i, host in enumerate(hosts) if i != rank}
+    token = admission.share_token(connect, peers)
+    addresses = {i: host for i, host in enumerate(hosts) if i != rank}
     with contextlib.ExitStack() as stack:
         watched = watching(
-            hosts,
-            rank,
-            peers,
-            timeout_secs,
-            pulse=pulse,
-            doors=doors,
-            on_loss=config.end,
-            at_loss=at_loss,
+            connect, peers, pulse=pulse, addresses=addresses, on_loss=config.end, at_loss=at_loss
         )
         membership = stack.enter_context(watched)
         membership.agree({all_reduce.VARIABLE: transport})  # others would wait elsewhere
         try:
-            connection = all_reduce.connect(transport, hosts, rank, token, timeout_secs, members)
+            connection = all_reduce.connect(transport, connect, token)
         except PortError as error:
             why = f"must name free ports of the workers: {error}"
             raise naming.refuse("hosts", hosts, why) from None
@@ -92,7 +84,8 @@ def _by_launcher(
     with contextlib.ExitStack() as stack:
         stack.enter_context(launchers.ending_at_once(f"worker {rank}"))
         hosts, peers = launched.join(rank, gather, config.timeout_secs)
-        watched = watching(hosts, rank, peers, config.timeout_secs, pulse=pulse, at_loss=at_loss)
+        connect = ConnectConfig(hosts, rank, timeout_secs=config.timeout_secs)
+        watched = watching(connect, peers, pulse=pulse, at_loss=at_loss)
         membership = stack.enter_context(watched)
         kept = stack.pop_all()
     same = lambda facts, what: membership.agree(facts)
@@ -102,20 +95,9 @@ def _by_launcher(
 def _by_parameter_servers(config: JoinConfig) -> Group:
     """Meets the others at the parameter servers."""
     config.check()
-    role, rules, timeout_secs = config.role, config.rules, config.timeout_secs
-    hosts, rank, pulse, at_loss = role.worker_hosts, role.task_id, Pulse(), []
-    client = Client(
-        role.ps_hosts,
-        hosts,
-        rank,
-        timeout_secs,
-        config.tls,
-        pulse,
-        str(rules),
-        elastic=rules.elastic,
-        secret=config.secret,
-    )
-    name = name_of(rank, hosts)
+    connect, rules, pulse, at_loss = config.connect, config.rules, Pulse(), []
+    hosts, name, timeout_secs = connect.worker_hosts, connect.name, config.timeout_secs
+    client = Client(connect, pulse, str(rules), elastic=rules.elastic)
     end = lambda message: config.end(with_last_acts(message, at_loss))
     ending = Ending(client, name, pulse, timeout_secs, end)
     with contextlib.ExitStack() as stack:
@@ -130,7 +112,7 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
         agree(client, facts, hosts, next(rounds) if is_counted else None, what)
 
     return Group(
-        rank,
+        connect.rank,
         len(hosts),
         connection,
         same,

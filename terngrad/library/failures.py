@@ -7,14 +7,20 @@ worker 0 only. The processes of mpirun and horovodrun end by their launcher.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Iterator
 
 from terngrad.cluster import admission
-from terngrad.cluster.channel import MembershipError, OtherFailedError, name_of
+from terngrad.cluster.channel import (
+    LONGEST_REASON,
+    MembershipError,
+    OtherFailedError,
+    name_of,
+)
 from terngrad.cluster.managed.role import LAUNCHED
 from terngrad.cluster.membership import end_because_of_another, reason_of
-from terngrad.connect.tls import Members
+from terngrad.connect.calling import ChannelOpener
 from terngrad.library.join_config import JoinConfig
 
 _STOP_SECS = 2.0  # for a process that was asked to end
@@ -55,7 +61,7 @@ def _tell(config: JoinConfig, error: BaseException) -> None:
         return
     try:
         config.check()
-        members, secret = Members(config.tls) if config.tls else None, config.secret
+        connect = config.connect
         address = "" if role.ps_hosts else config.control_address
     except (ValueError, OSError):  # then nobody would believe it
         return
@@ -63,11 +69,11 @@ def _tell(config: JoinConfig, error: BaseException) -> None:
     secs = secs if isinstance(error, Exception) else min(secs, _STOP_SECS)
     with contextlib.suppress(OSError):
         told = f"tells the others first, for at most {secs:g} s"
-        config.say(f"{name_of(rank, hosts)} {told}: {why}")
+        config.say(f"{connect.name} {told}: {why}")
     if role.ps_hosts:
         tell_servers(config, why, secs)
     else:
-        admission.tell_failure(hosts, rank, address, why, secs, members, secret)
+        admission.tell_failure(dataclasses.replace(connect, timeout_secs=secs), address, why)
 
 
 def tell_servers(config: JoinConfig, why: str, secs: float) -> None:
@@ -81,23 +87,18 @@ def tell_servers(config: JoinConfig, why: str, secs: float) -> None:
     # Only parameter servers need protobuf.
     from terngrad.asynchronous.acts import BYE
     from terngrad.asynchronous.framing import frames
-    from terngrad.connect.calling import LONGEST_REASON, ChannelOpener
-    from terngrad.connect.introduction import Hello
-    from terngrad.connect.tls import members_of
     from terngrad.service.messages import LONGEST_RESULT, Call, Report
 
-    role, why, members = config.role, why[:LONGEST_REASON], members_of(config.tls)
+    connect, why = dataclasses.replace(config.connect, timeout_secs=secs), why[:LONGEST_REASON]
     if config.synchronous:  # ps 0 coordinates
         servers, method, rules = range(1), "Meet", str(config.rules)
         messages = [Report(failed=why).SerializeToString()]
     else:
-        servers, method, rules = range(len(role.ps_hosts)), "Update", ""
+        servers, method, rules = range(len(connect.ps_hosts)), "Update", ""
         messages = [*frames(Call(act=BYE, failed=why))]
 
     def tell(ps: int) -> None:
-        hosts = list(role.worker_hosts), list(role.ps_hosts)
-        hello = Hello(method, role.task_id, ps, *hosts, rules, secs)
-        ChannelOpener(hello, LONGEST_RESULT, members, config.secret).send_last(messages)
+        ChannelOpener(connect, method, ps, LONGEST_RESULT, rules).send_last(messages)
 
     # A signal ends this process at once: nothing waits for a daemon.
     threads = [threading.Thread(target=tell, args=(ps,), daemon=True) for ps in servers]

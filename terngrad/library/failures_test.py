@@ -10,6 +10,7 @@ import pytest
 from terngrad.cluster import run_secret
 from terngrad.cluster.channel import MembershipError
 from terngrad.cluster.managed.role import Role
+from terngrad.connect.config import ConnectConfig
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client
@@ -80,7 +81,8 @@ def test_law_10_a_ps_stays_until_all_have_learned_why_a_worker_failed_before_it_
     chief = chief_of(host)
     note = lambda line: waits.set() if line == f"{WHY}; {LATE}" else None
     reduction = Reduction(ReferencePacking())
-    server = Server(0, [host], WORKERS, reduction, chief.rules, tell=note, secret=secret)
+    config = lambda rank: ConnectConfig(WORKERS, rank, [host], SECS, secret=secret)
+    server = Server(config(0), reduction, chief.rules, tell=note)
     server.start(host)
 
     def fail():
@@ -89,7 +91,7 @@ def test_law_10_a_ps_stays_until_all_have_learned_why_a_worker_failed_before_it_
     def join_late(worker):
         assert waits.wait(SECS)  # the ps, for this one
         with pytest.raises(MembershipError) as raised:  # while it connects, or thereafter
-            Client([host], WORKERS, worker, SECS, secret=secret).meeting.next_view(0, is_live=False)
+            Client(config(worker)).meeting.next_view(0, is_live=False)
         return str(raised.value)
 
     try:

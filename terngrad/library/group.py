@@ -100,6 +100,7 @@ class Group(contextlib.AbstractContextManager):
         self.sequence: SequenceLock | None = None
         self.at_loss = [] if at_loss is None else at_loss
         self.at_new_state: list[Callable[[], None]] = []
+        self._is_open = membership is not None  # whether there are others, whom it has not left
         self._stands = False  # whether parameter servers have let this process make steps
         self._all_reduce: AllReduce | None = None
         was_interrupted = lambda: connection is not None and connection.was_interrupted()
@@ -442,13 +443,13 @@ class Group(contextlib.AbstractContextManager):
 
     def _forget(self) -> None:
         """Lets operations be refused from now on."""
-        self.connection = None
+        self.connection, self._is_open = None, False
         self._agree = _is_closed
 
     def check_open(self) -> None:
         """Raises MembershipError if this process has left the others."""
         self._check_alike()
-        if self.size > 1 and not self.leaving.is_open:
+        if self.size > 1 and not self._is_open:
             _is_closed({})
 
     def _check_fixed(self, what: str) -> None:

@@ -18,6 +18,8 @@ from terngrad.cluster.managed.role import COLLECTIVE, LAUNCHED, SERVED, Role, co
 from terngrad.cluster.membership import end_because_of_another
 from terngrad.connect import certificates
 from terngrad.connect.certificates import Tls
+from terngrad.connect.config import ConnectConfig
+from terngrad.connect.tls import Members
 
 if TYPE_CHECKING:
     from terngrad.coordination.states import Rules
@@ -100,9 +102,20 @@ class JoinConfig:
         return Rules(self.aggregated, self.elastic, self.timeout_secs)
 
     @property
-    def secret(self) -> bytes:
-        """The secret that all processes share; b"" = none. For errors see `run_secret.shared`."""
-        return run_secret.shared()
+    def connect(self) -> ConnectConfig:
+        """What this process needs to connect to the others.
+
+        Raises:
+          ValueError: the secret is too short, or a file of the certificates holds something else.
+          OSError: such a file cannot be read.
+        """
+        role, tls = self.role, self.tls
+        if tls and role.ps_hosts and role.job_name == "worker":
+            # Whether a worker's certificate is withdrawn, only the ps checks.
+            tls = dataclasses.replace(tls, deny="")
+        members, secret = Members(tls) if tls else None, run_secret.shared()
+        hosts = role.worker_hosts, role.task_id, role.ps_hosts
+        return ConnectConfig(*hosts, self.timeout_secs, members, secret)
 
     @property
     def control_address(self) -> str:

@@ -50,11 +50,6 @@ class Leaving:
             atexit.register(self._end)
             self._show, sys.excepthook = sys.excepthook, self._show_error
 
-    @property
-    def is_open(self) -> bool:
-        """Whether there are others, whom this process has not left."""
-        return self._membership is not None
-
     def leave(
         self,
         kind: type[BaseException] | None,

@@ -13,21 +13,21 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, NoReturn, Protocol
 
 from terngrad.asynchronous.keeping import Keeping
-from terngrad.asynchronous.server import Server as HoldingServer
+from terngrad.asynchronous.server import Server as AsynchronousServer
 from terngrad.asynchronous.store import Store
 from terngrad.cluster.channel import MembershipError, PortError, split_address
 from terngrad.cluster.membership import LOST_STATUS
-from terngrad.connect import listening
 from terngrad.connect.calling import ps_name
 from terngrad.connect.log_limiter import LogLimiter
 from terngrad.exchange.parameter_server.server.reduction import Reduction
-from terngrad.exchange.parameter_server.server.server import Server as AddingServer
+from terngrad.exchange.parameter_server.server.server import Server as SynchronousServer
 from terngrad.folder_lock import FolderInUseError, hold_alone
 from terngrad.library.join_config import JoinConfig
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.service import memory
 from terngrad.training import runtime
 from terngrad.training.schedules import Schedule
+from terngrad.training.signals import install
 
 _LOOK_SECS = 1.0  # between looks at whether a report is due
 
@@ -70,7 +70,7 @@ def say(text: str) -> None:
 def serve(
     config: JoinConfig,
     asynchronous: Asynchronous | None = None,
-    make_report: Callable[[AddingServer | HoldingServer], Report] | None = None,
+    make_report: Callable[[SynchronousServer | AsynchronousServer], Report] | None = None,
 ) -> None:
     """Serves until the workers need this server no more, or a signal arrives.
 
@@ -88,16 +88,17 @@ def serve(
     role, naming = config.role, config.naming
     chosen, own = runtime.kernels(), role.ps_hosts[role.task_id]
     if asynchronous:
-        ps: _Ps = _HoldingPs(config, asynchronous, chosen.kernels)
+        ps: _Ps = _AsynchronousPs(config, asynchronous, chosen.kernels)
     else:
-        ps = _AddingPs(config, chosen.kernels)
+        ps = _SynchronousPs(config, chosen.kernels)
     with stopped_by_signals(ps.server.stop) as signals:
-        is_open = config.allow_insecure_network
+        only_here = not (config.tls or config.allow_insecure_network)
         try:
-            who = listening.listen(ps.server.start, own, config.tls, is_open=is_open)
+            ps.server.start(own, only_here=only_here)
         except PortError as error:
             raise naming.refuse("ps_hosts", role.ps_hosts, str(error)) from None
-        say(f"{ps.name} {ps.task} {who}.")
+        who = "who have certificates" if config.tls else "anywhere"
+        say(f"{ps.name} {ps.task} {'on this machine' if only_here else who}.")
         say(f"Codes are {ps.use_of_kernels} by {chosen}.")
         report = make_report(ps.server) if make_report else None
         ps.wait(report.beat if report else lambda: None)
@@ -128,9 +129,7 @@ def stopped_by_signals(end: Callable[[], None]) -> Iterator[list[signal.Signals]
         came.append(signal.Signals(number))
         threading.Thread(target=end).start()  # this thread may hold the lock that `end` needs
 
-    wanted = (signal.SIGTERM, signal.SIGINT)
-    heard = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, stop) for number in heard}
+    before = install(stop, (signal.SIGTERM, signal.SIGINT))
     try:
         yield came
     finally:
@@ -149,7 +148,7 @@ class _Ps(abc.ABC):
     """
 
     name: str
-    server: AddingServer | HoldingServer
+    server: SynchronousServer | AsynchronousServer
     task: str
     use_of_kernels: str
 
@@ -166,7 +165,7 @@ class _Ps(abc.ABC):
         """Prints the last line, after `close`, given the received signals; see `serve`."""
 
 
-class _AddingPs(_Ps):
+class _SynchronousPs(_Ps):
     """Adds what the workers push at each step."""
 
     use_of_kernels = "added"
@@ -176,17 +175,8 @@ class _AddingPs(_Ps):
         ps, hosts, workers = role.task_id, role.ps_hosts, role.worker_hosts
         here = [host for host in hosts if split_address(host)[0] == split_address(hosts[ps])[0]]
         self.name, self.task = ps_name(ps, hosts), f"waits for {len(workers)} workers"
-        self.server = AddingServer(
-            ps,
-            hosts,
-            workers,
-            Reduction(kernels.packing),
-            config.rules,
-            config.tls,
-            say,
-            memory.most_held() // len(here),
-            config.secret,
-        )
+        arithmetic, most_bytes = Reduction(kernels.packing), memory.most_held() // len(here)
+        self.server = SynchronousServer(config.connect, arithmetic, config.rules, say, most_bytes)
         self._outcome: str | None = None  # see `Server.wait`
         self._left = 0
 
@@ -206,7 +196,7 @@ class _AddingPs(_Ps):
         say(f"{self.name} ends: {why}.")
 
 
-class _HoldingPs(_Ps):
+class _AsynchronousPs(_Ps):
     """Holds the parameters, and applies gradients as they arrive."""
 
     use_of_kernels = "read"
@@ -228,8 +218,7 @@ class _HoldingPs(_Ps):
         except (LookupError, OSError) as error:
             why, value = f"in {folder} {error}", asynchronous.snapshot
             raise config.naming.refuse("asynchronous.snapshot", value, why) from None
-        timeout_secs, tls, secret = config.timeout_secs, config.tls, config.secret
-        self.server = HoldingServer(ps, hosts, workers, store, timeout_secs, tls, log, secret)
+        self.server = AsynchronousServer(config.connect, store, log)
         self._left = 0
 
     def wait(self, beat: Callable[[], None]) -> None:
@@ -237,18 +226,18 @@ class _HoldingPs(_Ps):
             beat()
 
     def close(self) -> None:
-        self._left = len(self.server.seats.present)
+        self._left = len(self.server.workers.present)
         self.server.close()
         if self._lock:
             self._lock.close()
 
     def tell_end(self, signals: Sequence[signal.Signals]) -> None:
-        if why := self.server.seats.failure:
+        if why := self.server.workers.failure:
             raise MembershipError(f"{self.name} ends: worker 0 failed: {why}")
         at = f"at step {self.server.store.version}"
         if signals and self._left:
             _leave(signals[0], f"{self.name} left {self._left} workers {at}.")
-        why = signals[0].name if signals else self.server.seats.why_over
+        why = signals[0].name if signals else self.server.workers.why_over
         say(f"{self.name} ends {at}: {why}.")
 
 

@@ -16,6 +16,7 @@ from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.plans import FACTS, PLAN
 from terngrad.testing.processes import Started
+from terngrad.testing.strangers import config_of
 from terngrad.training import schedules
 
 WORKERS = ["127.0.0.1:1", "127.0.0.1:2"]
@@ -40,7 +41,8 @@ def test_a_ps_that_holds_the_parameters_joins_serves_and_ends_through_join(tmp_p
             assert second.finish() == 1
             why = f"join: asynchronous: folder is '{folder}': another ps, process {run.process.pid}"
             assert why in second.output
-        workers = [Client([host], WORKERS, rank, HANG_SECS, [None], 32, FACTS) for rank in (0, 1)]
+        configs = [config_of([host], rank, workers=WORKERS) for rank in (0, 1)]
+        workers = [Client(config, [None], 32, FACTS) for config in configs]
         workers[0].enter()
         *_, size = read_proposal(PLAN.to_json().encode(), 0, 1, lambda text: schedules.fixed(0.1))
         workers[0].begin(PLAN, [bytes(size)], 0)

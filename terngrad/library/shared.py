@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from terngrad.cluster.pulse import STEP
@@ -15,6 +14,7 @@ from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import tree_sum
 from terngrad.library.graphs import Calls, check_graph
 from terngrad.training import runtime
+from terngrad.training.nodes import row_of, values_of_row
 from terngrad.training.reduction import make_exchange
 
 OPERATIONS = ("mean", "sum", "max")
@@ -117,7 +117,7 @@ class Shared:
             tf.numpy_function(lambda: self._begin(what), [], [])
         shapes = [tuple(value.shape) for value in values]
         name = f"{self._name}/{kind}/{zlib.crc32(repr(shapes).encode()):x}"
-        rows = [_row(node) for node in by_node]
+        rows = [row_of(node) for node in by_node]
         if kind == "max":
             found = self._exchange.max(rows, name)
         elif kind == "sum":
@@ -126,9 +126,7 @@ class Shared:
             (found,) = self._exchange.mean([[row] for row in rows], name)
         with self._exchange.settled():
             self._step.assign_add(1)
-            parts = tf.split(found, [int(np.prod(shape)) for shape in shapes])
-            pairs = zip(parts, values, strict=True)
-            return [tf.cast(tf.reshape(part, v.shape), v.dtype) for part, v in pairs]
+            return values_of_row(found, values)
 
 
 class AllReduce:
@@ -204,8 +202,3 @@ def _check(tensor: tf.Tensor, op: str) -> None:
         raise ValueError(
             f"all_reduce: a value has the shape {tensor.shape}; allowed are fixed ones"
         )
-
-
-def _row(values: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Returns all values as float32 [n]."""
-    return tf.concat([tf.reshape(tf.cast(value, tf.float32), [-1]) for value in values], 0)

@@ -19,7 +19,8 @@ from terngrad.asynchronous.space import make_shards
 from terngrad.cluster.ports import free_ports
 from terngrad.codecs.factory import make_codecs
 from terngrad.connect.channel import Channel, End, Ending, FrameError, Outbox
-from terngrad.connect.introduction import MAGIC, Hello, frame, said
+from terngrad.connect.config import ConnectConfig
+from terngrad.connect.introduction import MAGIC, Hello, frame, introduce
 from terngrad.coordination import groups
 from terngrad.coordination.states import Rules
 from terngrad.draws import DrawKey
@@ -95,9 +96,10 @@ def traveled():
         patch.setattr(Outbox, "put", lambda self, m: (sent.append(bytes(m)), put(self, m)))
         hosts, workers = [f"127.0.0.1:{free_ports(1)[0]}"], ["one:1", "two:2"]
         reduction = Reduction(ReferencePacking())
-        server = Server(0, hosts, workers, reduction, Rules(2, False, SECS))
+        config = lambda rank: ConnectConfig(workers, rank, hosts, SECS)
+        server = Server(config(0), reduction, Rules(2, False, SECS))
         server.start(hosts[0])
-        clients = [Client(hosts, workers, rank, SECS) for rank in range(2)]
+        clients = [Client(config(rank)) for rank in range(2)]
         try:
             with futures.ThreadPoolExecutor(2) as pool:
                 list(pool.map(exchange_once, clients))
@@ -203,7 +205,7 @@ def test_golden_bytes_of_scales_and_floats(traveled):
 
 def test_golden_bytes_of_an_introduction():
     sent, hello = [], Hello("Exchange", 1, 0, ["a:1", "b:2"], ["p:1"], "r")
-    said(hello, b"", sent.append, lambda: {"welcome": True})
+    introduce(hello, b"", sent.append, lambda: {"welcome": True})
     text = (
         '{"purpose": "Exchange", "worker": 1, "callee": 0, "worker_hosts": ["a:1", "b:2"], '
         '"ps_hosts": ["p:1"], "rules": "r", "timeout_secs": 60.0, "failed": "", "version": 9}'
@@ -231,7 +233,7 @@ def test_golden_bytes_of_a_proof():
         yield {"welcome": True}
 
     hear = answers()
-    said(hello, secret, sent.append, lambda: next(hear))
+    introduce(hello, secret, sent.append, lambda: next(hear))
     assert sent[1] == frame({"proof": speaker.hexdigest()})
 
 

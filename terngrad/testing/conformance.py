@@ -62,12 +62,13 @@ def collective(rank: int, hosts: str) -> Connection:
 def sockets(rank: int, hosts: str) -> Connection:
     """Connects processes by the native mesh; HOST:PORT,.../CA,CERT,KEY encrypts it."""
     from terngrad.connect.certificates import Tls
+    from terngrad.connect.config import ConnectConfig
     from terngrad.connect.tls import Members
     from terngrad.exchange.sockets import start
 
     hosts, _, files = hosts.partition("/")  # the first file begins with another /
     members = Members(Tls(*files.split(","))) if files else None
-    return start(hosts.split(","), rank, b"a token", members=members)
+    return start(ConnectConfig(hosts.split(","), rank, members=members), b"a token")
 
 
 def mpi(rank: int, hosts: str) -> Connection:
@@ -90,11 +91,12 @@ def horovod(rank: int, hosts: str) -> Connection:
 
 def parameter_server(rank: int, hosts: str) -> Connection:
     """Connects workers to parameter servers."""
+    from terngrad.connect.config import ConnectConfig
     from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
     from terngrad.exchange.parameter_server.worker.client import Client
 
     ps_hosts, worker_hosts = (names.split(",") for names in hosts.split("/"))
-    return ParameterServerConnection(Client(ps_hosts, worker_hosts, rank, timeout_secs=60.0))
+    return ParameterServerConnection(Client(ConnectConfig(worker_hosts, rank, ps_hosts)))
 
 
 CONNECTIONS: Mapping[str, Callable[[int, str], Connection | None]] = {

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from terngrad.connect.config import ConnectConfig
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
@@ -54,7 +55,8 @@ def parameter_servers(servers: int, workers: int) -> Iterator[str]:
     rules = Rules(workers, False, HANG_SECS)
     with contextlib.ExitStack() as stack:
         for i, host in enumerate(ps_hosts):
-            server = Server(i, ps_hosts, worker_hosts, Reduction(ReferencePacking()), rules)
+            config = ConnectConfig(worker_hosts, i, ps_hosts, HANG_SECS)
+            server = Server(config, Reduction(ReferencePacking()), rules)
             server.start(host)
             stack.callback(server.close)
         yield "/".join((",".join(ps_hosts), ",".join(worker_hosts)))

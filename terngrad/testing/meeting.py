@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from terngrad.cluster import admission
 from terngrad.cluster.channel import split_address
+from terngrad.connect.config import ConnectConfig
 from terngrad.connect.tls import Members
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.threads import in_threads
@@ -26,11 +27,11 @@ def joining(
     secret: bytes = b"",
 ) -> Callable[[], Mapping[int, object]]:
     """Returns a call in which a process joins; the chief listens already, so all can reach it."""
-    options = timeout_secs, encryption, secret
+    config = ConnectConfig(hosts, rank, (), timeout_secs, encryption, secret)
     if rank == 0:
         listener = admission.listen(*split_address(address))
-        return lambda: admission.receive_all(listener, hosts, *options)
-    return lambda: admission.join(hosts, rank, address, *options)
+        return lambda: admission.receive_all(config, listener)
+    return lambda: admission.join(config, address)
 
 
 def received(
@@ -47,7 +48,8 @@ def received(
       What the call returns or raises, and what the chief says then after a time-out of 5 s.
     """
     listener = admission.listen(*split_address(address))
-    with admission.Reception(listener, hosts, encryption, secret) as reception:
+    config = ConnectConfig(hosts, 0, members=encryption, secret=secret)
+    with admission.ChiefListener(config, listener) as reception:
         result, deadline = in_threads(call)[0], time.monotonic() + TIMEOUT
         while fault not in (said := reception.complaint(5.0)) and time.monotonic() < deadline:
             time.sleep(0.01)

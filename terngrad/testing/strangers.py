@@ -1,20 +1,34 @@
-"""Handmade callers of a ps, which send what no worker sends."""
+"""Workers of a test's ps, and handmade callers of it, which send what no worker sends."""
 
 import contextlib
 import dataclasses
 import socket
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from terngrad.cluster.channel import split_address
 from terngrad.connect import introduction
+from terngrad.connect.certificates import Tls
 from terngrad.connect.channel import Channel, End, Ending
+from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import MAGIC, SIZE_BYTES, Hello, frame
-from terngrad.connect.tls import EncryptedSocket
+from terngrad.connect.tls import EncryptedSocket, Members
 from terngrad.service.messages import LONGEST_RESULT
 from terngrad.testing.limits import HANG_SECS
 
 WORKERS = ("one:1", "two:2")
+
+
+def config_of(
+    ps_hosts: Sequence[str],
+    rank: int,
+    timeout_secs: float = HANG_SECS,
+    tls: Tls | None = None,
+    workers: Sequence[str] = WORKERS,
+    secret: bytes = b"",
+) -> ConnectConfig:
+    """Returns what one of WORKERS, or a ps, needs to connect."""
+    return ConnectConfig(workers, rank, ps_hosts, timeout_secs, tls and Members(tls), secret)
 
 
 def hello_of(host: str, worker: int = 1, purpose: str = "Exchange", **other: object) -> bytes:

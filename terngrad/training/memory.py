@@ -18,11 +18,6 @@ from terngrad.training import checkpoints
 Memories = Sequence[Sequence[NodeMemory]]  # by codec, then by local node
 
 
-def no_memories(codecs: Sequence[Codec], nodes: int) -> list[list[NodeMemory]]:
-    """Returns the memories before the first step."""
-    return [[codec.init() for _ in range(nodes)] for codec in codecs]
-
-
 class Memory:
     """Variables with the memories of a process' nodes; empty if no codec has a memory.
 
@@ -35,7 +30,8 @@ class Memory:
         """Starts with zeros for `nodes` consecutive nodes."""
         self.variables: dict[str, tf.Variable] = {}
         self._held: list[list[list[tf.Variable]]] = []
-        for codec, memories in zip(codecs, no_memories(codecs, nodes), strict=True):
+        for codec in codecs:
+            memories = (codec.init() for _ in range(nodes))
             held = [[tf.Variable(value, trainable=False) for value in node] for node in memories]
             self._held.append(held)
             for i, node in enumerate(held):

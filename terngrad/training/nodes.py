@@ -23,7 +23,7 @@ class NodeGradients(NamedTuple):
     Attributes:
       gradients: in the order of the classifier's variables.
       losses: of its part.
-      state: float32, all values of the classifier's state in one row; see `state_of_row`.
+      state: float32, all values of the classifier's state in one row; see `values_of_row`.
     """
 
     gradients: list[tf.Tensor]
@@ -47,14 +47,10 @@ class NodeCodes(NamedTuple):
     unsent: list[NodeMemory]
 
 
-def seed_of_draws(seed: int) -> tf.Tensor:
-    """Returns the seed of all draws: uint64, the low 64 bits of `seed`."""
-    return tf.constant(seed % (1 << 64), tf.uint64)
-
-
-def draw_keys(seed: tf.Tensor, step: tf.Tensor, first_node: int, nodes: int) -> list[DrawKey]:
-    """Returns the keys of the draws of consecutive nodes at a step."""
-    return [DrawKey(seed, step, tf.constant(first_node + i)) for i in range(nodes)]
+def draw_keys(seed: int, step: tf.Tensor, first_node: int, nodes: int) -> list[DrawKey]:
+    """Returns the keys of the draws of consecutive nodes at a step; `seed` counts by 64 bits."""
+    low = tf.constant(seed % (1 << 64), tf.uint64)
+    return [DrawKey(low, step, tf.constant(first_node + i)) for i in range(nodes)]
 
 
 def spread(devices: Sequence[str], nodes: int) -> list[str]:
@@ -102,7 +98,7 @@ def _compute_on_one_device(
 ) -> list[NodeGradients]:
     def compute(node: tf.Tensor | int) -> list[tf.Tensor]:
         gradients, losses, state = classifier.gradients(images[node], labels[node], seeds[node])
-        return [*gradients, *losses, _row(state)]
+        return [*gradients, *losses, row_of(state)]
 
     count, variables, state = len(classifier.variables), classifier.variables, classifier.state
     specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
@@ -113,18 +109,19 @@ def _compute_on_one_device(
     return [NodeGradients(each[:count], Losses(*each[count:-1]), each[-1]) for each in found]
 
 
-def _row(values: Sequence[tf.Tensor]) -> tf.Tensor:
+def row_of(values: Iterable[tf.Tensor]) -> tf.Tensor:
+    """Returns all values of tensors in one row, float32 [n]."""
     flat = (v if v.shape.rank == 1 else tf.reshape(v, [-1]) for v in values)
     return tf.concat([tf.zeros([0]), *(tf.cast(v, tf.float32) for v in flat)], 0)
 
 
-def state_of_row(row: tf.Tensor, variables: Iterable[tf.Variable]) -> list[tf.Tensor]:
-    """Returns the values of a row like `NodeGradients.state`, for each of its variables."""
-    variables = list(variables)
-    parts = tf.split(row, [v.shape.num_elements() for v in variables]) if variables else []
+def values_of_row(row: tf.Tensor, tensors: Iterable[tf.Tensor | tf.Variable]) -> list[tf.Tensor]:
+    """Returns the values of a row of `row_of`, in the shapes and types of these tensors."""
+    tensors = list(tensors)
+    parts = tf.split(row, [v.shape.num_elements() for v in tensors]) if tensors else []
     return [
         tf.cast(part if v.shape.rank == 1 else tf.reshape(part, v.shape), v.dtype)
-        for part, v in zip(parts, variables, strict=True)
+        for part, v in zip(parts, tensors, strict=True)
     ]
 
 

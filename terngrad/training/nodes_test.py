@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from terngrad.codecs.factory import make_codecs
+from terngrad.connect.config import ConnectConfig
 from terngrad.draws import DrawKey
 from terngrad.exchange import sockets
 from terngrad.layout import make_layout
@@ -32,7 +33,8 @@ def test_law_5_codes_that_leave_early_are_those_of_whole_buckets(policy, leave_e
     codecs = make_codecs(make_layout(NAMES, SHAPES, POLICIES[policy], 100), kernels)
     gradients = [tf.random.stateless_normal(shape, [3, i]) for i, shape in enumerate(SHAPES)]
     key = DrawKey(tf.constant(3, tf.uint64), tf.constant(5, tf.int64), tf.constant(0))
-    with contextlib.closing(sockets.start(free_addresses(1), 0, b"secret")) as transport:
+    config = ConnectConfig(free_addresses(1), 0)
+    with contextlib.closing(sockets.start(config, b"secret")) as transport:
         exchange = transport.exchange(1, kernels, tf.Variable(0, dtype=tf.int64))
         early: list[bool] = []
         join = transport.mesh.join_codes

@@ -18,8 +18,8 @@ from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.local import LocalExchange
 from terngrad.ops.gradient_kernels import GradientKernels, Sums
-from terngrad.training.memory import Memories, Memory, no_memories
-from terngrad.training.nodes import draw_keys, exchange_nodes, seed_of_draws, spread
+from terngrad.training.memory import Memories, Memory
+from terngrad.training.nodes import draw_keys, exchange_nodes, spread
 from terngrad.training.sequence_lock import SequenceLock
 
 
@@ -56,6 +56,7 @@ class Reduction:
         share one; then there is one for each node. "" = that of the gradients.
       memory: the codecs' memory of this process' nodes; None = a new one.
       sequence: learns when the updates of a step begin; None = nobody copies the state meanwhile.
+      first_node: index of the first local node in draws and memory; None = that of the exchange.
     """
 
     codecs: Sequence[Codec]
@@ -65,16 +66,18 @@ class Reduction:
     devices: Sequence[str] = ("",)
     memory: Memory | None = None
     sequence: SequenceLock | None = None
+    first_node: int | None = None
 
     def __post_init__(self) -> None:
         nodes = self.exchange.local_nodes
         self.devices = spread(self.devices, nodes)
-        self.memory = self.memory or Memory(self.codecs, self.exchange.first_node, nodes)
-        self._seed = seed_of_draws(self.seed)
+        if self.first_node is None:
+            self.first_node = self.exchange.first_node
+        self.memory = self.memory or Memory(self.codecs, self.first_node, nodes)
 
     def keys(self, step: tf.Tensor) -> list[DrawKey]:
         """Returns the keys of the local nodes' draws at a step."""
-        return draw_keys(self._seed, step, self.exchange.first_node, self.exchange.local_nodes)
+        return draw_keys(self.seed, step, self.first_node, self.exchange.local_nodes)
 
     def reduce(
         self,
@@ -84,7 +87,7 @@ class Reduction:
         as_sums: bool = False,
     ) -> Aggregate:
         """Exchanges the gradients of all variables, by local node; see `exchange_gradients`."""
-        held = self.memory.read()
+        held = self.memory.read() if self.memory.variables else ()
         return exchange_gradients(
             gradients, self.codecs, self.exchange, keys, self.devices, held, as_sums=as_sums
         )
@@ -112,7 +115,7 @@ class Reduction:
         noted = self._noted(aggregate, others)
         with self.exchange.settled(), tf.control_dependencies(first), noted:
             yield
-            self._remember(aggregate)
+            self.remember(aggregate)
             self.step.assign_add(1)
             self.exchange.count_step()
 
@@ -125,7 +128,7 @@ class Reduction:
         means = [mean for mean in aggregate.means if mean is not None]
         return self.sequence.updates([*means, *(sums.words for sums in aggregate.sums), *others])
 
-    def _remember(self, aggregate: Aggregate) -> None:
+    def remember(self, aggregate: Aggregate) -> None:
         """Assigns the memory; gradients that had no part in the step are kept whole."""
         if not self.memory.variables:
             return
@@ -169,7 +172,7 @@ def exchange_gradients(
     means: dict[int, tf.Tensor | None] = {}
     sums: list[Sums] = []
     scales, encoded, kept, unsent = [], [], [], []
-    memories = memories or no_memories(codecs, len(keys))
+    memories = memories or [[codec.init() for _ in keys] for codec in codecs]
     for codec, memory in zip(codecs, memories, strict=True):
         node, delivered = exchange_nodes(
             gradients, codec, exchange, keys, devices, memory, as_sums=as_sums

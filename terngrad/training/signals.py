@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -18,9 +18,11 @@ _LOOK_SECS = 1.0  # between attempts to save
 Stuck = Callable[[signal.Signals, threading.Event], None]
 
 
-def install(handler: Callable[[int, Any], None]) -> dict[int, Any]:
+def install(
+    handler: Callable[[int, Any], None], signals: Sequence[signal.Signals] = SIGNALS
+) -> dict[int, Any]:
     """Lets a handler have the signals; returns the handlers before, of those that are caught."""
-    caught = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    caught = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
     return {number: signal.signal(number, handler) for number in caught}  # nohup ignores SIGHUP
 
 

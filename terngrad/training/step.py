@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from terngrad.training.averages import MovingAverages
 from terngrad.training.classifier import Classifier, IdleClassifier, Losses
-from terngrad.training.nodes import compute_nodes, state_of_row
+from terngrad.training.nodes import compute_nodes, values_of_row
 from terngrad.training.optimizers import Optimizer
 from terngrad.training.reduction import Aggregate, Reduction
 from terngrad.training.schedules import Schedule
@@ -121,4 +121,4 @@ class TrainStep:
         if not variables:
             return []
         (row,) = self._exchange.mean([[state] for state in states], "moving statistics")
-        return state_of_row(row, variables)
+        return values_of_row(row, variables)

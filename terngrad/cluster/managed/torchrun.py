@@ -10,6 +10,7 @@ from terngrad.cluster.channel import LAST_PORT, MembershipError
 from terngrad.cluster.managed.role import ManagedError, Role, ranked, whole_number
 from terngrad.cluster.peer import Peer
 from terngrad.cluster.ports import free_ports
+from terngrad.connect.config import ConnectConfig
 
 MARKS = frozenset(("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 _SOURCE = "torchrun"
@@ -51,7 +52,9 @@ def _gathered(
     rank: int, size: int, address: str, mine: dict, timeout_secs: float, secret: bytes
 ) -> list[dict]:
     """What each process says, in the order of their ranks."""
-    peers = admission.join([_SOURCE] * size, rank, address, timeout_secs, secret=secret)
+    hosts = [_SOURCE] * size
+    config = ConnectConfig(hosts, rank, timeout_secs=timeout_secs, secret=secret)
+    peers = admission.join(config, address)
     try:
         if rank:
             peers[0].send(mine)

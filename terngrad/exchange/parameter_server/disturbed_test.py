@@ -23,7 +23,7 @@ from terngrad.testing.certificates import make_certificates
 from terngrad.testing.exhaustive import sample
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.proxy import Kind, Proxy, plan
-from terngrad.testing.strangers import WORKERS
+from terngrad.testing.strangers import WORKERS, config_of
 from terngrad.testing.threads import in_threads
 
 SECS = HANG_SECS
@@ -59,7 +59,7 @@ def undisturbed():
 
 def trained(rank, host, tls):
     """The state of a worker after all steps."""
-    client = Client([host], WORKERS, rank, SECS, tls)
+    client = Client(config_of([host], rank, tls=tls))
     is_done = False
     try:
         connection = ParameterServerConnection(client)
@@ -108,7 +108,9 @@ def assert_equal_bits(faults, tls):
     rules = Rules(len(WORKERS), False, SECS)
     with contextlib.ExitStack() as stack:
         proxy = stack.enter_context(Proxy(target, faults))
-        server = Server(0, [proxy.address], WORKERS, Reduction(ReferencePacking()), rules, tls)
+        server = Server(
+            config_of([proxy.address], 0, tls=tls), Reduction(ReferencePacking()), rules
+        )
         stack.callback(server.close)
         server.start(target)
         calls = [lambda rank=rank: trained(rank, proxy.address, tls) for rank in range(2)]

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Callable
 
 from terngrad.cluster.channel import MembershipError
-from terngrad.connect.network import LinkEvents
+from terngrad.connect.link import LinkEvents
 from terngrad.service.messages import Header
 from terngrad.testing.simulation.clock import Clock
 
@@ -94,7 +94,7 @@ class Stream:
 
 
 class SimulatedLink:
-    """A `Link` that opens streams with a function.
+    """A `ChannelLink` that opens streams with a function.
 
     Attributes:
       ps: index of the ps.
@@ -134,29 +134,29 @@ class SimulatedLink:
 
     @property
     def is_up(self) -> bool:
-        """See `Link`."""
+        """See `ChannelLink`."""
         return self.stream is not None
 
     @property
     def unsent(self) -> int:
-        """See `Link`."""
+        """See `ChannelLink`."""
         return 0
 
     def start(self) -> None:
-        """See `Link`."""
+        """See `ChannelLink`."""
 
     def send(self, message: bytes) -> None:
-        """See `Link`."""
+        """See `ChannelLink`."""
         if self.stream is not None and not self._over:
             self.stream.up.send(message)
 
     def wait_until_up(self, secs: float) -> bool:
-        """See `Link`."""
+        """See `ChannelLink`."""
         del secs
         return self.is_up
 
     def end(self, last_message: bytes | None = None) -> None:
-        """See `Link`."""
+        """See `ChannelLink`."""
         if last_message is not None:
             self.send(last_message)
         self._over = True
@@ -165,7 +165,7 @@ class SimulatedLink:
             self.stream.up.end()
 
     def join(self, timeout_secs: float) -> None:
-        """See `Link`."""
+        """See `ChannelLink`."""
 
     def take(self) -> None:
         """Handles the next message."""

@@ -10,7 +10,8 @@ import numpy as np
 
 from terngrad.cluster.channel import FinishedError, MembershipError
 from terngrad.cluster.pulse import Pulse
-from terngrad.connect.network import LinkEvents
+from terngrad.connect.config import ConnectConfig
+from terngrad.connect.link import LinkEvents
 from terngrad.coordination import groups
 from terngrad.coordination.client import InterruptionError
 from terngrad.exchange.parameter_server.operations import Kind, Operation
@@ -40,7 +41,7 @@ def operations_of(workers: int) -> list[Operation]:
 
 
 class SimulatedNetwork:
-    """A `Network` of one process of a worker.
+    """The `SocketNetwork` of one process of a worker.
 
     Attributes:
       links: all links that were opened.
@@ -59,14 +60,14 @@ class SimulatedNetwork:
     def open(
         self, ps: int, method: str, events: LinkEvents, *, waits: bool = True
     ) -> SimulatedLink:
-        """See `Network`."""
+        """See `SocketNetwork`."""
         connect = lambda: self._servers[ps].accept(self._rank, method)
         link = SimulatedLink(ps, connect, events, self._timeout_secs, self._clock, waits=waits)
         self.links.append(link)
         return link
 
     def repeat(self, secs: float, call: Callable[[], None]) -> Callable[[], None]:
-        """See `Network`."""
+        """See `SocketNetwork`."""
         self._beat_secs, self._beat = secs, call
         return lambda: None
 
@@ -79,7 +80,7 @@ class SimulatedNetwork:
             self._beat()
 
     def close(self) -> None:
-        """See `Network`."""
+        """See `SocketNetwork`."""
 
 
 class SimulatedWorker:
@@ -146,10 +147,7 @@ class SimulatedWorker:
             yield
         workers, servers = self._hosts
         self._client = Client(
-            servers,
-            workers,
-            self.rank,
-            self._timeout_secs,
+            ConnectConfig(workers, self.rank, servers, self._timeout_secs),
             pulse=self._pulse,
             network=self.network,
             elastic=self._elastic,

@@ -17,7 +17,7 @@ from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.packing import ReferencePacking
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.strangers import WORKERS, answer_in, connect, greeted, hello_of
+from terngrad.testing.strangers import WORKERS, answer_in, config_of, connect, greeted, hello_of
 
 SECS = HANG_SECS
 
@@ -27,7 +27,7 @@ def serving(secret):
     """Yields the address of a ps."""
     (host,) = free_addresses(1)
     rules = Rules(2, False, SECS)
-    server = Server(0, [host], WORKERS, Reduction(ReferencePacking()), rules, secret=secret)
+    server = Server(config_of([host], 0, secret=secret), Reduction(ReferencePacking()), rules)
     server.start(host)
     try:
         yield host
@@ -40,7 +40,7 @@ SECRET = b"a secret of many characters"
 
 def test_workers_with_the_secret_join_and_learn_what_differs():
     with serving(SECRET) as host:
-        clients = [Client([host], WORKERS, rank, SECS, secret=SECRET) for rank in (0, 1)]
+        clients = [Client(config_of([host], rank, secret=SECRET)) for rank in (0, 1)]
         with futures.ThreadPoolExecutor(2) as pool:
             views = pool.map(lambda c: c.meeting.next_view(0, is_live=False).number, clients)
             assert len(set(views)) == 1
@@ -48,7 +48,7 @@ def test_workers_with_the_secret_join_and_learn_what_differs():
             client.close(is_done=False)
         other = ["one:1", "else:2"]
         with pytest.raises(MembershipError, match=r"worker hosts are \['one:1', 'else:2'\]; this"):
-            Client([host], other, 1, SECS, secret=SECRET)
+            Client(config_of([host], 1, workers=other, secret=SECRET))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_law_10_a_worker_without_the_secret_learns_nothing_else(own, theirs, tex
         serving(own) as host,
         pytest.raises(MembershipError, match=text) as raised,
     ):
-        Client([host], ["one:1", "else:2"], 1, SECS, secret=theirs)
+        Client(config_of([host], 1, workers=["one:1", "else:2"], secret=theirs))
     assert "one:1" not in str(raised.value)
 
 
@@ -102,7 +102,7 @@ def test_a_ps_proves_nothing_for_a_program_that_took_the_place_of(callee, worker
         answers = iter([lambda: answer_in(passed_on), lambda: {"welcome": SECS}])
         hello = Hello("Exchange", 1, callee, list(workers), [host])
         with pytest.raises(UnprovenError):
-            introduction.said(hello, SECRET, passed_on.sendall, lambda: next(answers)())
+            introduction.introduce(hello, SECRET, passed_on.sendall, lambda: next(answers)())
         assert why in answer_in(passed_on)["refused"]
 
 
@@ -119,14 +119,14 @@ def test_a_ps_proves_nothing_about_other_hosts_than_its_own():
         answers = iter([lambda: answer_in(passed_on)])
         hello = Hello("Exchange", 1, 0, ["one:1", "other:2"], [host])
         with pytest.raises(UnprovenError):
-            introduction.said(hello, SECRET, pass_on, lambda: next(answers)())
+            introduction.introduce(hello, SECRET, pass_on, lambda: next(answers)())
 
 
 def test_why_a_worker_is_refused_fits_into_a_frame():
     with serving(SECRET) as host, connect(host) as connected:
         hello = Hello("Exchange", 1, 0, ["one:1", "x" * 50_000], [host])
         with pytest.raises(AdmissionError, match="worker hosts are") as raised:
-            introduction.said(hello, SECRET, connected.sendall, lambda: answer_in(connected))
+            introduction.introduce(hello, SECRET, connected.sendall, lambda: answer_in(connected))
         assert len(str(raised.value)) == 8192
 
 
@@ -154,5 +154,5 @@ def test_a_worker_gives_a_ps_without_the_secret_no_proof():
         with futures.ThreadPoolExecutor(1) as pool:
             said = pool.submit(pretend)
             with pytest.raises(MembershipError, match="it has another secret"):
-                Client([host], WORKERS, 1, SECS, secret=SECRET)
+                Client(config_of([host], 1, secret=SECRET))
             assert said.result(SECS) == frame({"proof": ""})

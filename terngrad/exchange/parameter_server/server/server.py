@@ -13,11 +13,10 @@ from google.protobuf.message import DecodeError
 
 from terngrad.cluster.channel import name_of
 from terngrad.connect.calling import ps_name
-from terngrad.connect.certificates import Tls
 from terngrad.connect.channel import Channel, End, Ending, Outbox
+from terngrad.connect.config import ConnectConfig
 from terngrad.connect.log_limiter import LogLimiter
 from terngrad.connect.streams import GRACE_SECS, Streams
-from terngrad.connect.tls import Members
 from terngrad.coordination.coordinator import Coordinator
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator
@@ -37,55 +36,42 @@ class Server:
 
     def __init__(
         self,
-        ps: int,
-        ps_hosts: Sequence[str],
-        worker_hosts: Sequence[str],
+        config: ConnectConfig,
         arithmetic: Arithmetic,
         rules: Rules,
-        tls: Tls | None = None,
         tell: Callable[[str], None] = print,
         most_bytes: int = 1 << 62,
-        secret: bytes = b"",
     ) -> None:
         """Does not listen yet.
 
         Args:
-          ps: index of this ps in `ps_hosts`.
-          ps_hosts: "host:port" of each ps; workers must have the same list.
-          worker_hosts: "host:port" of each worker; workers must have the same list.
+          config: of this ps, with the time-out of `rules`.
           arithmetic: computes results; see `Reduction`.
-          rules: which workers make a step; a connection that is silent for the time-out is lost.
-          tls: certificates; None = plain text, and any process may connect.
+          rules: which workers make a step.
           tell: writes a line to the log.
           most_bytes: see `Aggregator`.
-          secret: that workers must have, too; b"" = none.
         """
-        self._name, self._worker_hosts = ps_name(ps, ps_hosts), worker_hosts
-        self._log = LogLimiter(tell)
+        ps, servers, self._worker_hosts = config.rank, len(config.ps_hosts), config.worker_hosts
+        self._name, self._log = ps_name(ps, config.ps_hosts), LogLimiter(tell)
         self._service = Service(
-            ps, worker_hosts, arithmetic, rules, len(ps_hosts), self._log, most_bytes
+            ps, self._worker_hosts, arithmetic, rules, servers, self._log, most_bytes
         )
         self._beat_secs = min(_LONGEST_BEAT_SECS, rules.timeout_secs / 4)
         self._timeout_secs = max(GRACE_SECS, rules.timeout_secs)
         self._stop = threading.Event()
         purposes = {"Exchange": self._exchange} | ({} if ps else {"Meet": self._meet})
         self._streams = Streams(
-            ps,
-            ps_hosts,
-            worker_hosts,
+            config,
             purposes,
             self._log,
             longest=LONGEST_PUSH,
-            timeout_secs=rules.timeout_secs,
             threads=_STREAM_THREADS * len(purposes),
-            members=Members(tls) if tls else None,
             rules=str(rules),
-            secret=secret,
         )
 
-    def start(self, address: str) -> int:
+    def start(self, address: str, *, only_here: bool = False) -> int:
         """Listens at "host:port"; see `Streams.start`."""
-        return self._streams.start(address)
+        return self._streams.start(address, only_here=only_here)
 
     @property
     def attendance(self) -> Attendance:

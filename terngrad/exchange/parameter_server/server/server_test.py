@@ -42,7 +42,7 @@ from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import wait_until
-from terngrad.testing.strangers import WORKERS, admitted, hello_of, stranger
+from terngrad.testing.strangers import WORKERS, admitted, config_of, hello_of, stranger
 
 SECS = HANG_SECS
 RULES = Rules(2, False, SECS)
@@ -55,7 +55,8 @@ def serving(count=1, tls=None, workers=WORKERS, at=None, needed=None, secs=SECS)
     hosts = at or free_addresses(count)
     rules = Rules(needed or len(workers), False, secs)
     reduction = Reduction(ReferencePacking())
-    servers = [Server(i, hosts, workers, reduction, rules, tls) for i in range(count)]
+    configs = [config_of(hosts, i, secs, tls, workers) for i in range(count)]
+    servers = [Server(config, reduction, rules) for config in configs]
     for server, host in zip(servers, hosts, strict=True):
         server.start(host)
     try:
@@ -68,7 +69,7 @@ def serving(count=1, tls=None, workers=WORKERS, at=None, needed=None, secs=SECS)
 @contextlib.contextmanager
 def joined(hosts, workers=WORKERS, tls=None, secs=SECS):
     """Yields a client of each worker; all are in one view."""
-    clients = [Client(hosts, workers, rank, secs, tls) for rank in range(len(workers))]
+    clients = [Client(config_of(hosts, rank, secs, tls, workers)) for rank in range(len(workers))]
     try:
         stand(clients)
         yield clients
@@ -254,12 +255,12 @@ def test_a_stopped_ps_reports_no_worker_as_dead(capsys):
 def test_law_10_a_ps_that_cannot_be_reached_is_named():
     (host,) = free_addresses(1)
     with pytest.raises(MembershipError, match=rf"ps 0 \({host}\) cannot be reached within 1 s: "):
-        Client([host], WORKERS, 0, 1.0)
+        Client(config_of([host], 0, 1.0))
 
 
 def test_law_10_a_port_that_is_taken_is_named():
     with serving() as (_, hosts), pytest.raises(PortError, match=f"cannot listen at {hosts[0]}"):
-        Server(0, hosts, WORKERS, lambda operation, parts: parts[0], RULES).start(hosts[0])
+        Server(config_of(hosts, 0), lambda operation, parts: parts[0], RULES).start(hosts[0])
 
 
 @pytest.mark.parametrize("method", ["Exchange", "Meet"])
@@ -321,7 +322,7 @@ def test_what_differs_stands_in_the_log_and_is_told_to_nobody_who_may_be_a_stran
 )
 def test_a_worker_that_sends_an_invalid_message_gets_the_reason(capfd, message, text):
     with serving() as ((server,), (host,)):
-        first = Client([host], WORKERS, 0, SECS)
+        first = Client(config_of([host], 0))
         Operations([first], "sum", Kind.FLOATS, 2)
         wait_until(lambda: server.aggregator.piece_count, "the first worker's operation")
         end, details = stranger(host, hello_of(host), messages=[message])
@@ -420,9 +421,9 @@ def test_only_workers_with_certificates_of_the_authority_can_train(tmp_path):
     with serving(tls=good) as ((server,), (host,)), joined([host], tls=good) as clients:
         for wrong in (foreign, mixed):
             with pytest.raises(MembershipError, match=r"cannot be reached within 1 s: .*cert"):
-                Client([host], WORKERS, 1, 1.0, wrong)
+                Client(config_of([host], 1, 1.0, wrong))
         with pytest.raises(MembershipError, match="all processes need certificates, or none"):
-            Client([host], WORKERS, 1, 1.0, None)
+            Client(config_of([host], 1, 1.0))
         no_certificate = ssl.create_default_context(cafile=good.ca)
         no_certificate.check_hostname = False
         end, _ = stranger(host, hello_of(host), no_certificate)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from terngrad.cluster.channel import OtherFailedError
 from terngrad.cluster.pulse import Pulse
-from terngrad.connect.certificates import Tls
-from terngrad.connect.link import SocketNetwork
-from terngrad.connect.network import Link, LinkEvents, Network
-from terngrad.connect.tls import members_of
+from terngrad.connect.config import ConnectConfig
+from terngrad.connect.link import ChannelLink, LinkEvents, SocketNetwork
 from terngrad.coordination import groups
 from terngrad.coordination.client import CoordinatorClient, Events
 from terngrad.exchange.parameter_server.operations import Operation
@@ -45,56 +43,38 @@ class Client:
 
     def __init__(
         self,
-        ps_hosts: Sequence[str],
-        worker_hosts: Sequence[str],
-        rank: int,
-        timeout_secs: float,
-        tls: Tls | None = None,
+        config: ConnectConfig,
         pulse: Pulse | None = None,
         rules: str = "",
-        network: Network | None = None,
+        network: SocketNetwork | None = None,
         *,
         elastic: bool = False,
-        secret: bytes = b"",
     ) -> None:
         """Connects to all ps; waits for those that start later, if elastic for ps 0 only.
 
         Args:
-          ps_hosts: "host:port" of each ps.
-          worker_hosts: "host:port" of each worker, as the ps know them.
-          rank: index of this worker.
-          timeout_secs: longest time for which a ps may be lost.
-          tls: certificates; None = plain text.
+          config: of this worker; the ps know its hosts.
           pulse: progress of this worker.
           rules: text of the `Rules` that this worker expects; "" = any.
           network: opens the streams; None = sockets.
           elastic: whether the training goes on without a lost ps.
-          secret: that the ps must have, too; b"" = none.
 
         Raises:
           MembershipError: names a ps that cannot be reached or refuses this worker.
         """
-        self.rank, self.size = rank, len(worker_hosts)
+        self.rank, self.size = config.rank, len(config.worker_hosts)
+        ps_count = len(config.ps_hosts)
         self.servers = Servers(
-            len(ps_hosts), elastic=elastic, tell_lost=lambda lost: self.meeting.tell_lost(lost)
+            ps_count, elastic=elastic, tell_lost=lambda lost: self.meeting.tell_lost(lost)
         )
         self.failure = ""
         self._on_failure: Callable[[str], None] = lambda text: None
         self._over = False
-        self._network = network or SocketNetwork(
-            ps_hosts,
-            worker_hosts,
-            rank,
-            timeout_secs,
-            LONGEST_RESULT,
-            members_of(tls),
-            rules,
-            secret,
-        )
+        self._network = network or SocketNetwork(config, LONGEST_RESULT, rules)
         self._stop_beats: Callable[[], None] = lambda: None
-        self._links: list[Link] = []
+        self._links: list[ChannelLink] = []
         self.steps = Steps(
-            rank,
+            self.rank,
             self.servers,
             send=lambda ps, frame: self._links[ps].send(frame),
             tell_ready=lambda step: self.meeting.ready(step),
@@ -110,8 +90,8 @@ class Client:
         )
         self.meeting = CoordinatorClient(events)
         try:
-            self._meet(pulse or Pulse(), min(_LONGEST_BEAT_SECS, timeout_secs / _BEATS))
-            for ps in range(len(ps_hosts)):
+            self._meet(pulse or Pulse(), min(_LONGEST_BEAT_SECS, config.timeout_secs / _BEATS))
+            for ps in range(ps_count):
                 self._check()
                 self._links.append(self._connect(ps, waits=ps == 0 or not elastic))
             self._check()
@@ -238,7 +218,7 @@ class Client:
         if self.failure:
             raise OtherFailedError(self.failure)
 
-    def _connect(self, ps: int, *, waits: bool) -> Link:
+    def _connect(self, ps: int, *, waits: bool) -> ChannelLink:
         events = LinkEvents(
             lock=self.steps.lock,
             on_message=functools.partial(self.steps.take, ps),

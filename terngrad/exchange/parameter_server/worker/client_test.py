@@ -2,6 +2,7 @@
 
 import pytest
 
+from terngrad.connect.config import ConnectConfig
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.service.messages import split_frame
 
@@ -51,10 +52,13 @@ class Network:
         pass
 
 
+CONFIG = ConnectConfig(["a:1"], 0, ["ps0:1", "ps1:1"], 10.0)
+
+
 @pytest.mark.parametrize(("why", "arrived"), [("", 1), ("diverged", 0)])
 def test_a_worker_that_is_done_waits_for_broken_streams_to_send_its_goodbye(why, arrived):
     network = Network()
-    client = Client(["ps0:1", "ps1:1"], ["a:1"], 0, 10.0, network=network)
+    client = Client(CONFIG, network=network)
     client.close(is_done=True, why=why)
     _, *exchange = network.links
     assert [len(link.arrived) for link in exchange] == [arrived, arrived]
@@ -63,7 +67,7 @@ def test_a_worker_that_is_done_waits_for_broken_streams_to_send_its_goodbye(why,
 
 def elastic_client(network):
     """Returns a client that has lost ps 1, and the events of that ps."""
-    client = Client(["ps0:1", "ps1:1"], ["a:1"], 0, 10.0, network=network, elastic=True)
+    client = Client(CONFIG, network=network, elastic=True)
     *_, events = network.events
     assert events.on_loss("ps 1 did not come back")
     return client, events

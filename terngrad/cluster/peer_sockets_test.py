@@ -1,4 +1,4 @@
-"""Sockets between all processes: who gets a seat, and who does not."""
+"""Sockets between all processes: which process gets one, and which does not."""
 
 import contextlib
 import socket
@@ -7,8 +7,9 @@ import threading
 import pytest
 
 from terngrad.cluster.channel import MembershipError, PortError, split_address
-from terngrad.cluster.seats import Seats
+from terngrad.cluster.peer_sockets import PeerSockets
 from terngrad.connect import listener
+from terngrad.connect.config import ConnectConfig
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
 
@@ -16,27 +17,27 @@ TIMEOUT_SECS = HANG_SECS
 
 
 @contextlib.contextmanager
-def opened(hosts, tokens):
-    """The seats of all processes; process i believes in token i."""
+def opened(hosts, tokens, timeout_secs=TIMEOUT_SECS):
+    """The sockets of all processes; process i believes in token i."""
     with contextlib.ExitStack() as stack:
         found = []
         for rank, token in enumerate(tokens):
-            found.append(Seats(hosts, rank, token))
+            found.append(PeerSockets(ConnectConfig(hosts, rank, (), timeout_secs), token))
             stack.callback(found[-1].close)
         yield found
 
 
-def filled(seats, timeout_secs=TIMEOUT_SECS):
-    """What `fill` returns or raises for each process."""
-    found = [None] * len(seats)
+def connected(peers):
+    """What `connect` returns or raises for each process."""
+    found = [None] * len(peers)
 
-    def fill(rank):
+    def connect(rank):
         try:
-            found[rank] = seats[rank].fill(timeout_secs)
+            found[rank] = peers[rank].connect()
         except MembershipError as error:
             found[rank] = error
 
-    threads = [threading.Thread(target=fill, args=(rank,)) for rank in range(len(seats))]
+    threads = [threading.Thread(target=connect, args=(rank,)) for rank in range(len(peers))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -51,13 +52,13 @@ def close(sockets):
 
 def test_each_process_gets_a_socket_to_each_other(capfd):
     hosts = free_addresses(4)
-    with opened(hosts, [b"secret"] * 4) as seats:
+    with opened(hosts, [b"secret"] * 4) as peers:
         # Strangers: silent, garbage, another service, one that looks and goes.
         strangers = [socket.create_connection(split_address(host)) for host in hosts[:3]]
         strangers[1].sendall(b"\0" * 100)
         strangers[2].sendall(b"GET / HTTP/1.0\r\n\r\n")
         socket.create_connection(split_address(hosts[0])).close()
-        found = filled(seats)
+        found = connected(peers)
         for rank, sockets in enumerate(found):
             assert sorted(sockets) == [i for i in range(4) if i != rank]
             for other, each in sockets.items():
@@ -76,10 +77,10 @@ def test_each_process_gets_a_socket_to_each_other(capfd):
     assert f"{hosts[2]}: Refused 127.0.0.1: it did not introduce itself" in said
 
 
-def test_a_process_with_another_token_gets_no_seat_and_is_named():
+def test_a_process_with_another_token_gets_no_socket_and_is_named():
     hosts = free_addresses(2)
-    with opened(hosts, [b"secret", b"guess"]) as seats:
-        chief, other = filled(seats, 1.0)
+    with opened(hosts, [b"secret", b"guess"], 1.0) as peers:
+        chief, other = connected(peers)
     assert str(chief) == f"worker 1 ({hosts[1]}) did not connect to this worker"
     assert str(other).startswith(f"worker 0 ({hosts[0]}) cannot be reached: ")
 
@@ -87,16 +88,16 @@ def test_a_process_with_another_token_gets_no_seat_and_is_named():
 def test_a_taken_port_is_named():
     (host,) = free_addresses(1)
     with socket.create_server(split_address(host)), pytest.raises(PortError, match=host):
-        Seats([host], 0, b"secret")
+        PeerSockets(ConnectConfig([host], 0), b"secret")
 
 
 def test_silent_strangers_are_sent_away_and_bounded(monkeypatch):
     monkeypatch.setattr(listener, "_INTRODUCTION_SECS", 0.5)
     hosts = free_addresses(2)
-    with opened(hosts, [b"secret"] * 2) as seats, contextlib.ExitStack() as stack:
+    with opened(hosts, [b"secret"] * 2) as peers, contextlib.ExitStack() as stack:
         address = split_address(hosts[0])
         crowd = [stack.enter_context(socket.create_connection(address)) for _ in range(100)]
-        found = filled(seats)
+        found = connected(peers)
         assert all(isinstance(sockets, dict) for sockets in found)
         for stranger in crowd:
             stranger.settimeout(TIMEOUT_SECS)

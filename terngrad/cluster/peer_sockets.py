@@ -1,24 +1,25 @@
 """Connects each process of a training with each other: one socket for each pair.
 
 A process listens at its own host and connects to all of lower rank. Both show that they have the
-training's token, so that no other program gets a seat. Programs that connect without it, or stay
-silent, are sent away and disturb nobody.
+training's token. Programs that connect without it, or stay silent, are refused and disturb nobody.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import hmac
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from terngrad.cluster.addresses import listen
 from terngrad.cluster.channel import MembershipError, name_of, split_address
 from terngrad.connect.acceptor import Connection
-from terngrad.connect.calling import dial, introduce
+from terngrad.connect.calling import connect
+from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import AdmissionError, Hello
 from terngrad.connect.listener import Listener
 from terngrad.connect.log_limiter import LogLimiter
@@ -29,42 +30,41 @@ _MOST_WAITING = 64  # callers at a time that are not admitted, besides one for e
 _RETRY_SECS = 0.1
 
 
-class Seats:
-    """The sockets of this process. As a context manager it closes its port."""
+class PeerSockets:
+    """The sockets of this process."""
 
-    def __init__(self, hosts: Sequence[str], rank: int, token: bytes) -> None:
+    def __init__(self, config: ConnectConfig, token: bytes) -> None:
         """Listens for the processes of higher rank.
 
         Args:
-          hosts: HOST:PORT of each process.
-          rank: index of this process.
-          token: secret that all of them share.
+          config: of this process. The sockets are plain, whatever it says.
+          token: secret that all processes share, also those that have no secret in `config`.
 
         Raises:
           PortError: this process cannot listen at its address.
         """
-        self._hosts, self._rank = list(hosts), rank
-        self._token = hmac.digest(token, "\n".join(hosts).encode(), hashlib.sha256)
+        self._hosts, self._rank = hosts, rank = list(config.worker_hosts), config.rank
+        token = hmac.digest(token, "\n".join(hosts).encode(), hashlib.sha256)
+        self._config = dataclasses.replace(config, members=None, secret=token)
         self._taken: dict[int, Connection] = {}
         self._news = threading.Condition()
         self._listener = Listener(
             listen(*split_address(hosts[rank])),
-            hosts,
+            self._config,
             {_PURPOSE: self._take},
             self._check,
             LogLimiter(self._tell),
-            timeout_secs=_RETRY_SECS,
             most=_MOST_WAITING,
-            secret=self._token,
         )
         self._listener.start()
 
-    def fill(self, timeout_secs: float) -> dict[int, socket.socket]:
+    def connect(self) -> dict[int, socket.socket]:
         """Returns a socket to each other process, by rank.
 
         Raises:
           MembershipError: names the processes that did not connect or cannot be reached in time.
         """
+        timeout_secs = self._config.timeout_secs
         deadline = time.monotonic() + timeout_secs
         mine = {rank: self._call(rank, deadline) for rank in range(self._rank)}
         higher = range(self._rank + 1, len(self._hosts))
@@ -82,7 +82,7 @@ class Seats:
     def name(self, rank: int) -> str:
         """Returns a name for the socket to a process, which both know and no other run has."""
         text = f"{max(rank, self._rank)} to {min(rank, self._rank)}"
-        return hmac.digest(self._token, text.encode(), hashlib.sha256).hex()
+        return hmac.digest(self._config.secret, text.encode(), hashlib.sha256).hex()
 
     def close(self) -> None:
         """Closes the port."""
@@ -90,16 +90,10 @@ class Seats:
 
     def _call(self, rank: int, deadline: float) -> socket.socket:
         """Connects to a process of lower rank."""
-        hello = Hello(_PURPOSE, self._rank, rank, self._hosts)
+        hello, address = self._config.hello(_PURPOSE, rank), split_address(self._hosts[rank])
         while True:
             try:
-                called = dial(split_address(self._hosts[rank]), deadline)
-                try:
-                    introduce(called, hello, self._token, deadline)
-                except BaseException:
-                    called.close()
-                    raise
-                return called
+                return connect(self._config, address, hello, deadline)[0]
             except (OSError, AdmissionError) as error:
                 if time.monotonic() > deadline:
                     host = name_of(rank, self._hosts)

@@ -20,7 +20,7 @@ from terngrad.library.group import Group
 
 
 @dataclasses.dataclass(frozen=True)
-class Held:
+class ShardedState:
     """The part of a training on the ps.
 
     Attributes:
@@ -41,14 +41,14 @@ def own_settings(cluster: ClusterConfig) -> dict[str, object]:
     }
 
 
-def make_held(
+def make_sharded_state(
     config: TrainConfig,
     cluster: ClusterConfig,
     group: Group,
     dataset: Dataset | None,
     steps_per_epoch: float,
     training: Training,
-) -> Held:
+) -> ShardedState:
     """Returns the part of `training` on the ps; for the arguments see `Ready`."""
     layout, codecs = training.layout, training.runner.codecs
     check_codecs(codecs, config.codec)
@@ -78,15 +78,17 @@ def make_held(
         max_code=max_code,
     )
     ps_count = len(cluster.ps_hosts)
-    return Held(plan, make_shards(layout, ps_count, config.nodes, statistics, max_code))
+    return ShardedState(plan, make_shards(layout, ps_count, config.nodes, statistics, max_code))
 
 
-def tell_held(config: TrainConfig, group: Group, training: Training, held: Held) -> None:
+def print_sharded_state(
+    config: TrainConfig, group: Group, training: Training, sharded: ShardedState
+) -> None:
     """Prints what a worker pushes and pulls."""
-    layout, shards = training.layout, held.shards
+    layout, shards = training.layout, sharded.shards
     kind = config.codec_name if layout.coded else "ternary"
     pushed = sum(shard.pushed_bytes for shard in shards)
-    pulled = sum(shard.pulled_bytes(held.plan.pull_bits) for shard in shards)
+    pulled = sum(shard.pulled_bytes(sharded.plan.pull_bits) for shard in shards)
     print(
         f"{config.net}: {layout.size} parameters in {len(layout.names)} variables, "
         f"{len(layout.coded)} of them {kind}, on {len(shards)} ps; each of "

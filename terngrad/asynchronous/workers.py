@@ -12,7 +12,7 @@ from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.space import Shard
 from terngrad.asynchronous.status import RunStatus
 from terngrad.asynchronous.store import Pushed, Store
-from terngrad.connect.calling import LONGEST_REASON
+from terngrad.cluster.channel import LONGEST_REASON
 from terngrad.connect.channel import Channel
 from terngrad.connect.streams import GRACE_SECS
 from terngrad.service.figures import Figures
@@ -26,7 +26,7 @@ class HereAlreadyError(Exception):
 
 
 @dataclasses.dataclass(eq=False)
-class Seat:
+class WorkerStream:
     """A worker's stream.
 
     Attributes:
@@ -44,8 +44,8 @@ class Seat:
     is_pushing: bool = False
 
 
-class Seats:
-    """The seats of one ps: one for each worker.
+class Workers:
+    """The workers of one ps; each has one stream that has entered.
 
     Attributes:
       store: the parameters.
@@ -56,7 +56,7 @@ class Seats:
     def __init__(
         self, store: Store, workers: int, timeout_secs: float, *, holds_back: bool
     ) -> None:
-        """Starts with empty seats.
+        """Starts without streams.
 
         Args:
           store: the parameters that workers push to and pull from.
@@ -70,7 +70,7 @@ class Seats:
         self._workers, self._timeout_secs, self._holds_back = workers, timeout_secs, holds_back
         self._bound = Bound(timeout_secs)
         self._changed = threading.Condition()
-        self._seats: dict[int, Seat] = {}
+        self._streams: dict[int, WorkerStream] = {}
         self._arriving: dict[int, Channel] = {}
         self._done = False  # whether a worker reported that the run has all its updates
         self._parted: set[int] = set()
@@ -83,7 +83,7 @@ class Seats:
     def present(self) -> list[int]:
         """The connected workers."""
         with self._changed:
-            return sorted(self._seats)
+            return sorted(self._streams)
 
     @property
     def why_over(self) -> str:
@@ -107,13 +107,13 @@ class Seats:
         with self._changed:
             now = time.monotonic()
             if self.failure:  # those that come later learn it, too
-                all_know = len(self._have_come) == self._workers and not self._seats
+                all_know = len(self._have_come) == self._workers and not self._streams
                 return all_know or now > self._end_at + self._timeout_secs
-            empty_secs = 0.0 if self._seats else now - self._left_at
+            empty_secs = 0.0 if self._streams else now - self._left_at
             if self._end is None:
                 is_done = self._done or self.store.is_finished
                 return is_done and empty_secs > self._timeout_secs
-            if self._seats:
+            if self._streams:
                 return now > self._end_at + self._timeout_secs
             # A worker that is reconnecting should still find this ps.
             return len(self._parted) == self._workers or empty_secs > GRACE_SECS
@@ -131,19 +131,19 @@ class Seats:
         if before:
             before.cut()
 
-    def take(self, seat: Seat) -> None:
-        """Gives a worker's process its seat, perhaps with a new stream.
+    def enter(self, stream: WorkerStream) -> None:
+        """Notes a stream that has entered, perhaps another one of the same process.
 
         Raises:
           HereAlreadyError: another process of this worker is connected.
         """
-        worker = seat.worker
+        worker = stream.worker
         with self._changed:
-            there = self._seats.get(worker)
-            if there and there.incarnation != seat.incarnation and there.channel.is_open:
+            there = self._streams.get(worker)
+            if there and there.incarnation != stream.incarnation and there.channel.is_open:
                 raise HereAlreadyError
-            self._seats[worker] = seat
-            if self._arriving.get(worker) is seat.channel:
+            self._streams[worker] = stream
+            if self._arriving.get(worker) is stream.channel:
                 del self._arriving[worker]
             self._parted.discard(worker)
             self._have_come.add(worker)
@@ -152,11 +152,16 @@ class Seats:
                 self.store.go_on()
         if there:
             there.channel.cut()
-        if not seat.channel.is_open:
-            self.leave(seat)  # the stream has ended already
+        if not stream.channel.is_open:
+            self.leave(stream)  # the stream has ended already
 
     def begin(
-        self, chief: Seat, plan: Plan, shard: Shard, content: bytes | bytearray, version: int
+        self,
+        chief: WorkerStream,
+        plan: Plan,
+        shard: Shard,
+        content: bytes | bytearray,
+        version: int,
     ) -> None:
         """Begins a run, see `Store`; ends streams of other runs, so that the workers enter it."""
         with self._changed:
@@ -164,19 +169,19 @@ class Seats:
             self._parted.clear()
         self.store.begin(plan, shard, content, version)
         with self._changed:
-            others = [s for s in self._seats.values() if s.run not in ("", plan.run)]
+            others = [s for s in self._streams.values() if s.run not in ("", plan.run)]
         for other in others:
             if other is not chief:
                 other.channel.cut()
 
-    def part(self, seat: Seat, call: Call) -> None:
+    def part(self, stream: WorkerStream, call: Call) -> None:
         """Notes that a worker ends, and why."""
         with self._changed:
-            self._parted.add(seat.worker)
-            if seat.run != self.store.status.run:
+            self._parted.add(stream.worker)
+            if stream.run != self.store.status.run:
                 return
             self._done |= call.done
-            if seat.worker == 0 and (call.done or call.stop):
+            if stream.worker == 0 and (call.done or call.stop):
                 self._end, self._end_at = call, time.monotonic()
                 self.store.end()
 
@@ -192,19 +197,19 @@ class Seats:
                 self._have_come.add(0)
                 self._end_at = time.monotonic()
 
-    def hold_pushes(self, chief: Seat) -> None:
+    def hold_pushes(self, chief: WorkerStream) -> None:
         """Makes pushes wait for the end of the run, unless worker 0 has left."""
         with self._changed:
-            if self._seats.get(0) is chief:
+            if self._streams.get(0) is chief:
                 self.store.hold_pushes()
 
-    def await_turn(self, seat: Seat) -> None:
+    def await_turn(self, stream: WorkerStream) -> None:
         """Holds back a worker that is too far ahead, see `Bound`."""
         if self._holds_back:
-            channel = seat.channel
+            channel = stream.channel
             goes_on = lambda: channel.is_open and not self._end and not self.store.is_finished
-            secs = self._bound.wait(seat.worker, self.store.max_staleness, goes_on)
-            self.figures.held(seat.worker, secs)
+            secs = self._bound.wait(stream.worker, self.store.max_staleness, goes_on)
+            self.figures.held(stream.worker, secs)
 
     def note(self, worker: int, pushed: Pushed) -> None:
         """Counts a worker's gradient."""
@@ -232,14 +237,14 @@ class Seats:
         """Returns staleness to report: only ps 0 reports it, to worker 0."""
         return self.store.untold_staleness() if worker == 0 and self._holds_back else ()
 
-    def leave(self, seat: Seat) -> None:
+    def leave(self, stream: WorkerStream) -> None:
         """Notes that a worker's stream has ended."""
-        worker = seat.worker
+        worker = stream.worker
         with self._changed:
-            if self._arriving.get(worker) is seat.channel:
+            if self._arriving.get(worker) is stream.channel:
                 del self._arriving[worker]
-            if self._seats.get(worker) is seat:
-                del self._seats[worker]
+            if self._streams.get(worker) is stream:
+                del self._streams[worker]
                 self._left_at = time.monotonic()
                 self._bound.leave(worker)
                 if worker == 0 and self._end is None:  # it was lost before it ended the run

@@ -1,0 +1,41 @@
+"""What a process needs to connect to the others of its training."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from terngrad.cluster.channel import name_of
+from terngrad.connect.introduction import Hello
+from terngrad.connect.tls import Members
+
+
+@dataclasses.dataclass(frozen=True)
+class ConnectConfig:
+    """Where the processes of a training are, and how this one shows that it belongs to them.
+
+    Attributes:
+      worker_hosts: "host:port" of each worker, the same list in all processes.
+      rank: index of this process in `worker_hosts`, or in `ps_hosts` if it is a ps.
+      ps_hosts: "host:port" of each ps, likewise.
+      timeout_secs: how long to wait for a process, and after which a silent one is lost.
+      members: with certificates, who may be at the other end; None = plain text, and any process.
+      secret: that all processes share; b"" = none.
+    """
+
+    worker_hosts: Sequence[str]
+    rank: int
+    ps_hosts: Sequence[str] = ()
+    timeout_secs: float = 60.0
+    members: Members | None = None
+    secret: bytes = b""
+
+    @property
+    def name(self) -> str:
+        """The name of this process, a worker, in messages."""
+        return name_of(self.rank, self.worker_hosts)
+
+    def hello(self, purpose: str, callee: int, rules: str = "", failed: str = "") -> Hello:
+        """Returns what this worker says first to the process with index `callee`; see `Hello`."""
+        hosts = list(self.worker_hosts), list(self.ps_hosts)
+        return Hello(purpose, self.rank, callee, *hosts, rules, self.timeout_secs, failed)
