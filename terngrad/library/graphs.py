@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import tensorflow as tf
@@ -30,6 +30,12 @@ def _is_for_xla(graph: tf.Graph) -> bool:
             return True
         context = context.outer_context
     return False
+
+
+def begin_after(inputs: Sequence[tf.Tensor], begin: Callable[[], None]) -> None:
+    """Lets the current graph call `begin` when its inputs are there: without a batch is no step."""
+    with tf.control_dependencies(inputs):
+        tf.numpy_function(begin, [], [])
 
 
 class Calls:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import functools
 import math
 import numbers
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ from terngrad.layout import (
     Policy,
     make_layout,
 )
-from terngrad.library.graphs import Calls, check_graph
+from terngrad.library.graphs import Calls, begin_after, check_graph
 from terngrad.library.group import Group, plain
 from terngrad.ops.gradient_kernels import Sums
 from terngrad.training import runtime
@@ -252,9 +251,7 @@ class Reducer:
     ) -> Reduced:
         """The exchange, as operations of the current graph; `what` names it for the others."""
         if self._group.connection is not None:
-            begin = functools.partial(self._group.begin_step, what)
-            with tf.control_dependencies(gradients[0][-1:]):  # a step without a batch is none
-                tf.numpy_function(begin, [], [])
+            begin_after(gradients[0][-1:], lambda: self._group.begin_step(what))
         reduction = self._reduction
         reduction.sequence = self._group.sequence
         keys = reduction.keys(reduction.step.read_value())

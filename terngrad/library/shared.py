@@ -12,7 +12,7 @@ import tensorflow as tf
 from terngrad.cluster.pulse import STEP
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import tree_sum
-from terngrad.library.graphs import Calls, check_graph
+from terngrad.library.graphs import Calls, begin_after, check_graph
 from terngrad.training import runtime
 from terngrad.training.nodes import row_of, values_of_row
 from terngrad.training.reduction import make_exchange
@@ -113,8 +113,7 @@ class Shared:
         self, by_node: list[list[tf.Tensor]], kind: str, what: str = STEP
     ) -> list[tf.Tensor]:
         values = by_node[0]
-        with tf.control_dependencies(values):  # a step without a batch is none
-            tf.numpy_function(lambda: self._begin(what), [], [])
+        begin_after(values, lambda: self._begin(what))
         shapes = [tuple(value.shape) for value in values]
         name = f"{self._name}/{kind}/{zlib.crc32(repr(shapes).encode()):x}"
         rows = [row_of(node) for node in by_node]
