@@ -3,6 +3,7 @@
 CI tries the nets for small images and one net of each family; `scripts/test.sh --all` tries all.
 """
 
+import gc
 import math
 
 import keras
@@ -49,7 +50,8 @@ def tried(request):
     spec = catalog.get_spec(request.param)
     # 33 pixels leave the nets that take any size four positions to normalize over.
     size = spec.image_size if request.param in SMALL else max(33, spec.min_image_size)
-    return testing.try_net(request.param, size)
+    yield testing.try_net(request.param, size)
+    gc.collect()  # cycles in earlier nets keep gigabytes of weights
 
 
 def test_the_table_of_published_nets_covers_every_net():
