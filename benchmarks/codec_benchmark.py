@@ -2,7 +2,8 @@
 
 Times statistics, encoding by each encoder, decoding, the sum of four nodes' codes, and the
 optimizers' updates on clipped Gaussian values: with the native kernels of each instruction set,
-with the reference ops, and np.copyto of the array.
+with the reference ops, and np.copyto of the array. With --scale_by=channel the array is a matrix
+with a scale for each of its 4096 columns.
 
 python -m benchmarks.codec_benchmark --json=figures.json --png=figures.png
 """
@@ -16,12 +17,14 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import report
-from inception.flags.table import at_least, flag
+from inception.flags.table import Kind, at_least, flag
+from terngrad import parts
 from terngrad.draws import DrawKey
 from terngrad.encoders import ENCODERS
 from terngrad.ops.gradient_kernels import GradientKernels, Sums
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
+from terngrad.parts import Parts, parts_of
 from terngrad.planes import WORD_BYTES, padded
 from terngrad.training import runtime
 from terngrad.training.averages import MovingAverages
@@ -31,6 +34,9 @@ _SIZES = (8_400_000, 61_000_000)  # a large layer; AlexNet
 _NODES = 4  # nodes in a sum of codes
 _OPTIMIZERS = ("momentum", "adam", "rmsprop")
 _BOUND = 2.5
+_CHANNELS = 4096  # of the array, as of AlexNet's large layers
+
+_SCALE_BY = Kind(str, parts.ALLOWED, parts.is_known)
 
 Task = Callable[[], object]
 
@@ -39,6 +45,7 @@ Task = Callable[[], object]
 class _Options(report.PictureOptions):
     rounds: int = flag("Runtime", at_least(1), 11, "timings of each task", "rounds")
     num_threads: int = flag("Runtime", at_least(0), 1, "threads of a task; 0 = all cores")
+    scale_by: str = flag("TernGrad", _SCALE_BY, "variable", "values that share a scale")
     max_values: int = flag("Data", at_least(32), _SIZES[-1], "skip larger sizes", "values")
 
 
@@ -51,7 +58,8 @@ def main(options: _Options) -> None:
     )
     implementations = _implementations()
     sizes = [n for n in _SIZES if n <= options.max_values] or [options.max_values]
-    nanoseconds = {n: _measure(n, implementations, options.rounds) for n in sizes}
+    measure = lambda n: _measure(n, implementations, options.rounds, options.scale_by)
+    nanoseconds = {n: measure(n) for n in sizes}
     for n, found in nanoseconds.items():
         _print(n, found)
     report.conclude(options, {"ns_per_value": nanoseconds}, threads=options.num_threads)
@@ -70,15 +78,16 @@ def _implementations() -> dict[str, GradientKernels]:
 
 
 def _measure(
-    n: int, implementations: Mapping[str, GradientKernels], rounds: int
+    n: int, implementations: Mapping[str, GradientKernels], rounds: int, scale_by: str
 ) -> dict[str, dict[str, float]]:
     """Returns median ns per value by task and implementation; the task "copy" has only one."""
     normal = np.random.default_rng(1).standard_normal(n, dtype=np.float32)
     values = np.clip(normal, -_BOUND, _BOUND, out=normal)
     target = np.empty_like(values)
+    own = parts_of(_shape_of(n, scale_by), scale_by)
     tasks: dict[tuple[str, str], Task] = {("copy", "numpy"): lambda: np.copyto(target, values)}
     for name, kernels in implementations.items():
-        made = _tasks(kernels, tf.constant(values))
+        made = _tasks(kernels, tf.constant(values), own)
         tasks |= {(task, name): run for task, run in made.items()}
     found: dict[str, dict[str, float]] = {}
     times = _alternate(tasks, rounds)
@@ -86,7 +95,7 @@ def _measure(
         updates = {
             (task, name): run
             for name, kernels in implementations.items()
-            for task, run in _updates(kernels, n, optimizer).items()
+            for task, run in _updates(kernels, n, optimizer, own).items()
         }
         times |= _alternate(updates, rounds)
     for (task, name), seconds in times.items():
@@ -94,19 +103,25 @@ def _measure(
     return found
 
 
-def _tasks(kernels: GradientKernels, values: tf.Tensor) -> dict[str, Task]:
-    bound = tf.constant([_BOUND])
+def _shape_of(n: int, scale_by: str) -> tuple[int, ...]:
+    """Returns the shape by which n values are divided into parts."""
+    return (-(-n // _CHANNELS), _CHANNELS) if scale_by == "channel" else (n,)
+
+
+def _tasks(kernels: GradientKernels, values: tf.Tensor, own: Parts) -> dict[str, Task]:
+    bound = tf.fill([own.count], _BOUND)
     nodes = tf.Variable(_NODES)
     shapes = [tuple(values.shape)]
     keys = [_key(node) for node in range(_NODES)]
-    codes = [kernels.encode([values], [0], bound, bound, key) for key in keys]
+    encode = lambda key: kernels.encode([values], [0], bound, bound, key, parts=[own])
+    codes = [encode(key) for key in keys]
 
     def decode() -> list[tf.Tensor]:
-        return kernels.decode(codes[0], bound, nodes.read_value(), shapes)
+        return kernels.decode(codes[0], bound, nodes.read_value(), shapes, [own])
 
     tasks = {
-        "stats": lambda: kernels.stats([values]),
-        "encode": lambda: kernels.encode([values], [0], bound, bound, keys[0]),
+        "stats": lambda: kernels.stats([values], [own]),
+        "encode": lambda: encode(keys[0]),
         "decode": decode,
         "sum4": lambda: kernels.sum(codes, (2 * _NODES).bit_length()),
     }
@@ -121,7 +136,7 @@ def _tasks(kernels: GradientKernels, values: tf.Tensor) -> dict[str, Task]:
     return {name: tf.function(task, autograph=False) for name, task in tasks.items()}
 
 
-def _updates(kernels: GradientKernels, size: int, optimizer: str) -> dict[str, Task]:
+def _updates(kernels: GradientKernels, size: int, optimizer: str, own: Parts) -> dict[str, Task]:
     """Returns an optimizer's update with sums of codes, in several passes and in one.
 
     Both also with moving averages of the weights.
@@ -129,21 +144,22 @@ def _updates(kernels: GradientKernels, size: int, optimizer: str) -> dict[str, T
     draws = np.random.default_rng(1)
     words = padded(size) // (8 * WORD_BYTES)
     codes = tf.constant(draws.integers(0, 1 << 32, (words, 2), np.uint32))
-    units, nodes = tf.constant([0.01]), tf.Variable(_NODES)
+    units, nodes = tf.fill([own.count], 0.01), tf.Variable(_NODES)
     variables = [tf.Variable(tf.zeros([size]))]
     chosen = make_optimizer(optimizer, variables, 0.9, kernels)
     averages = MovingAverages(variables, 0.999)
     rate, step = tf.constant(0.01), tf.constant(3, tf.int64)
 
     def in_passes(*, averaged: bool) -> None:
-        means = kernels.decode(codes, units, nodes.read_value(), [(size,)])
+        means = kernels.decode(codes, units, nodes.read_value(), [(size,)], [own])
         chosen.apply(means, rate, step)
         if averaged:
             averages.update(step)
 
     def in_one_pass(*, averaged: bool) -> None:
         part = averages.part(step, [0]) if averaged else None
-        chosen.apply_sums(Sums((0,), codes, units, nodes.read_value()), rate, step, part)
+        sums = Sums((0,), codes, units, nodes.read_value(), (own,))
+        chosen.apply_sums(sums, rate, step, part)
 
     tasks: dict[str, Task] = {}
     for averaged in (False, True):

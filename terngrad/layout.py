@@ -6,10 +6,11 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from terngrad import parts
 from terngrad.limits import MAX_VARIABLES
 
 DEFAULT_BUCKET_ELEMENTS = 1 << 20
@@ -48,6 +49,7 @@ class Policy:
       float_layers: names of layers whose variables stay float (the logits layer by default).
       codec: codec of the coded variables, by its name in `codecs.factory`; "" = by `grad_bits`.
       draws: "independent", or "antithetic": nodes 2 k and 2 k + 1 share draws, see draws.py.
+      scale_by: what the values that share a scale have in common, see `parts.parts_of`.
     """
 
     grad_bits: int = 32
@@ -56,6 +58,7 @@ class Policy:
     float_layers: tuple[str, ...] = ()
     codec: str = ""
     draws: str = "independent"
+    scale_by: str = "variable"
 
     def __post_init__(self) -> None:
         if self.grad_bits not in GRAD_BITS:
@@ -67,6 +70,8 @@ class Policy:
             raise ValueError(f"codec is {self.codec} and grad_bits {self.grad_bits}: set only one.")
         if self.draws not in DRAWS:
             raise ValueError(f"draws is {self.draws!r}; allowed are {', '.join(DRAWS)}.")
+        if not parts.is_known(self.scale_by):
+            raise ValueError(f"scale_by is {self.scale_by!r}; allowed are {parts.ALLOWED}.")
 
     @property
     def is_coded(self) -> bool:
@@ -93,12 +98,14 @@ class Segment:
       name: the variable's name, "conv1/kernel".
       shape: the variable's shape.
       offset: index of its first element in the bucket.
+      parts: which of its values share a scale.
     """
 
     variable: int
     name: str
     shape: tuple[int, ...]
     offset: int
+    parts: parts.Parts
 
     @property
     def size(self) -> int:
@@ -139,8 +146,14 @@ class Layout:
 
     @property
     def coded(self) -> tuple[int, ...]:
-        """Indices of the coded variables, in bucket order: the order of the scales."""
+        """Indices of the coded variables, in bucket order."""
         return tuple(s.variable for bucket in self.buckets for s in bucket.segments)
+
+    @property
+    def scaled(self) -> tuple[int, ...]:
+        """Index of the variable of each scale, in the order of the scales: bucket by bucket."""
+        segments = (s for bucket in self.buckets for s in bucket.segments)
+        return tuple(s.variable for s in segments for _ in range(s.parts.count))
 
     @property
     def size(self) -> int:
@@ -151,7 +164,7 @@ class Layout:
         """Returns 16 bytes that differ between incompatible layouts."""
         buckets = [[s.variable for s in bucket.segments] for bucket in self.buckets]
         policy = dataclasses.asdict(self.policy)
-        later = {name: policy.pop(name) for name in ("codec", "draws")}
+        later = {name: policy.pop(name) for name in ("codec", "draws", "scale_by")}
         default = dataclasses.asdict(Policy())
         policy |= FORMER_FIELDS  # with these and without defaults: as in earlier versions
         policy |= {name: value for name, value in later.items() if value != default[name]}
@@ -190,10 +203,13 @@ def make_layout(
     fixed = tuple(tuple(int(d) for d in shape) for shape in shapes)
     coded = [i for i in range(len(names)) if _is_coded(names[i], fixed[i], policy)]
     floats = [i for i in range(len(names)) if i not in set(coded)]
-    buckets = _fill_buckets(reversed(coded), names, fixed, bucket_elements)
+    make = lambda i, offset: Segment(
+        i, names[i], fixed[i], offset, parts.parts_of(fixed[i], policy.scale_by)
+    )
+    buckets = _fill_buckets(reversed(coded), make, bucket_elements)
     float_buckets = tuple(
         tuple(s.variable for s in bucket.segments)
-        for bucket in _fill_buckets(reversed(floats), names, fixed, bucket_elements)
+        for bucket in _fill_buckets(reversed(floats), make, bucket_elements)
     )
     return Layout(tuple(names), fixed, policy, buckets, float_buckets)
 
@@ -203,16 +219,19 @@ def _is_coded(name: str, shape: tuple[int, ...], policy: Policy) -> bool:
     return policy.is_coded and large_enough and _layer(name) not in policy.float_layers
 
 
-def _fill_buckets(order, names, shapes, bucket_elements: int) -> tuple[Bucket, ...]:
+def _fill_buckets(
+    order: Iterable[int], make: Callable[[int, int], Segment], bucket_elements: int
+) -> tuple[Bucket, ...]:
+    """Returns buckets of variables; `make` returns the segment of a variable at an offset."""
     filled: list[list[Segment]] = []
     offset = bucket_elements
     for i in order:
-        size = int(np.prod(shapes[i], dtype=np.int64))
+        size = make(i, 0).size
         # A variable that overfills a half-full bucket starts a new one: neither delays the other.
         if offset >= bucket_elements or 2 * offset >= bucket_elements < offset + size:
             filled.append([])
             offset = 0
-        filled[-1].append(Segment(i, names[i], shapes[i], offset))
+        filled[-1].append(make(i, offset))
         offset += size
     return tuple(Bucket(tuple(segments)) for segments in filled)
 

@@ -83,6 +83,8 @@ def test_the_fingerprint_tells_layouts_apart():
         layout_of(bucket_elements=100),
         layout_of(clip_factor=2.5),
         layout_of(size_to_binarize=51),
+        layout_of(scale_by="channel"),
+        layout_of(scale_by="block:128"),
         layout_of(grad_bits=32, codec="a:One"),
         layout_of(grad_bits=32, codec="a:Other"),
         layout_of(grad_bits=2),
@@ -98,6 +100,13 @@ def test_fingerprints_are_those_of_older_checkpoints():
     assert layout_of().fingerprint().hex() == "b31b45cf80104d9aca57ded5b6827abb"
 
 
+def test_each_part_of_a_coded_variable_has_a_scale():
+    layout = layout_of(scale_by="channel", float_layers=("fc",))
+    assert layout.coded == (5, 4, 1, 0)
+    assert layout.scaled == (5, *[4] * 10, 1, *[0] * 20)
+    assert layout_of().scaled == layout_of().coded
+
+
 @pytest.mark.parametrize(
     ("policy", "text"),
     [
@@ -105,6 +114,7 @@ def test_fingerprints_are_those_of_older_checkpoints():
         ({"draws": "other"}, "draws is 'other'; allowed are independent, antithetic"),
         ({"clip_factor": -1.0}, "clip_factor is -1.0; allowed are 0 and more"),
         ({"clip_factor": float("nan")}, "clip_factor is nan"),
+        ({"scale_by": "row"}, "scale_by is 'row'; allowed are variable, channel, and block:N"),
         ({"codec": "a:C", "grad_bits": 1}, "codec is a:C and grad_bits 1: set only one"),
     ],
 )

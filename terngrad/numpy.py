@@ -13,6 +13,11 @@ uint32 [ceil(M / 32), k]: bit i of word [g, j] is bit j of value 32 g + i in two
 Ternary codes of one node have k = 2; sums over N nodes need k = (2 * N).bit_length(). Codes up to L
 have more levels (`codec`): then these are (2 * L).bit_length() and (2 * L * N).bit_length().
 
+By default each variable has one scale. With `scale_by` "channel" each index of its last axis has
+its own, with "block:N" each N neighbours; N is a multiple of 128. A variable whose parts would have
+fewer than 16 values has one scale in any case. Vectors of p numbers, such as scales, have one for
+each part of the first variable, then of the second one, and so on.
+
 Every function raises `UnavailableError` where the native code is not built:
 `python -m terngrad.ops.build` builds it.
 """
@@ -33,6 +38,7 @@ from terngrad.limits import MAX_NODES, MAX_VARIABLES
 from terngrad.ops import array_checks as check
 from terngrad.ops import library
 from terngrad.ops.library import UnavailableError
+from terngrad.parts import Parts, parts_of
 
 __all__ = ["Stats", "UnavailableError", "decode", "encode", "stats", "sum"]
 
@@ -41,12 +47,12 @@ _SMALLEST_SCALE = np.float32(2.0**-100)
 
 
 class Stats(NamedTuple):
-    """Statistics of v arrays, each field float32 [v].
+    """Statistics of the p parts of arrays, each field float32 [p].
 
     Attributes:
       sum: sums of the values.
       sum_of_squares: sums of their squares.
-      max_abs: largest magnitudes; NaN if an array has a NaN, 0 if it is empty or all denormal.
+      max_abs: largest magnitudes; NaN if a part has a NaN, 0 if it is empty or all denormal.
     """
 
     sum: NDArray[np.float32]
@@ -54,23 +60,29 @@ class Stats(NamedTuple):
     max_abs: NDArray[np.float32]
 
 
-def stats(gradients: Sequence[NDArray[np.float32]]) -> Stats:
+def stats(gradients: Sequence[NDArray[np.float32]], *, scale_by: str = "variable") -> Stats:
     """Returns the statistics of arrays.
 
     Args:
       gradients: list of float32 arrays of any shape.
+      scale_by: what the values of a part have in common, see above.
 
     Raises:
-      ValueError: gradients is a single array, or one of them is not float32.
+      ValueError: gradients is a single array, one of them is not float32, or scale_by is unknown.
     """
-    return _stats(check.gradients(gradients))
+    arrays = check.gradients(gradients)
+    check.scale_by(scale_by)
+    return _stats(arrays, [parts_of(values.shape, scale_by) for values in arrays])
 
 
-def _stats(arrays: Sequence[NDArray[np.float32]]) -> Stats:
-    found = np.empty((len(arrays), 3), np.float32)
-    for values, row in zip(arrays, found, strict=True):
-        _call("stats", values.ctypes.data, values.size, row.ctypes.data)
-    return Stats(*np.ascontiguousarray(found.T))
+def _stats(arrays: Sequence[NDArray[np.float32]], parts: Sequence[Parts]) -> Stats:
+    total = builtins.sum(own.count for own in parts)
+    found, first = Stats(*np.empty((3, total), np.float32)), 0
+    for values, own in zip(arrays, parts, strict=True):
+        places = (field[first:].ctypes.data for field in found)
+        _call("stats", values.ctypes.data, values.size, library.Parts(*_fields(own)), *places)
+        first += own.count
+    return found
 
 
 def encode(
@@ -85,6 +97,7 @@ def encode(
     firsts: Sequence[int] | None = None,
     codec: str = "ternary",
     draws: str = "independent",
+    scale_by: str = "variable",
 ) -> NDArray[np.uint32]:
     """Returns the codes of a bucket.
 
@@ -94,17 +107,19 @@ def encode(
 
     Args:
       gradients: list of float32 arrays of any shape, the v variables of the bucket: M values.
-      scales: float32 [v], value of the code L, at least the largest magnitude after clipping. All
+      scales: float32 [p], value of the code L, at least the largest magnitude after clipping. All
         codes are 0 where scale / L is below 2^-100 or not finite.
       seed: seed of the training, in [0, 2^64).
       step: step of the training, 0 or more; the low 32 bits count.
       node: index of the node, in [0, 65536).
-      bounds: float32 [v], magnitudes to clip to; None = no clipping.
+      bounds: float32 [p], magnitudes to clip to; None = no clipping.
       variables: index of each variable in the net, in [0, 65536); None = 0, 1, ...
       firsts: index in its variable of each array's first value; None = all 0.
       codec: "ternary" (L = 1), "5-level" (2), "7-level" (3), "15-level" (7) or "255-level" (127).
       draws: "independent", or "antithetic": nodes 2 k and 2 k + 1 share draws, so that the mean of
         both has less noise.
+      scale_by: what the values of a part have in common, see above. The shape of an array decides,
+        also where it is a range of a variable.
 
     Returns:
       uint32 [ceil(M / 32), (2 * L).bit_length()].
@@ -114,9 +129,11 @@ def encode(
         of a variable.
     """
     arrays = check.gradients(gradients)
-    count = len(arrays)
-    scale = check.vector(scales, count, "scales")
-    bound = check.vector(np.full(count, np.inf) if bounds is None else bounds, count, "bounds")
+    check.scale_by(scale_by)
+    parts = [parts_of(values.shape, scale_by) for values in arrays]
+    count, total = len(arrays), builtins.sum(own.count for own in parts)
+    scale = check.vector(scales, total, "scales")
+    bound = check.vector(np.full(total, np.inf) if bounds is None else bounds, total, "bounds")
     index = check.integers(
         range(count) if variables is None else variables, count, MAX_VARIABLES, "variables"
     )
@@ -127,13 +144,14 @@ def encode(
     check.name(codec, MAX_CODES, "codec")
     check.name(draws, DRAWS, "draws")
     check.values_are_distinct(arrays, index, first)
-    check.scales_cover(scale, bound, _stats(arrays).max_abs)
+    check.scales_cover(scale, bound, _stats(arrays, parts).max_abs)
     rows = _rows(builtins.sum(values.size for values in arrays))
     words = np.empty((rows, _planes_of(MAX_CODES[codec])), np.uint32)
+    held = [_of_parts(parts, numbers) for numbers in (bound, _rates(scale, MAX_CODES[codec]))]
     sources = (library.Source * count)(
         *(
-            (values.ctypes.data, values.size, first[i], index[i], bound[i], scale[i])
-            for i, values in enumerate(arrays)
+            (values.ctypes.data, values.size, first[i], index[i], _fields(parts[i]), *numbers)
+            for i, (values, *numbers) in enumerate(zip(arrays, *map(_places, held), strict=True))
         )
     )
     key = library.NodeKey(int(seed), int(step) & 0xFFFFFFFF, int(node), draws == "antithetic")
@@ -190,6 +208,7 @@ def decode(
     shapes: Sequence[Sequence[int]],
     *,
     codec: str = "ternary",
+    scale_by: str = "variable",
 ) -> list[NDArray[np.float32]]:
     """Returns the means of a bucket's variables: fl(fl(unit / nodes) * sum).
 
@@ -198,11 +217,12 @@ def decode(
     Args:
       words: uint32 [ceil(M / 32), k], the sums, each in [-L * nodes, L * nodes]; k is
         `(2 * L * nodes).bit_length()` to 18.
-      scales: float32 [v]; NaN and those with a unit below 2^-100 count as 0. Give infinity where a
-        gradient is not finite: its variable's means are then infinite or NaN.
+      scales: float32 [p]; NaN and those with a unit below 2^-100 count as 0. Give infinity where a
+        gradient is not finite: the means of its part are then infinite or NaN.
       nodes: number of nodes in the sums, 1 or more.
       shapes: shapes of the v variables, in the bucket's order.
       codec: of the codes; see `encode`.
+      scale_by: what the values of a part have in common, see above.
 
     Returns:
       float32 arrays of these shapes.
@@ -211,12 +231,14 @@ def decode(
       ValueError: a shape, a dtype or a number is not as above, or the sums are of more nodes.
     """
     array = check.planes(words, "words")
-    scale = check.vector(scales, len(shapes), "scales")
-    check.integer(nodes, MAX_NODES + 1, "nodes", low=1)
+    check.scale_by(scale_by)
     check.name(codec, MAX_CODES, "codec")
     max_code = MAX_CODES[codec]
     largest = nodes * max_code
     shapes = [check.shape(shape, f"shapes[{i}]") for i, shape in enumerate(shapes)]
+    parts = [parts_of(shape, scale_by) for shape in shapes]
+    scale = check.vector(scales, builtins.sum(own.count for own in parts), "scales")
+    check.integer(nodes, MAX_NODES + 1, "nodes", low=1)
     values = builtins.sum(math.prod(shape) for shape in shapes)
     rows = _rows(values)
     if len(array) != rows:
@@ -230,13 +252,40 @@ def decode(
     means = [np.empty(shape, np.float32) for shape in shapes]
     unit = scale * np.float32(1.0 / max_code)
     usable = np.where(unit >= _SMALLEST_SCALE, unit, np.float32(0))
-    units = usable / np.float32(nodes)
+    units = _of_parts(parts, usable / np.float32(nodes))
     targets = (library.Target * len(means))(
-        *((m.ctypes.data, m.size, unit) for m, unit in zip(means, units, strict=True))
+        *(
+            (mean.ctypes.data, mean.size, _fields(own), place)
+            for mean, own, place in zip(means, parts, _places(units), strict=True)
+        )
     )
     sums = library.Planes(array.ctypes.data, array.shape[1])
     _call("decode", sums, targets, len(means), rows)
     return means
+
+
+def _rates(scales: NDArray[np.float32], max_code: int) -> NDArray[np.float32]:
+    """Returns 2^16 / unit, as RateOf of cc/lib/kernels.h does."""
+    units = scales * np.float32(1.0 / max_code)
+    is_usable = (units >= _SMALLEST_SCALE) & (units < np.inf)
+    return np.divide(np.float32(2.0**16), units, out=np.zeros_like(units), where=is_usable)
+
+
+def _fields(parts: Parts) -> tuple[int, int, int]:
+    return parts.block, parts.count, parts.first
+
+
+def _of_parts(parts: Sequence[Parts], numbers: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+    """Returns the numbers of each variable's parts as the kernels read them."""
+    found, first = [], 0
+    for own in parts:
+        found.append(np.resize(numbers[first : first + own.count], own.count + library.PADDING))
+        first += own.count
+    return found
+
+
+def _places(arrays: Sequence[NDArray[np.float32]]) -> list[int]:
+    return [array.ctypes.data for array in arrays]
 
 
 @functools.cache

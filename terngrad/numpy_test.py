@@ -182,7 +182,7 @@ def decode(words, nodes, shapes=((40,),), scales=(1,)):
         ),
         (
             lambda: arrays.encode(ONE, [0.5], **KEY),
-            r"scales\[0\] is 0.5; must be 1.0 or more, the largest magnitude in gradients\[0\]",
+            r"scales\[0\] is 0.5; must be 1.0 or more, the largest magnitude of its values",
         ),
         (lambda: arrays.encode(ONE, [0], **KEY, bounds=[0.25]), "is 0.0; must be 0.25 or more"),
         (lambda: arrays.encode(ONE, [1], **KEY | {"node": 65536}), "node is 65536; must be 0 to 6"),

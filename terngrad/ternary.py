@@ -9,12 +9,15 @@ thresholds count as zero, because TensorFlow's threads flush them and other thre
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from terngrad.draws import DRAW_BITS
+from terngrad.parts import Parts
 
 SMALLEST_NORMAL = 2.0**-126
 SMALLEST_SCALE = 2.0**-100  # smaller values of a code of 1 count as 0: 2^24 / it stays finite
@@ -36,6 +39,48 @@ def stats(gradient: tf.Tensor) -> Stats:
         tf.reduce_sum(gradient * gradient),
         tf.maximum(tf.reduce_max(tf.abs(gradient)), 0.0),  # 0 for an empty tensor
     )
+
+
+def stats_of_parts(gradient: tf.Tensor, parts: Parts) -> Stats:
+    """Returns the statistics of each part of a float32 tensor of any shape: float32 [p]."""
+    if parts.count == 1:
+        return Stats(*(tf.reshape(field, [1]) for field in stats(gradient)))
+    size = math.prod(gradient.shape)
+    cycle = parts.block * parts.count
+    padded = tf.pad(tf.reshape(gradient, [-1]), [[0, -size % cycle]])
+    values = tf.reshape(padded, [-1, parts.count, parts.block])
+    wide = tf.cast(values, tf.float64)  # in float32 sums of many rows would lose digits
+    sums = (tf.reduce_sum(power, axis=[0, 2]) for power in (wide, wide * wide))
+    return Stats(
+        *(tf.cast(each, tf.float32) for each in sums),
+        tf.maximum(tf.reduce_max(tf.abs(values), axis=[0, 2]), 0.0),
+    )
+
+
+def by_value(numbers: tf.Tensor, parts: Sequence[Parts], sizes: Sequence[int]) -> list[tf.Tensor]:
+    """Returns, for each variable, the numbers of its values' parts.
+
+    Args:
+      numbers: [p], of the parts of all variables.
+      parts: of each variable; () = each is one part.
+      sizes: number of values of each variable.
+
+    Returns:
+      A scalar for a variable of one part, else [size].
+    """
+    if not parts:
+        return tf.unstack(numbers, num=len(sizes))
+    own = tf.split(numbers, [each.count for each in parts])
+    return [_repeated(*each) for each in zip(own, parts, sizes, strict=True)]
+
+
+def _repeated(numbers: tf.Tensor, parts: Parts, size: int) -> tf.Tensor:
+    if parts.count == 1:
+        return numbers[0]
+    cycle = parts.block * parts.count
+    first = parts.first % cycle
+    one = tf.repeat(numbers, parts.block) if parts.block > 1 else numbers
+    return tf.tile(one, [-(-(first + size) // cycle)])[first : first + size]
 
 
 def clip_bound(gradient_stats: Stats, count: int | tf.Tensor, clip_factor: float) -> tf.Tensor:

@@ -13,8 +13,8 @@ _INERT: tuple[tuple[Callable[[TrainConfig], bool], tuple[str, ...], str], ...] =
     (
         lambda c: not c.is_coded,
         (
-            *("clip_factor", "size_to_binarize", "quantize_logits", "use_encoding"),
-            *("scaler_sharing", "draws"),
+            *("clip_factor", "scale_by", "size_to_binarize", "quantize_logits"),
+            *("use_encoding", "scaler_sharing", "draws"),
         ),
         "float gradients (--grad_bits=32 or 16)",
     ),

@@ -20,6 +20,7 @@ from inception.flags.table import (
     one_of,
     refuse,
 )
+from terngrad import parts
 from terngrad.layout import (
     BITS_OF_CODEC,
     DEFAULT_BUCKET_ELEMENTS,
@@ -56,6 +57,7 @@ _CODEC = Kind(
     f"{', '.join(BITS_OF_CODEC)}, or MODULE:CLASS",
     lambda text: re.fullmatch(r"|[\w-]+|\w+(\.\w+)*:\w+", text) is not None,
 )
+_SCALE_BY = Kind(str, parts.ALLOWED, parts.is_known)
 _SEED = Kind(int, "an integer >= 0 and < 2^63", lambda seed: 0 <= seed < 1 << 63)
 
 
@@ -116,6 +118,12 @@ class Trainer(Threads):
         number(),
         0.0,
         "clip gradients to this many standard deviations; 2.5 works in general, 0 = no clipping",
+    )
+    scale_by: str = _terngrad(
+        _SCALE_BY,
+        "variable",
+        "values that share a scale: variable, all of a variable; channel, of an output channel; "
+        "block:N, N neighbours",
     )
     size_to_binarize: int = _terngrad(
         at_least(0), 1, "variables with fewer elements stay float", "elements"

@@ -100,6 +100,9 @@ BAD_TRAINING_FLAGS = {
     "--grad_bits=5": "must be 32, 16, 8, 4, 3, 2 or 1",
     "--draws=dependent": "must be independent or antithetic",
     "--clip_factor=nan": "must be a number >= 0",
+    "--scale_by=row": "must be variable, channel, and block:N with N a multiple of 128",
+    "--scale_by=block:100": "must be variable, channel, and block:N with N a multiple of 128",
+    "--scale_by=block:0": "must be variable, channel, and block:N with N a multiple of 128",
     "--dropout_keep_prob=0": "must be a number > 0 and <= 1",
     "--momentum=1.5": "must be a number >= 0 and <= 1",
     "--num_preprocess_threads=0": "must be an integer >= 1",
@@ -178,6 +181,7 @@ def test_every_flag_has_a_help_and_a_default_that_is_allowed(config_class):
     [
         (["--grad_bits=1", "--clip_factor=2.5", "--momentum=0.8"], []),
         (["--clip_factor=2.5", "--quantize_logits"], ["clip_factor", "quantize_logits"]),
+        (["--scale_by=channel"], ["scale_by"]),
         (["--optimizer=gd", "--momentum=0.8"], ["momentum"]),
         (["--benchmark_mode", "--data_dir=/nowhere"], ["data_dir"]),
         (["--net=lenet", "--dropout_keep_prob=0.7"], ["dropout_keep_prob"]),

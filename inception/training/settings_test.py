@@ -33,6 +33,7 @@ def differences(dataset: Dataset | None, /, **changed) -> str:
         ("num_readers", 2, 4),
         ("input_queue_memory_factor", 1, 16),
         ("clip_factor", 2.5, 0.0),
+        ("scale_by", "channel", "variable"),
         ("initial_learning_rate", 0.1, 0.01),
     ],
 )

@@ -24,8 +24,8 @@ class Computed(NamedTuple):
 
     Attributes:
       losses: mean over the nodes of this worker.
-      scales: float32 [v], of the coded variables.
-      units: float32 [v], the value of a code of 1.
+      scales: float32 [p], of the coded variables.
+      units: float32 [p], the value of a code of 1.
       words: uint32 [coded / 32, planes], the sums of its nodes' codes.
       floats: float32 or float16, means of the float variables, padded like the row.
       statistics: float32, new values of the moving statistics.
@@ -164,7 +164,7 @@ def contents(computed: Computed, shards: Sequence[Shard]) -> list[bytes]:
     found, word, value = [], 0, 0
     for shard in shards:
         parts = [
-            units[list(shard.scales)],
+            *(units[p.scale : p.scale + p.parts.count] for p in shard.pieces),
             words[word : word + shard.words],
             floats[value : value + shard.floats],
             statistics[: shard.statistics],

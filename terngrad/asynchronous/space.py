@@ -10,8 +10,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from terngrad.layout import Layout
+from terngrad.parts import Parts
 from terngrad.planes import GROUP, padded, plane_count
 
 _FLOAT_BYTES = 4
@@ -19,11 +22,19 @@ _FLOAT_BYTES = 4
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """The position of a variable (by its index in the layout) in the row: `size` elements."""
+    """The position of a variable in the row.
+
+    Attributes:
+      variable: its index in the layout.
+      start: index of its first element in the row.
+      size: number of its elements.
+      parts: which of them share a scale; one part if they are not coded.
+    """
 
     variable: int
     start: int
     size: int
+    parts: Parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,14 +56,28 @@ def make_space(layout: Layout) -> Space:
     """Returns the row of a layout's variables."""
     places, end = [], 0
     for bucket in layout.buckets:
-        places += [Place(s.variable, end + s.offset, s.size) for s in bucket.segments]
+        places += [Place(s.variable, end + s.offset, s.size, s.parts) for s in bucket.segments]
         end += padded(bucket.size)
     coded = end
     for variable in (v for variables in layout.float_buckets for v in variables):
         size = math.prod(layout.shapes[variable])
-        places.append(Place(variable, end, size))
+        places.append(Place(variable, end, size, Parts()))
         end += size
     return Space(tuple(places), coded, padded(end))
+
+
+class Piece(NamedTuple):
+    """The elements of a coded variable that are on one ps.
+
+    Attributes:
+      size: number of these elements, and of the padding behind them.
+      scale: index, among all scales, of the first of `parts`.
+      parts: which of them share a scale.
+    """
+
+    size: int
+    scale: int
+    parts: Parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +88,7 @@ class Shard:
       first: index of its first element in the row.
       size: number of its elements.
       coded: number of its coded elements, which come first.
-      scales: indices of its scales among all scales.
-      lengths: number of its coded elements for each of these scales.
+      pieces: its coded elements, by variable.
       planes: number of bit planes of its codes.
       wire_bytes: bytes of a float in a gradient.
       statistics: number of moving statistics, which follow the parameters; 0 except on ps 0.
@@ -73,11 +97,15 @@ class Shard:
     first: int
     size: int
     coded: int
-    scales: tuple[int, ...]
-    lengths: tuple[int, ...]
+    pieces: tuple[Piece, ...]
     planes: int
     wire_bytes: int
     statistics: int
+
+    @property
+    def scales(self) -> int:
+        """Number of its scales."""
+        return sum(piece.parts.count for piece in self.pieces)
 
     @property
     def words(self) -> int:
@@ -93,7 +121,7 @@ class Shard:
     def pushed_bytes(self) -> int:
         """Bytes of its part of a gradient."""
         floats = self.floats * self.wire_bytes + self.statistics * _FLOAT_BYTES
-        return len(self.scales) * _FLOAT_BYTES + 4 * self.words + floats
+        return self.scales * _FLOAT_BYTES + 4 * self.words + floats
 
     def pulled_bytes(self, pull_bits: int) -> int:
         """Returns the bytes of its parameters as a worker pulls them."""
@@ -111,14 +139,12 @@ def make_shards(
     shards = []
     for ps, (first, end) in enumerate(itertools.pairwise(edges)):
         end_of_codes = max(first, min(end, space.coded))
-        cut = _cut(coded, space.coded, first, end_of_codes)
         shards.append(
             Shard(
                 first,
                 end - first,
                 end_of_codes - first,
-                tuple(index for index, _ in cut),
-                tuple(length for _, length in cut),
+                _cut(coded, space.coded, first, end_of_codes),
                 plane_count(nodes * max_code),
                 layout.policy.float_type.itemsize,
                 0 if ps else statistics,
@@ -127,15 +153,26 @@ def make_shards(
     return shards
 
 
-def _cut(coded: list[Place], end: int, first: int, last: int) -> list[tuple[int, int]]:
-    """Returns scale and length of each variable's part in [first, last).
+def _cut(coded: Sequence[Place], end: int, first: int, last: int) -> tuple[Piece, ...]:
+    """Returns the piece of each variable in [first, last).
 
     Padding, whose codes are 0, belongs to the variable before it.
     """
     starts = [place.start for place in coded] + [end]
-    found = []
-    for index, (start, stop) in enumerate(itertools.pairwise(starts)):
-        length = min(stop, last) - max(start, first)
-        if length > 0:
-            found.append((index, length))
-    return found
+    found, scale = [], 0
+    for place, stop in zip(coded, starts[1:], strict=True):
+        begin, until = max(place.start, first), min(stop, last)
+        if begin < until:
+            found.append(_piece(place, scale, begin - place.start, until - begin))
+        scale += place.parts.count
+    return tuple(found)
+
+
+def _piece(place: Place, scale: int, first: int, size: int) -> Piece:
+    """Returns `size` elements from `first` on of a variable whose scales begin at `scale`."""
+    parts = place.parts
+    if parts.block == 1:
+        return Piece(size, scale, dataclasses.replace(parts, first=first % parts.count))
+    low = min(first // parts.block, parts.count - 1)
+    high = min(-(-(first + size) // parts.block), parts.count)
+    return Piece(size, scale + low, Parts(parts.block, high - low, first - low * parts.block))

@@ -12,9 +12,9 @@ NAMES = ["a/kernel", "a/bias", "b/kernel", "b/bias", "c/kernel"]
 SHAPES = [(7, 9), (9,), (40, 3), (3,), (5, 5)]
 
 
-def layout_of(bits=1, bucket_elements=64):
-    policy = Policy(grad_bits=bits, float_layers=("c",) if bits == 1 else ())
-    return make_layout(NAMES, SHAPES, policy, bucket_elements)
+def layout_of(bits=1, bucket_elements=64, scale_by="variable", shapes=SHAPES):
+    policy = Policy(grad_bits=bits, float_layers=("c",) if bits == 1 else (), scale_by=scale_by)
+    return make_layout(NAMES, shapes, policy, bucket_elements)
 
 
 @pytest.mark.parametrize("bits", [1, 16, 32])
@@ -36,12 +36,39 @@ def test_shares_cover_the_row_evenly_and_each_code_has_its_scale(bits, count):
     assert max(s.size for s in shards) - min(s.size for s in shards) <= GROUP
     scale_of = {layout.coded.index(p.variable): p for p in space.places if p.start < space.coded}
     for shard in shards:
-        assert sum(shard.lengths) == shard.coded
+        assert sum(piece.size for piece in shard.pieces) == shard.coded
         element = shard.first
-        for scale, length in zip(shard.scales, shard.lengths, strict=True):
-            assert scale_of[scale].start <= element
-            element += length
+        for piece in shard.pieces:
+            assert scale_of[piece.scale].start <= element
+            element += piece.size
     assert [shard.statistics for shard in shards] == [7] + [0] * (count - 1)
+
+
+@pytest.mark.parametrize("scale_by", ["variable", "channel", "block:128"])
+@pytest.mark.parametrize("count", [1, 2, 3, 17])
+def test_each_code_has_the_scale_of_its_part_wherever_the_row_is_cut(scale_by, count):
+    layout = layout_of(1, 700, scale_by, [(7, 9), (9,), (40, 13), (3,), (5, 5)])
+    space = make_space(layout)
+    expected = {}  # by element of the row
+    scale = 0
+    for place in space.places:
+        if place.start < space.coded:
+            for e in range(place.size):
+                part = e // place.parts.block % place.parts.count
+                expected[place.start + e] = scale + part
+            scale += place.parts.count
+    assert scale == len(layout.scaled)
+    assert (scale > len(layout.coded)) == (scale_by != "variable")
+    found = {}
+    for shard in make_shards(layout, count, 1, 0):
+        element = shard.first
+        for size, first, parts in shard.pieces:
+            for e in range(size):
+                part = (parts.first + e) // parts.block % parts.count
+                found[element + e] = first + part
+            element += size
+        assert shard.pushed_bytes == 4 * (shard.scales + shard.words + shard.floats)
+    assert {e: found[e] for e in expected} == expected
 
 
 def test_law_7_a_gradient_is_2_bits_a_code_4_bytes_a_scale_and_4_or_2_a_float():

@@ -183,6 +183,8 @@ def trained_alone(steps, optimizer, nodes, policy, model):
         ("adam", TERNARY, 1, 1),
         ("momentum", Policy(grad_bits=4, clip_factor=2.5, draws="antithetic"), 2, 2),
         ("rmsprop", Policy(), 2, 1),
+        ("adam", dataclasses.replace(TERNARY, float_layers=(), scale_by="channel"), 3, 2),
+        ("gd", dataclasses.replace(TERNARY, float_layers=(), scale_by="block:128"), 3, 1),
     ],
 )
 def test_one_worker_gives_what_training_alone_gives(tmp_path, optimizer, policy, servers, nodes):

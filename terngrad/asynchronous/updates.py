@@ -29,7 +29,7 @@ class Gradient(NamedTuple):
     """A shard's part of a worker's gradient.
 
     Attributes:
-      units: float32 [v], the value of a code of 1.
+      units: float32 [p], the value of a code of 1 in each part of the variables.
       words: uint32 [coded / 32, planes], sums of codes.
       floats: float32 [floats].
       statistics: float32, new values of the moving statistics.
@@ -93,7 +93,7 @@ class Updates:
         if len(content) != shard.pushed_bytes:
             size = shard.pushed_bytes
             raise GradientError(f"the gradient has {len(content)} bytes; allowed are {size}")
-        units = np.frombuffer(content, "<f4", len(shard.scales))
+        units = np.frombuffer(content, "<f4", shard.scales)
         words = np.frombuffer(content, "<u4", shard.words, units.nbytes)
         words = words.reshape(-1, shard.planes)
         start = units.nbytes + words.nbytes
@@ -162,8 +162,9 @@ class Updates:
     def _update(self, units, words, floats, step: tf.Tensor) -> None:
         parts = []
         if self._shard.coded:
-            lengths = [(length,) for length in self._shard.lengths]
-            parts += self._kernels.decode(words, units, self._nodes.read_value(), lengths)
+            pieces, nodes = self._shard.pieces, self._nodes.read_value()
+            lengths, own = [(piece.size,) for piece in pieces], [piece.parts for piece in pieces]
+            parts += self._kernels.decode(words, units, nodes, lengths, own)
         gradient = tf.concat([*parts, floats], 0)
         self._optimizer.apply([gradient], self._schedule(step), step)
         if self._averages:

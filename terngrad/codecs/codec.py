@@ -36,8 +36,8 @@ class Measured:
     """Statistics of a node's gradients before encoding.
 
     Attributes:
-      bounds: float32 [v], magnitude to which each of the v variables is clipped.
-      scales: float32 [v], largest clipped magnitude; infinite where a gradient is not finite.
+      bounds: float32 [p], magnitude to which each of the p parts of the variables is clipped.
+      scales: float32 [p], largest clipped magnitude; infinite where a gradient is not finite.
     """
 
     bounds: tf.Tensor
@@ -59,6 +59,8 @@ class Delivered(NamedTuple):
 
 class Codec(abc.ABC):
     """Encodes the gradients of a fixed list of v variables for the exchange.
+
+    Each variable is one part or several, p in all, with a scale each (`Policy.scale_by`).
 
     A codec with a memory overrides `init`, `correct` and `update`. It holds no state itself: the
     training step passes in each node's memory and gets the next one back.
@@ -94,7 +96,7 @@ class Codec(abc.ABC):
 
     @property
     def scale_count(self) -> int:
-        """Length of the vector of scales: v, or 0 for a codec without scales."""
+        """Length p of the vector of scales; 0 for a codec without scales."""
         return len(self.variables)
 
     def init(self) -> NodeMemory:
@@ -114,7 +116,7 @@ class Codec(abc.ABC):
         """Returns statistics of one node's v (corrected) gradients."""
 
     def agree(self, exchange: Exchange, measured: Sequence[Measured]) -> list[tf.Tensor]:
-        """Returns each local node's scales, float32 [v]: the largest over all nodes."""
+        """Returns each local node's scales, float32 [p]: the largest over all nodes."""
         return [exchange.max([m.scales for m in measured], self.name)] * len(measured)
 
     @abc.abstractmethod

@@ -1,5 +1,8 @@
 """Laws that every codec keeps; each test runs over the whole table."""
 
+import dataclasses
+import math
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,6 +20,8 @@ from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import plane_count
 from terngrad.testing.residual_codec import ResidualCodec
+from terngrad.training.classifier import Losses
+from terngrad.training.divergence import not_finite
 from terngrad.training.reduction import exchange_gradients
 
 NAMES = ["a/kernel", "a/bias", "b/kernel", "b/bias"]
@@ -33,8 +38,13 @@ POLICIES = {
     "15-level": Policy(grad_bits=4, clip_factor=2.5, draws="antithetic"),
     "255-level": Policy(grad_bits=8),
     "mixed": Policy(grad_bits=1, size_to_binarize=10),
+    "channel": Policy(grad_bits=1, scale_by="channel"),
+    "block": Policy(grad_bits=1, scale_by="block:128"),
     "unpacked": Policy(codec=UNPACKED),
     "own scale": Policy(codec="terngrad.codecs.examples:OwnScaleTernaryCodec"),
+    "own channel scale": Policy(
+        codec="terngrad.codecs.examples:OwnScaleTernaryCodec", scale_by="channel"
+    ),
 }
 CODED_BITS = [BITS_OF_CODEC[name] for name in MAX_CODES]
 RESIDUAL = "terngrad.testing.residual_codec:ResidualCodec"
@@ -42,6 +52,7 @@ WITH_MEMORY = {
     "residual": Policy(codec=RESIDUAL),
     "clipped": Policy(codec=RESIDUAL, clip_factor=2.5),
     "mixed": Policy(codec=RESIDUAL, size_to_binarize=10),
+    "channel": Policy(codec=RESIDUAL, scale_by="channel", clip_factor=2.5),
 }
 
 
@@ -56,9 +67,9 @@ def gradients_of(nodes, seed=1):
     ]
 
 
-def exchange_of(policy, gradients, kernels, step=3, bucket_elements=1 << 22, seed=9):
+def exchange_of(policy, gradients, kernels, step=3, bucket_elements=1 << 22, seed=9, shapes=SHAPES):
     """Returns mean gradients, as a train step gets them."""
-    layout = make_layout(NAMES, SHAPES, policy, bucket_elements)
+    layout = make_layout(NAMES, shapes, policy, bucket_elements)
     exchange, nodes = LocalExchange(len(gradients), kernels), range(len(gradients))
     step = tf.constant(step, tf.int64)
     keys = [DrawKey(tf.constant(seed, tf.uint64), step, tf.constant(node)) for node in nodes]
@@ -134,10 +145,12 @@ def test_law_2_bucket_size_does_not_matter(policy, kernels):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "clip_factor"), [(1, 2.5), (5, 0.0)])
-def test_packing_changes_no_bit(nodes, clip_factor, kernels):
+@pytest.mark.parametrize("scale_by", ["variable", "channel"])
+def test_packing_changes_no_bit(nodes, clip_factor, scale_by, kernels):
     gradients = gradients_of(nodes)
+    policy = Policy(clip_factor=clip_factor, scale_by=scale_by)
     packed, plain = (
-        exchange_of(Policy(codec=codec, clip_factor=clip_factor), gradients, kernels)
+        exchange_of(dataclasses.replace(policy, codec=codec), gradients, kernels)
         for codec in ("ternary", UNPACKED)
     )
     assert_same_bits(packed.means, plain.means)
@@ -215,7 +228,7 @@ def test_law_7_payload_is_what_encode_produces(policy, kernels):
     gradients = gradients_of(1)
     encoded = exchange_of(policy, gradients, kernels).encoded
     octets = sum(bucket.dtype.size * int(tf.size(bucket)) for codec in encoded for bucket in codec)
-    scales = 4 * len(layout.coded)
+    scales = 4 * len(layout.scaled)
     assert sum(
         p.sent for p in payloads(make_codecs(layout, kernels), LocalExchange(1, kernels))
     ) == pytest.approx(octets + scales)
@@ -226,6 +239,86 @@ def test_law_7_floats_cost_their_bits(name, bits, kernels):
     layout = make_layout(NAMES, SHAPES, POLICIES[name])
     found = payloads(make_codecs(layout, kernels), LocalExchange(4, kernels))
     assert sum(p.sent for p in found) == layout.size * bits / 8
+
+
+CHANNELS = dataclasses.replace(POLICIES["clipped"], scale_by="channel")
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_each_channel_has_the_bound_and_scale_of_a_variable_of_its_own(nodes, kernels):
+    gradients = gradients_of(nodes)
+    (codec,) = make_codecs(make_layout(NAMES, SHAPES, CHANNELS), kernels)
+    channels = range(SHAPES[2][1])
+    names, shapes = [f"{i}/kernel" for i in channels], [(SHAPES[2][0],) for _ in channels]
+    (alone,) = make_codecs(make_layout(names, shapes, POLICIES["clipped"]), kernels)
+    place = [s.variable for s in codec._bucket.segments].index(2)
+    first = sum(parts.count for parts in codec.parts[:place])
+    assert [parts.count for parts in codec.parts] == [1, 5, 1, 1]
+    for node in gradients:
+        found = codec.measure([node[i] for i in codec.variables])
+        expected = alone.measure([node[2][:, i] for i in alone.variables])
+        for one, other in zip(
+            (found.bounds, found.scales), (expected.bounds, expected.scales), strict=True
+        ):
+            own = np.asarray(one)[first : first + 5]
+            np.testing.assert_allclose(own, np.asarray(other)[::-1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale_by", ["channel", "block:128"])
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_law_5_the_mean_is_an_integer_times_the_unit_of_its_part(nodes, scale_by, kernels):
+    gradients = gradients_of(nodes)
+    result = exchange_of(Policy(grad_bits=1, scale_by=scale_by), gradients, kernels)
+    mean = result.means[2].numpy()
+    values = np.abs([node[2].numpy() for node in gradients])
+    if scale_by == "channel":
+        scales = np.broadcast_to(values.max((0, 1)), SHAPES[2])
+    else:
+        flat = values.reshape(nodes, -1)
+        largest = [flat[:, :128].max(), flat[:, 128:].max()]
+        scales = np.repeat(largest, [128, 37]).astype(np.float32).reshape(SHAPES[2])
+    units = scales / np.float32(nodes)
+    sums = np.round(mean / units)
+    assert np.any(sums)
+    np.testing.assert_array_equal(mean, units * sums.astype(np.float32))
+
+
+@pytest.mark.parametrize("codec", ["ternary", RESIDUAL])
+def test_parts_that_are_whole_variables_change_no_bit(codec, kernels):
+    gradients, policy = gradients_of(2), Policy(codec=codec, clip_factor=2.5)
+    plain = exchange_of(policy, gradients, kernels)
+    blocks = exchange_of(dataclasses.replace(policy, scale_by="block:256"), gradients, kernels)
+    assert_same_bits(blocks.means, plain.means)
+    one_channel = lambda node: [tf.reshape(gradient, [-1, 1]) for gradient in node]
+    shapes = [(math.prod(shape), 1) for shape in SHAPES]
+    by_channel = exchange_of(
+        dataclasses.replace(policy, scale_by="channel"),
+        [one_channel(node) for node in gradients],
+        kernels,
+        shapes=shapes,
+    )
+    assert_same_bits(
+        [tf.reshape(m, s) for m, s in zip(by_channel.means, SHAPES, strict=True)], plain.means
+    )
+
+
+def test_law_7_each_part_of_a_variable_costs_4_bytes(kernels):
+    layout = make_layout(NAMES, SHAPES, POLICIES["channel"])
+    found = payloads(make_codecs(layout, kernels), LocalExchange(1, kernels))
+    padded = -(-layout.size // 32) * 32
+    assert sum(p.sent for p in found) == pytest.approx(padded * 2 / 8 + 4 * (1 + 1 + 5 + 1))
+
+
+def test_a_channel_that_is_not_finite_shows_in_its_scale_alone(kernels):
+    gradients = gradients_of(2)
+    gradients[1][2] = tf.tensor_scatter_nd_update(gradients[1][2], [[7, 3]], [np.inf])
+    result = exchange_of(POLICIES["channel"], gradients, kernels)
+    layout = make_layout(NAMES, SHAPES, POLICIES["channel"])
+    (broken,) = np.flatnonzero(~np.isfinite(result.scales))
+    assert layout.scaled[broken] == 2 and layout.scaled.index(2) == broken - 3
+    losses = Losses(tf.constant(1.0), tf.constant(1.0))
+    told = not_finite(losses, tf.fill([len(layout.scaled)], np.inf), layout)
+    assert told == [f"the gradient of {NAMES[i]} is not finite" for i in layout.coded]
 
 
 @pytest.mark.slow

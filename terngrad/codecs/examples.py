@@ -35,7 +35,8 @@ class OwnScaleTernaryCodec(IntegerCodec):
         self, gradients: Sequence[tf.Tensor], bounds: tf.Tensor, scales: tf.Tensor, key: DrawKey
     ) -> list[tf.Tensor]:
         """Returns packed codes: one tensor, uint32 [M / 32, 2]."""
-        return [self.kernels.encode(gradients, self.variables, bounds, scales, key)]
+        encode, parts = self.kernels.encode, self.parts
+        return [encode(gradients, self.variables, bounds, scales, key, parts=parts)]
 
     def deliver(
         self,
@@ -67,7 +68,8 @@ class UnpackedTernaryCodec(IntegerCodec):
         self, gradients: Sequence[tf.Tensor], bounds: tf.Tensor, scales: tf.Tensor, key: DrawKey
     ) -> list[tf.Tensor]:
         """Returns codes as floats: one tensor, float32 [M]."""
-        words = self.kernels.encode(gradients, self.variables, bounds, scales, key)
+        encode, parts = self.kernels.encode, self.parts
+        words = encode(gradients, self.variables, bounds, scales, key, parts=parts)
         return [planes.unpack(words)[: sum(map(math.prod, self.shapes))]]
 
     def deliver(
@@ -84,15 +86,17 @@ class UnpackedTernaryCodec(IntegerCodec):
 
     def decode(self, words: tf.Tensor, scales: tf.Tensor, nodes: tf.Tensor) -> list[tf.Tensor]:
         """See base class; `words` are floats."""
-        units = tf.unstack(ternary.mean_scale(scales, nodes), num=len(self.shapes))
+        units = self.by_value(ternary.mean_scale(scales, nodes))
         sums = tf.split(words, [math.prod(shape) for shape in self.shapes])
         each = zip(units, sums, self.shapes, strict=True)
-        return [tf.reshape(unit * total, shape) for unit, total, shape in each]
+        return [unit * tf.reshape(total, shape) for unit, total, shape in each]
 
     def payload(self, nodes: int, local_nodes: int | None) -> dict[int, Payload]:
         """See base class."""
         del nodes, local_nodes
-        return {i: Payload(n + SCALE_BYTES, n + SCALE_BYTES) for i, n in _floats(self).items()}
+        pairs = zip(_floats(self).items(), self.parts, strict=True)
+        octets = {i: n + SCALE_BYTES * parts.count for (i, n), parts in pairs}
+        return {i: Payload(n, n) for i, n in octets.items()}
 
 
 def _floats(codec: IntegerCodec) -> dict[int, float]:

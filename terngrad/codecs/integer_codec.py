@@ -21,14 +21,15 @@ class IntegerCodec(Codec):
 
     A subclass sets `max_code` and implements `encode`, which returns one tensor, uint32
     [M / 32, k]: the codes of the bucket's M elements in k = `planes.plane_count(max_code)` planes
-    (see `planes.pack_integers`). A code c of a variable stands for c * scale / max_code. If these
-    are the codes of `kernels.encode`, it also sets `encoder`.
+    (see `planes.pack_integers`). A code c stands for c * scale / max_code, with the scale of its
+    part of the variable. If these are the codes of `kernels.encode`, it also sets `encoder`.
 
     Each bucket is measured, exchanged and decoded without waiting for the others. The exchange of
     the first bucket thus overlaps with the backward pass of the rest.
 
     Attributes:
       shapes: shapes of the bucket's v variables.
+      parts: which of their values share a scale; the bucket has p parts.
       kernels: the arithmetic that all codecs share.
     """
 
@@ -54,14 +55,21 @@ class IntegerCodec(Codec):
         self.name = f"{layout.fingerprint().hex()}/bucket {bucket}"
         self.shapes = [s.shape for s in self._bucket.segments]
         self.kernels = kernels
+        self.parts = tuple(s.parts for s in self._bucket.segments)
         self._sizes = [s.size for s in self._bucket.segments]
         self._clip_factor = layout.policy.clip_factor
         self.antithetic = layout.policy.draws == "antithetic"
 
+    @property
+    def scale_count(self) -> int:
+        """See base class."""
+        return sum(parts.count for parts in self.parts)
+
     def measure(self, gradients: Sequence[tf.Tensor]) -> Measured:
         """Clips to `clip_factor` standard deviations; the scale is the largest magnitude left."""
-        stats = self.kernels.stats(gradients)
-        counts = tf.constant(self._sizes, tf.float32)
+        stats = self.kernels.stats(gradients, self.parts)
+        each = zip(self.parts, self._sizes, strict=True)
+        counts = tf.constant([n for parts, size in each for n in parts.sizes(size)], tf.float32)
         bounds = ternary.clip_bound(stats, counts, self._clip_factor)
         return Measured(bounds, ternary.local_scale(stats, bounds))
 
@@ -81,6 +89,7 @@ class IntegerCodec(Codec):
             self.variables,
             self.shapes,
             self.units(scales),
+            self.parts,
             decoded=self.sums_codes and not as_sums,
             encoder=self.encoder,
             nodes=nodes,
@@ -91,7 +100,7 @@ class IntegerCodec(Codec):
         return Delivered([[words] for words in codes], means)
 
     def units(self, scales: tf.Tensor) -> tf.Tensor:
-        """Returns the value of a code of 1: float32 [v]."""
+        """Returns the value of a code of 1: float32 [p]."""
         return ternary.unit(scales, self.max_code)
 
     def decode(self, words: tf.Tensor, scales: tf.Tensor, nodes: tf.Tensor) -> list[tf.Tensor]:
@@ -99,10 +108,22 @@ class IntegerCodec(Codec):
 
         Args:
           words: sums of the codes of `nodes` nodes.
-          scales: float32 [v], the scales of the codes.
+          scales: float32 [p], the scales of the codes.
           nodes: int32 scalar, not a graph constant other than 1 (see `ternary.mean_scale`).
         """
-        return self.kernels.decode(words, self.units(scales), nodes, self.shapes)
+        return self.kernels.decode(words, self.units(scales), nodes, self.shapes, self.parts)
+
+    def by_value(self, numbers: tf.Tensor) -> list[tf.Tensor]:
+        """Returns, for each variable, the number of each of its values.
+
+        Args:
+          numbers: float32 [p], one for each part, such as bounds, scales or units.
+
+        Returns:
+          Tensors of the variables' shapes; a scalar for a variable of one part.
+        """
+        found = zip(ternary.by_value(numbers, self.parts, self._sizes), self.shapes, strict=True)
+        return [tf.reshape(each, shape) if each.shape.rank else each for each, shape in found]
 
     def sent(self, encoded: Sequence[tf.Tensor], scales: tf.Tensor) -> list[tf.Tensor]:
         """Returns the values of one node's codes, in the shapes of the variables."""
@@ -110,18 +131,20 @@ class IntegerCodec(Codec):
 
     def share_of_zeros(self, encoded: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
         """See base class."""
-        codes = self.sent(encoded, tf.ones([len(self._sizes)]))
+        codes = self.sent(encoded, tf.ones([self.scale_count]))
         shares = [tf.reduce_mean(tf.cast(c == 0.0, tf.float32)) for c in codes]
         return dict(zip(self.variables, shares, strict=True))
 
     def payload(self, nodes: int, local_nodes: int | None) -> dict[int, Payload]:
-        """See base class: codes and sums, and a scale of 4 bytes for each variable.
+        """See base class: codes and sums, and a scale of 4 bytes for each part of a variable.
 
         The zeros that pad a bucket count in proportion to the variables' sizes.
         """
         up = planes.plane_count((local_nodes or 1) * self.max_code)
         down = planes.plane_count(nodes * self.max_code)
         padding = planes.padded(self._bucket.size) / self._bucket.size
-        octets = [size * padding / 8 for size in self._sizes]
-        each = [Payload(n * up + SCALE_BYTES, n * down + SCALE_BYTES) for n in octets]
-        return dict(zip(self.variables, each, strict=True))
+        found = {}
+        for variable, size, parts in zip(self.variables, self._sizes, self.parts, strict=True):
+            octets, scales = size * padding / 8, SCALE_BYTES * parts.count
+            found[variable] = Payload(octets * up + scales, octets * down + scales)
+        return found

@@ -1,4 +1,4 @@
-"""Codecs that round at random: one code for each value, one scale for each variable."""
+"""Codes drawn at random: one for each value, and one scale for each part of a variable."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class RandomRoundingCodec(IntegerCodec):
         self, gradients: Sequence[tf.Tensor], bounds: tf.Tensor, scales: tf.Tensor, key: DrawKey
     ) -> list[tf.Tensor]:
         """Returns packed codes: one tensor, uint32 [M / 32, k]."""
-        encoder = _NAMES[self.max_code]
-        return [self.kernels.encode(gradients, self.variables, bounds, scales, key, encoder)]
+        inputs = gradients, self.variables, bounds, scales, key
+        return [self.kernels.encode(*inputs, _NAMES[self.max_code], self.parts)]
 
 
 class TernaryCodec(RandomRoundingCodec):

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from terngrad.limits import MAX_NODES, MAX_SUM
 from terngrad.ops.gradient_kernels import EncodeInputs, GradientKernels, Sums
+from terngrad.parts import Parts
 from terngrad.planes import plane_count
 
 _FINGERPRINT = re.compile(r"^[0-9a-f]{32}/")
@@ -44,7 +45,8 @@ class LocalBucket:
       encode: returns the codes of each local node, uint32 [M / 32, k] (see planes.py).
       variables: index of each of the bucket's v variables in the layout.
       shapes: of the variables, in the order of their codes.
-      units: float32 [v], the value of a code of 1.
+      units: float32 [p], the value of a code of 1 in each part of the variables.
+      parts: of each variable, see `GradientKernels`.
       decoded: whether means are wanted instead of the sum.
       encoder: a native kernel encodes any range of codes as `encode` does, one of
         `encoders.ENCODERS`; None = there is none.
@@ -57,6 +59,7 @@ class LocalBucket:
     variables: tuple[int, ...]
     shapes: Sequence[tuple[int, ...]]
     units: tf.Tensor
+    parts: tuple[Parts, ...] = ()
     decoded: bool = True
     encoder: str | None = None
     nodes: Sequence[EncodeInputs] = ()
@@ -157,9 +160,9 @@ class Exchange(abc.ABC):
         words = self._join_codes(self._add(codes, bucket.max_code), bucket.name, bucket.max_code)
         nodes = self.nodes(words)
         if bucket.decoded:
-            means = self._kernels.decode(words, bucket.units, nodes, bucket.shapes)
+            means = self._kernels.decode(words, bucket.units, nodes, bucket.shapes, bucket.parts)
             return Summed(codes, means)
-        return Summed(codes, Sums(bucket.variables, words, bucket.units, nodes))
+        return Summed(codes, Sums(bucket.variables, words, bucket.units, nodes, bucket.parts))
 
     def float_sum(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
         """Returns sums of float32 tensors, added in one binary tree over the global nodes.

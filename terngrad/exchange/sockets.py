@@ -147,7 +147,7 @@ class SocketExchange(TwoShotExchange):
         )
         nodes, codes = self._nodes.read_value(), None
         if self._encodes_in_parts(bucket):
-            local = Encoding(bucket.nodes[0], bucket.variables, bucket.encoder)
+            local = Encoding(bucket.nodes[0], bucket.variables, bucket.encoder, bucket.parts)
         else:
             codes = bucket.encode()
             local = self._add(codes, bucket.max_code)
@@ -155,13 +155,13 @@ class SocketExchange(TwoShotExchange):
             local,
             operation,
             [rows, plane_count(largest[1])],
-            Decoding(bucket.units, nodes, bucket.shapes) if bucket.decoded else None,
+            Decoding(bucket.units, nodes, bucket.shapes, bucket.parts) if bucket.decoded else None,
         )
         unordered(found.octets)
         self._count_both(found.octets)
         if bucket.decoded:
             return Summed(codes or [found.codes], found.result)
-        sums = Sums(bucket.variables, found.result, bucket.units, nodes)
+        sums = Sums(bucket.variables, found.result, bucket.units, nodes, bucket.parts)
         return Summed(codes or [found.codes], sums)
 
     def _encodes_in_parts(self, bucket: LocalBucket) -> bool:

@@ -22,6 +22,7 @@ from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.planes import plane_count
 
 _FEW_FLOATS = 8  # such as losses: each process sends them to all others, in one shot
+_FEW_SCALES = 256  # the same; more are only where a variable has many
 _LANE = 4  # bytes of a value that a transport moves: float32 or 32-bit integer
 
 
@@ -83,7 +84,11 @@ class TwoShotExchange(Exchange):
         return Payload(octets, octets)
 
     def _join_max(self, local: tf.Tensor, name: str) -> tf.Tensor:
-        return tf.reduce_max(self._gather(local, f"{name}/max"), axis=0)
+        count = local.shape[0]
+        if count <= _FEW_SCALES or is_one_shot(1, 1, self._transport.size):
+            return tf.reduce_max(self._gather(local, f"{name}/max"), axis=0)
+        share = tf.reduce_max(self._exchange_shares(local, f"{name}/max"), axis=0)
+        return self._gather_shares(share, f"{name}/maxima")[:count]
 
     def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
         groups, planes = local.shape[0], plane_count(self.num_nodes * max_code)

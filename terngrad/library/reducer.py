@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from terngrad import parts
 from terngrad.cluster.pulse import CALL, STEP
 from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.layout import (
@@ -86,6 +87,7 @@ class Reducer:
         *,
         gradients: str | type = "ternary",
         clip_factor: float = 0.0,
+        scale_by: str = "variable",
         size_to_binarize: int = 1,
         float_layers: Sequence[str] = (),
         seed: int = 1,
@@ -104,6 +106,8 @@ class Reducer:
             or its MODULE:CLASS.
           clip_factor: clip a gradient to this many standard deviations before it is encoded; 2.5
             works in general, 0 = no clipping.
+          scale_by: which values share a scale: "variable", all of a variable; "channel", those of
+            an output channel; "block:N", N neighbours; see `terngrad.parts.parts_of`.
           size_to_binarize: variables with fewer elements stay float.
           float_layers: layers whose variables stay float, such as the last one: the part of a
             variable's name (of Keras' `path`) before the last "/".
@@ -122,6 +126,7 @@ class Reducer:
         check_settings(
             gradients=gradients,
             clip_factor=clip_factor,
+            scale_by=scale_by,
             size_to_binarize=size_to_binarize,
             float_layers=float_layers,
             seed=seed,
@@ -144,6 +149,7 @@ class Reducer:
             float_layers=tuple(float_layers),
             codec="" if codec in _BITS else codec,
             draws=draws,
+            scale_by=scale_by,
         )
         self.layout: Layout = make_layout(names, [v.shape for v in held], policy, bucket_elements)
         kernels = runtime.kernels(on_gpu=any("GPU" in v.device for v in held)).kernels
@@ -261,7 +267,7 @@ class Reducer:
             sums = [each._replace(words=tf.identity(each.words)) for each in found.sums]
         for each in sums:
             shapes = [self.layout.shapes[i] for i in each.variables]
-            decoded = self.kernels.decode(each.words, each.units, each.nodes, shapes)
+            decoded = self.kernels.decode(each.words, each.units, each.nodes, shapes, each.parts)
             for i, mean in zip(each.variables, decoded, strict=True):
                 means[i] = mean
         return Reduced(means, sums)
@@ -282,6 +288,7 @@ def check_settings(
     *,
     gradients: str | type,
     clip_factor: float,
+    scale_by: str,
     size_to_binarize: int,
     float_layers: Sequence[str],
     seed: int,
@@ -308,6 +315,10 @@ def check_settings(
         raise TypeError(f"clip_factor is {clip_factor!r}; allowed are numbers")
     if not 0 <= clip_factor < math.inf:
         raise ValueError(f"clip_factor is {clip_factor}; allowed are finite numbers from 0 on")
+    if not isinstance(scale_by, str):
+        raise TypeError(f"scale_by is {scale_by!r}; allowed are {parts.ALLOWED}")
+    if not parts.is_known(scale_by):
+        raise ValueError(f"scale_by is {scale_by!r}; allowed are {parts.ALLOWED}")
     counts = {"size_to_binarize": size_to_binarize, "seed": seed, "nodes": nodes}
     for name, value in (counts | {"bucket_elements": bucket_elements}).items():
         if not isinstance(value, numbers.Integral):

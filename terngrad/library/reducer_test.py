@@ -20,20 +20,22 @@ ALONE = Group()
 
 
 @pytest.mark.parametrize(
-    ("path", "bits", "draws"),
+    ("path", "bits", "draws", "scale_by"),
     [
-        ("terngrad.testing.residual_codec:ResidualCodec", 0, "independent"),
-        ("ternary", 1, "independent"),
-        ("ternary", 1, "antithetic"),
-        ("5-level", 2, "antithetic"),
-        ("255-level", 8, "independent"),
+        ("terngrad.testing.residual_codec:ResidualCodec", 0, "independent", "variable"),
+        ("ternary", 1, "independent", "variable"),
+        ("ternary", 1, "antithetic", "channel"),
+        ("5-level", 2, "antithetic", "variable"),
+        ("255-level", 8, "independent", "variable"),
     ],
 )
-def test_a_loop_by_hand_has_the_bits_of_the_training_step_of_the_programs(path, bits, draws):
+def test_a_loop_by_hand_has_the_bits_of_the_training_step_of_the_programs(
+    path, bits, draws, scale_by
+):
     """Also with a codec that has a memory."""
     batches = list(nets.make_batches().take(4))
     chosen = {"grad_bits": bits} if bits else {"codec": path}
-    policy = Policy(clip_factor=2.5, draws=draws, **chosen)
+    policy = Policy(clip_factor=2.5, draws=draws, scale_by=scale_by, **chosen)
 
     programs = Classifier(nets.make_model())
     kernels = runtime.kernels().kernels
@@ -45,7 +47,8 @@ def test_a_loop_by_hand_has_the_bits_of_the_training_step_of_the_programs(path, 
     theirs = tf.function(step, autograph=False)
 
     own = Classifier(nets.make_model())
-    settings = {"gradients": path, "clip_factor": 2.5, "seed": 3, "nodes": 2, "draws": draws}
+    settings = {"gradients": path, "clip_factor": 2.5, "seed": 3, "nodes": 2}
+    settings |= {"draws": draws, "scale_by": scale_by}
     reducer = Reducer(own.variables, ALONE, **settings)
     momentum = Momentum(own.variables, 0.9)
 
@@ -130,6 +133,11 @@ def test_wrong_gradients_are_named(gradients, why):
         ),
         (None, {"clip_factor": -1.0}, "clip_factor is -1.0; allowed are finite numbers from 0 on"),
         (None, {"clip_factor": np.inf}, "clip_factor is inf; allowed are finite numbers from 0"),
+        (
+            None,
+            {"scale_by": "row"},
+            "scale_by is 'row'; allowed are variable, channel, and block:N",
+        ),
         (None, {"bucket_elements": 0}, "bucket_elements is 0; allowed are 1 and more"),
         (None, {"draws": "x"}, "draws is 'x'; allowed are independent, antithetic"),
         (None, {"seed": -1}, r"seed is -1; allowed are 0 to 2\^64 - 1"),
@@ -148,6 +156,7 @@ def test_wrong_settings_of_a_reducer_are_named(given, settings, why):
     [
         (None, {"gradients": 3}, "gradients is 3; allowed are ternary, 5-level"),
         (None, {"float_layers": "dense"}, "float_layers is 'dense'; allowed is a list of names"),
+        (None, {"scale_by": 128}, "scale_by is 128; allowed are variable, channel, and"),
         (None, {"clip_factor": "2.5"}, "clip_factor is '2.5'; allowed are numbers"),
         (None, {"seed": 1.5}, "seed is 1.5; allowed are integers"),
         ([np.ones(3)], {}, "list of tf.Variables or Keras variables has an item of type ndarray"),

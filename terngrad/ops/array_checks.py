@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from terngrad import parts
 from terngrad.limits import MAX_NODES
 
 MAX_PLANES = 18
@@ -34,13 +35,19 @@ def vector(values: ArrayLike, count: int, name: str) -> NDArray[np.float32]:
     return array
 
 
+def scale_by(value: str) -> None:
+    """Checks what the values that share a scale have in common."""
+    if not isinstance(value, str) or not parts.is_known(value):
+        raise ValueError(f"scale_by is {value!r}; must be {parts.ALLOWED}")
+
+
 def scales_cover(
     scales: NDArray[np.float32], bounds: NDArray[np.float32], largest: NDArray[np.float32]
 ) -> None:
-    """Checks that no scale is below its array's largest magnitude after clipping."""
+    """Checks that no scale is below its part's largest magnitude after clipping."""
     clipped = np.minimum(largest, bounds)
     for i in np.flatnonzero(scales < clipped):
-        what = f"the largest magnitude in gradients[{i}] after clipping"
+        what = "the largest magnitude of its values after clipping"
         raise ValueError(f"scales[{i}] is {scales[i]}; must be {clipped[i]} or more, {what}")
 
 

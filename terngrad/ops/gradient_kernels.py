@@ -11,6 +11,7 @@ import tensorflow as tf
 from terngrad.draws import DrawKey
 from terngrad.ops.packing import Packing
 from terngrad.ops.updates import Averages, Update
+from terngrad.parts import Parts
 from terngrad.ternary import Stats
 
 
@@ -29,18 +30,23 @@ class Sums(NamedTuple):
     Attributes:
       variables: indices of the bucket's v variables in the layout, in its order.
       words: uint32 [M / 32, k], sums of codes.
-      units: float32 [v], the value of a code of 1 of each variable.
+      units: float32 [p], the value of a code of 1 in each part of the variables.
       nodes: int32 scalar, number of nodes in the sums.
+      parts: of each variable; () = each is one part.
     """
 
     variables: tuple[int, ...]
     words: tf.Tensor
     units: tf.Tensor
     nodes: tf.Tensor
+    parts: tuple[Parts, ...] = ()
 
 
 class GradientKernels(abc.ABC):
     """Statistics, ternary codes, their sums and means, and updates with these.
+
+    A vector [p] has a number for each part of the v variables that it is about, in their order. The
+    argument `parts` says what these are; () = each variable is one part, so p = v.
 
     Implementations agree bit for bit, except for the statistics' sums: those agree to 1e-6.
 
@@ -59,8 +65,8 @@ class GradientKernels(abc.ABC):
     packing: Packing
 
     @abc.abstractmethod
-    def stats(self, gradients: Sequence[tf.Tensor]) -> Stats:
-        """Statistics of v gradients of any shape, each field float32 [v]."""
+    def stats(self, gradients: Sequence[tf.Tensor], parts: Sequence[Parts] = ()) -> Stats:
+        """Statistics of v whole gradients of any shape, each field float32 [p]."""
 
     @abc.abstractmethod
     def encode(
@@ -71,16 +77,18 @@ class GradientKernels(abc.ABC):
         scales: tf.Tensor,
         key: DrawKey,
         encoder: str = "ternary",
+        parts: Sequence[Parts] = (),
     ) -> tf.Tensor:
         """Packed codes of a bucket: uint32 [M / 32, planes of the encoder's codes].
 
         Args:
           gradients: float32, the bucket's v variables of any shapes, together M elements.
           variables: the index of each in the layout; it selects the draws.
-          bounds: float32 [v], magnitudes to clip to.
-          scales: float32 [v].
+          bounds: float32 [p], magnitudes to clip to.
+          scales: float32 [p].
           key: of the node.
           encoder: a name in `encoders.ENCODERS`.
+          parts: of each variable.
         """
 
     @abc.abstractmethod
@@ -94,14 +102,16 @@ class GradientKernels(abc.ABC):
         units: tf.Tensor,
         nodes: tf.Tensor,
         shapes: Sequence[Sequence[int]],
+        parts: Sequence[Parts] = (),
     ) -> list[tf.Tensor]:
         """Means fl(fl(unit / nodes) * sum) of a bucket's variables.
 
         Args:
           words: uint32 [M / 32, k], sums of the codes of `nodes` nodes.
-          units: float32 [v], the value of a code of 1 of each variable.
+          units: float32 [p], the value of a code of 1.
           nodes: int32 scalar, not a graph constant (see `ternary.mean_scale`).
           shapes: of the variables, in the bucket's order.
+          parts: of each variable.
         """
 
     def apply_update(

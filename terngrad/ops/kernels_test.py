@@ -17,6 +17,7 @@ from terngrad.ops.gradient_kernels import Sums
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.ops.updates import Averages, Update
+from terngrad.parts import Parts
 
 REFERENCE = ReferenceKernels()
 INFINITY = np.float32(np.inf)
@@ -97,6 +98,90 @@ def test_law_3_every_encoder_gives_the_references_codes(natives, encoder, antith
         for native in natives:
             got = encode(native, *arguments, key, encoder)
             np.testing.assert_array_equal(got, expected, native.title)
+
+
+# Variables of several parts, of one, of ranges, and of fewer and more values than a vector has.
+PARTS = {
+    "channels": [(100, Parts(1, 2)), (33, Parts()), (4097, Parts(1, 16)), (1000, Parts(1, 250))],
+    "odd channels": [(9999, Parts(1, 33)), (257, Parts(1, 15)), (70000, Parts(1, 4099))],
+    "blocks": [(1000, Parts(128, 8)), (31, Parts()), (9999, Parts(4224, 3)), (300, Parts(256, 2))],
+    "ranges": [(100, Parts(1, 7, 3)), (500, Parts(128, 5, 77)), (1000, Parts(1, 33, 32))],
+}
+
+
+def numbers_of(parts, seed, low=0.5):
+    """A number for each part: float32 [p]."""
+    rng = np.random.default_rng(seed)
+    return rng.uniform(low, 3.0, sum(each.count for each in parts)).astype(np.float32)
+
+
+@pytest.mark.parametrize("case", PARTS)
+def test_law_3_parts_get_the_references_codes_means_and_updates(natives, case):
+    sizes, parts = zip(*PARTS[case], strict=True)
+    gradients = [tf.constant(normal(size, size)) for size in sizes]
+    bounds, scales = numbers_of(parts, 1), numbers_of(parts, 2, 0.0)
+    scales[::7] = np.resize([1e-30, 0.0, np.inf, np.nan, 2.0**-101], len(scales[::7]))
+    run = lambda kernels: kernels.encode(
+        gradients, range(len(sizes)), tf.constant(bounds), tf.constant(scales), key_of(),
+        parts=parts,
+    )  # fmt: skip
+    words = tf.function(lambda: run(REFERENCE), autograph=False)()
+    shapes, nodes = [(size,) for size in sizes], tf.Variable(3)
+    decode = lambda kernels: kernels.decode(
+        words, tf.constant(bounds), nodes.read_value(), shapes, parts
+    )
+    means = tf.function(lambda: decode(REFERENCE), autograph=False)()
+    for native in natives:
+        np.testing.assert_array_equal(run(native), words, native.title)
+        assert_equal_with_signs(decode(native), means, native.title)
+        weights, velocities = ([tf.Variable(tf.ones(s)) for s in shapes] for _ in range(2))
+        sums = Sums(tuple(range(len(sizes))), words, tf.constant(bounds), tf.constant(3), parts)
+        native.apply_update(sums, weights, [velocities], HALVING)
+        for mean, weight, velocity in zip(means, weights, velocities, strict=True):
+            np.testing.assert_array_equal(velocity, 0.5 + mean)
+            np.testing.assert_array_equal(weight, 1.0 - 0.5 * (0.5 + mean))
+
+
+@pytest.mark.parametrize("case", ["channels", "odd channels", "blocks"])
+def test_law_3_stats_of_parts_are_the_references_to_1e_6(natives, case):
+    sizes, parts = zip(*PARTS[case], strict=True)
+    gradients = [tf.constant(normal(size, size)) for size in sizes]
+    expected = REFERENCE.stats(gradients, parts)
+    magnitudes = REFERENCE.stats([tf.abs(gradient) for gradient in gradients], parts).sum
+    first = natives[0].stats(gradients, parts)
+    for native in natives:
+        got = native.stats(gradients, parts)
+        assert np.all(np.abs(got.sum - expected.sum) <= 1e-6 * magnitudes)
+        np.testing.assert_allclose(got.sum_of_squares, expected.sum_of_squares, rtol=1e-6)
+        np.testing.assert_array_equal(got.max_abs, expected.max_abs)
+        for one, other in zip(got, first, strict=True):
+            np.testing.assert_array_equal(one, other)  # on every path
+
+
+def test_law_3_one_part_is_the_variable_whatever_it_is_called(natives):
+    gradient = tf.constant(normal(1, 9999))
+    for native in natives:
+        plain = native.stats([gradient])
+        for parts in (Parts(), Parts(1, 1), Parts(9999, 1), Parts(1 << 20, 1)):
+            for one, other in zip(native.stats([gradient], [parts]), plain, strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+def test_law_2_a_range_of_a_variable_has_the_codes_and_means_of_the_whole(native):
+    """Of channels, and of blocks cut anywhere."""
+    values, first = normal(5, 5000), 1111
+    for whole, part in [
+        (Parts(1, 33), Parts(1, 33, first)),
+        (Parts(128, 40), Parts(128, 40, first)),
+    ]:
+        scales = tf.constant(numbers_of([whole], 3))
+        words = native.encode([values], [4], 3.0 * scales, 4.0 * scales, key_of(), parts=[whole])
+        codes = planes.unpack(words)[first : first + 2000]
+        own = planes.pack_integers(tf.pad(codes, [[0, 2016 - 2000]]), 2)
+        nodes = tf.constant(3)
+        (means,) = native.decode(words, scales, nodes, [(5000,)], [whole])
+        (found,) = native.decode(own, scales, nodes, [(2000,)], [part])
+        np.testing.assert_array_equal(found, means[first : first + 2000])
 
 
 @pytest.mark.parametrize("share", [2.0**-24, 2.0**-16, 0.1, 0.5, 1.0])
@@ -455,6 +540,9 @@ def block_sum(values, power):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
+        ({"parts": [Parts(1, 0)]}, "parts are 1, 0, 0; allowed are 1, 1, 0 and more"),
+        ({"parts": [Parts()] * 2}, "parts has 6 entries; allowed are 0 and 3 n = 3"),
+        ({"parts": [Parts(1, 2)]}, r"bounds or scales is \[1\]; allowed is \[2\]"),
         ({"bounds": [1.0, 2.0]}, r"bounds or scales is \[2\]; allowed is \[1\]"),
         ({"scales": [[1.0]]}, r"bounds or scales is \[1,1\]; allowed is \[1\]"),
         ({"variables": [1 << 16]}, "variable is 65536; allowed are 0 to 65535"),
@@ -463,7 +551,7 @@ def block_sum(values, power):
     ],
 )
 def test_law_10_encoding_names_what_does_not_fit(native, change, text):
-    given_values = {"bounds": [1.0], "scales": [1.0], "variables": [0], "node": 0}
+    given_values = {"bounds": [1.0], "scales": [1.0], "variables": [0], "node": 0, "parts": ()}
     given_values |= change
     with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match=text):
         native.encode(
@@ -472,6 +560,7 @@ def test_law_10_encoding_names_what_does_not_fit(native, change, text):
             tf.constant(given_values["bounds"]),
             tf.constant(given_values["scales"]),
             key_of(node=given_values["node"]),
+            parts=given_values["parts"],
         )
 
 

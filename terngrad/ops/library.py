@@ -127,6 +127,15 @@ class Planes(ctypes.Structure):
     _fields_ = (("words", ctypes.c_void_p), ("planes", ctypes.c_int))
 
 
+PADDING = 15  # numbers that follow those of a variable's parts: kPartsPadding
+
+
+class Parts(ctypes.Structure):
+    """The parts of a variable: `Parts` of cc/lib/kernels.h."""
+
+    _fields_ = (("block", ctypes.c_int64), ("count", ctypes.c_int64), ("first", ctypes.c_int64))
+
+
 class Source(ctypes.Structure):
     """A variable's gradient and how to encode it: `Source` of cc/lib/kernels.h."""
 
@@ -135,15 +144,21 @@ class Source(ctypes.Structure):
         ("size", ctypes.c_int64),
         ("first", ctypes.c_int64),
         ("variable", ctypes.c_uint32),
-        ("bound", ctypes.c_float),
-        ("scale", ctypes.c_float),
+        ("parts", Parts),
+        ("bounds", ctypes.c_void_p),
+        ("rates", ctypes.c_void_p),
     )
 
 
 class Target(ctypes.Structure):
     """Memory for a variable's mean gradient: `Target` of cc/lib/kernels.h."""
 
-    _fields_ = (("values", ctypes.c_void_p), ("size", ctypes.c_int64), ("unit", ctypes.c_float))
+    _fields_ = (
+        ("values", ctypes.c_void_p),
+        ("size", ctypes.c_int64),
+        ("parts", Parts),
+        ("units", ctypes.c_void_p),
+    )
 
 
 class NodeKey(ctypes.Structure):
@@ -160,7 +175,10 @@ class NodeKey(ctypes.Structure):
 _TEXT, _POINTER, _COUNT = ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64
 _SIGNATURES = {  # of cc/lib/functions.cc: the result, then the arguments
     "terngrad_paths": (_TEXT,),
-    "terngrad_stats": (ctypes.c_bool, _TEXT, _POINTER, _COUNT, _POINTER),
+    "terngrad_stats": (
+        *(ctypes.c_bool, _TEXT, _POINTER, _COUNT),
+        *(ctypes.POINTER(Parts), _POINTER, _POINTER, _POINTER),
+    ),
     "terngrad_encode": (
         *(ctypes.c_bool, _TEXT, _TEXT, ctypes.POINTER(Source), _COUNT),
         *(ctypes.POINTER(NodeKey), _COUNT, _POINTER),

@@ -12,8 +12,9 @@ import tensorflow as tf
 
 from terngrad.ops import library
 from terngrad.ops.gradient_kernels import EncodeInputs
-from terngrad.ops.native import encode_arguments
+from terngrad.ops.native import encode_arguments, parts_attribute
 from terngrad.ops.tls import ERROR_BYTES, Channel
+from terngrad.parts import Parts
 
 
 class Kind(enum.IntEnum):
@@ -32,6 +33,7 @@ class Encoding(NamedTuple):
     inputs: EncodeInputs
     variables: Sequence[int]
     encoder: str
+    parts: Sequence[Parts] = ()
 
 
 class Decoding(NamedTuple):
@@ -40,6 +42,7 @@ class Decoding(NamedTuple):
     units: tf.Tensor
     nodes: tf.Tensor
     shapes: Sequence[Sequence[int]]
+    parts: Sequence[Parts] = ()
 
 
 class JoinedCodes(NamedTuple):
@@ -137,6 +140,7 @@ class Mesh:
         given: dict[str, Any] = {"mesh": self._handle, "operation": operation}
         if decoding:
             given |= decoding._asdict() | {"shapes": list(decoding.shapes)}
+            given["parts"] = parts_attribute(decoding.parts)
         with tf.device("/CPU:0"):
             if isinstance(local, Encoding):
                 given |= encode_arguments(*local)

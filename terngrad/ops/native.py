@@ -12,6 +12,7 @@ from terngrad.ops import library
 from terngrad.ops.gradient_kernels import EncodeInputs, GradientKernels, Sums
 from terngrad.ops.packing import NativePacking
 from terngrad.ops.updates import Averages, Update
+from terngrad.parts import Parts
 from terngrad.ternary import Stats
 
 
@@ -40,9 +41,12 @@ class NativeKernels(GradientKernels):
         self.packing = NativePacking(self.path)
         self.title = f"native kernels ({self.path})"
 
-    def stats(self, gradients: Sequence[tf.Tensor]) -> Stats:
+    def stats(self, gradients: Sequence[tf.Tensor], parts: Sequence[Parts] = ()) -> Stats:
         """See base class."""
-        return Stats(*self._ops.terngrad_stats(gradients=gradients, path=self.path))
+        found = self._ops.terngrad_stats(
+            gradients=gradients, parts=parts_attribute(parts), path=self.path
+        )
+        return Stats(*found)
 
     def encode(
         self,
@@ -52,11 +56,12 @@ class NativeKernels(GradientKernels):
         scales: tf.Tensor,
         key: DrawKey,
         encoder: str = "ternary",
+        parts: Sequence[Parts] = (),
     ) -> tf.Tensor:
         """See base class."""
         inputs = EncodeInputs(gradients, bounds, scales, key)
         return self._ops.terngrad_encode(
-            **encode_arguments(inputs, variables, encoder), path=self.path
+            **encode_arguments(inputs, variables, encoder, parts), path=self.path
         )
 
     def sum(self, words: Sequence[tf.Tensor], count: int) -> tf.Tensor:
@@ -69,11 +74,12 @@ class NativeKernels(GradientKernels):
         units: tf.Tensor,
         nodes: tf.Tensor,
         shapes: Sequence[Sequence[int]],
+        parts: Sequence[Parts] = (),
     ) -> list[tf.Tensor]:
         """See base class."""
         return self._ops.terngrad_decode(
             words=words, units=units, nodes=nodes, shapes=list(shapes), path=self.path,
-            n=len(shapes),
+            n=len(shapes), parts=parts_attribute(parts),
         )  # fmt: skip
 
     def apply_update(
@@ -90,14 +96,14 @@ class NativeKernels(GradientKernels):
             words=sums.words, units=sums.units, nodes=sums.nodes, rate=update.rate, gain=gain,
             weights=[v.handle for v in weights],
             slots=[v.handle for variables in slots for v in variables],
-            averages=[v.handle for v in shadows],
+            averages=[v.handle for v in shadows], parts=parts_attribute(sums.parts),
             rule=update.rule, momentum=update.momentum, mean_share=update.mean_share,
             square_share=update.square_share, epsilon=update.epsilon, path=self.path,
         )  # fmt: skip
 
 
 def encode_arguments(
-    inputs: EncodeInputs, variables: Sequence[int], encoder: str
+    inputs: EncodeInputs, variables: Sequence[int], encoder: str, parts: Sequence[Parts] = ()
 ) -> dict[str, Any]:
     """Returns the arguments that all ops that encode have; see `GradientKernels.encode`."""
     gradients, bounds, scales, key = inputs
@@ -111,4 +117,10 @@ def encode_arguments(
         "variables": list(variables),
         "encoder": encoder,
         "antithetic": key.antithetic,
+        "parts": parts_attribute(parts),
     }
+
+
+def parts_attribute(parts: Sequence[Parts]) -> list[int]:
+    """Returns the attribute `parts` of all ops that know parts."""
+    return [n for each in parts for n in (each.block, each.count, each.first)]

@@ -12,6 +12,7 @@ from terngrad.draws import DrawKey, draws_for
 from terngrad.encoders import ENCODERS
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.ops.packing import Packing, ReferencePacking
+from terngrad.parts import Parts
 from terngrad.ternary import Stats
 
 
@@ -25,10 +26,11 @@ class ReferenceKernels(GradientKernels):
         """Uses the `packing`; None = the reference, too."""
         self.packing = packing or ReferencePacking()
 
-    def stats(self, gradients: Sequence[tf.Tensor]) -> Stats:
+    def stats(self, gradients: Sequence[tf.Tensor], parts: Sequence[Parts] = ()) -> Stats:
         """See base class."""
-        each = [ternary.stats(gradient) for gradient in gradients]
-        return Stats(*(tf.stack(field) for field in zip(*each, strict=True)))
+        pairs = zip(gradients, parts or [Parts()] * len(gradients), strict=True)
+        each = [ternary.stats_of_parts(gradient, own) for gradient, own in pairs]
+        return Stats(*(tf.concat(field, 0) for field in zip(*each, strict=True)))
 
     def encode(
         self,
@@ -38,13 +40,16 @@ class ReferenceKernels(GradientKernels):
         scales: tf.Tensor,
         key: DrawKey,
         encoder: str = "ternary",
+        parts: Sequence[Parts] = (),
     ) -> tf.Tensor:
         """See base class."""
         chosen, codes = ENCODERS[encoder], []
-        for i, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
+        sizes = [math.prod(gradient.shape) for gradient in gradients]
+        by_value = (ternary.by_value(each, parts, sizes) for each in (bounds, scales))
+        for gradient, variable, *own in zip(gradients, variables, *by_value, strict=True):
             values = tf.reshape(gradient, [-1])
             random = draws_for(key, variable, values)
-            codes.append(chosen.encode(values, bounds[i], scales[i], random))
+            codes.append(chosen.encode(values, *own, random))
         return planes.pack_integers(tf.concat(codes, 0), planes.plane_count(chosen.max_code))
 
     def sum(self, words: Sequence[tf.Tensor], count: int) -> tf.Tensor:
@@ -57,10 +62,11 @@ class ReferenceKernels(GradientKernels):
         units: tf.Tensor,
         nodes: tf.Tensor,
         shapes: Sequence[Sequence[int]],
+        parts: Sequence[Parts] = (),
     ) -> list[tf.Tensor]:
         """See base class."""
         sizes = [math.prod(shape) for shape in shapes]
         sums = tf.split(planes.unpack(words)[: sum(sizes)], sizes)
-        each_unit = tf.unstack(ternary.mean_scale(units, nodes), num=len(shapes))
+        each_unit = ternary.by_value(ternary.mean_scale(units, nodes), parts, sizes)
         each = zip(each_unit, sums, shapes, strict=True)
         return [tf.reshape(unit * total, shape) for unit, total, shape in each]

@@ -39,6 +39,8 @@ POLICIES = {
     "15-level": Policy(grad_bits=4),
     "255-level": Policy(grad_bits=8, draws="antithetic"),
     "mixed": Policy(grad_bits=1, size_to_binarize=10, float_layers=("b",)),
+    "channel": Policy(grad_bits=1, clip_factor=2.5, scale_by="channel"),
+    "block": Policy(grad_bits=1, scale_by="block:128"),
     "unpacked": Policy(codec="terngrad.codecs.examples:UnpackedTernaryCodec"),
     "own scale": Policy(codec="terngrad.codecs.examples:OwnScaleTernaryCodec"),
     "residual": Policy(codec="terngrad.testing.residual_codec:ResidualCodec"),

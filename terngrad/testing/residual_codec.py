@@ -30,7 +30,7 @@ class ResidualCodec(IntegerCodec):
     ) -> list[tf.Tensor]:
         """See base class."""
         del bounds, key
-        units = tf.unstack(self.units(scales), num=len(gradients))
+        units = self.by_value(self.units(scales))
         levels = [tf.math.divide_no_nan(g, unit) for g, unit in zip(gradients, units, strict=True)]
         codes = [tf.clip_by_value(tf.round(tf.reshape(v, [-1])), -3.0, 3.0) for v in levels]
         return [planes.pack_integers(tf.concat(codes, 0), planes.plane_count(self.max_code))]

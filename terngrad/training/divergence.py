@@ -26,12 +26,11 @@ def not_finite(losses: Losses, scales: tf.Tensor, layout: Layout) -> list[str]:
 
     Args:
       losses: losses of the step.
-      scales: float32 [v], of the coded variables; infinite where a gradient is not finite.
+      scales: float32 [p], of the coded variables; infinite where a gradient is not finite.
       layout: layout of the variables, for their names.
     """
     values = zip(("entropy_loss", "reg_loss"), map(float, losses), strict=True)
     bad = [f"{name} is {value}" for name, value in values if not np.isfinite(value)]
-    return bad + [
-        f"the gradient of {layout.names[layout.coded[i]]} is not finite"
-        for i in np.flatnonzero(~np.isfinite(scales.numpy()))
-    ]
+    broken = np.flatnonzero(~np.isfinite(scales.numpy()))
+    variables = dict.fromkeys(layout.scaled[i] for i in broken)  # each once
+    return bad + [f"the gradient of {layout.names[i]} is not finite" for i in variables]

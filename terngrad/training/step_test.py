@@ -27,7 +27,14 @@ from terngrad.training.step import TrainStep
 TERNARY = Policy(grad_bits=1, clip_factor=2.5)
 MIXED = Policy(grad_bits=1, float_layers=("logits",))
 RESIDUAL = Policy(codec="terngrad.testing.residual_codec:ResidualCodec", clip_factor=2.5)
-POLICIES = {"ternary": TERNARY, "mixed": MIXED, "residual": RESIDUAL, "float": Policy()}
+CHANNEL = Policy(grad_bits=1, clip_factor=2.5, scale_by="channel")
+POLICIES = {
+    "ternary": TERNARY,
+    "channel": CHANNEL,
+    "mixed": MIXED,
+    "residual": RESIDUAL,
+    "float": Policy(),
+}
 REFERENCE = ReferenceKernels()
 DEVICES = ("/CPU:0", "/CPU:1")
 
@@ -170,6 +177,7 @@ def test_updates_in_the_only_process_wait_for_all_gradients(monkeypatch):
             ("momentum", "ternary", 4),
             ("adam", "mixed", 1),
             ("rmsprop", "residual", 4),
+            ("adam", "channel", 4),
             ("momentum", "float", 1),
         ],
     ),

@@ -12,7 +12,8 @@ using tensorflow::TensorShape;
 
 class DecodeOp : public PathOpKernel {
  public:
-  explicit DecodeOp(OpKernelConstruction* context) : PathOpKernel(context) {
+  explicit DecodeOp(OpKernelConstruction* context)
+      : PathOpKernel(context), parts_(context) {
     OP_REQUIRES_OK(context, context->GetAttr("shapes", &shapes_));
     OP_REQUIRES(context,
                 static_cast<int>(shapes_.size()) == context->num_outputs(),
@@ -23,16 +24,18 @@ class DecodeOp : public PathOpKernel {
 
   void Compute(OpKernelContext* context) override {
     Planes sums;
-    std::vector<Target> targets;
+    Targets targets;
     OP_REQUIRES_OK(context, ReadSums(context, elements_, &sums));
-    OP_REQUIRES_OK(context, MakeTargets(context, shapes_, &targets));
+    OP_REQUIRES_OK(context, MakeTargets(context, shapes_, parts_, &targets));
     const int64_t cycles = kWordBits / 4 * sums.planes;
     Split(context, WordsOf(elements_), cycles, [&](int64_t begin, int64_t end) {
-      kernels().decode(sums, targets.data(), targets.size(), begin, end);
+      kernels().decode(sums, targets.items.data(), targets.items.size(), begin,
+                       end);
     });
   }
 
  private:
+  const PartsOfVariables parts_;
   std::vector<TensorShape> shapes_;
   int64_t elements_ = 0;
 };

@@ -33,8 +33,8 @@ struct Held {
 class Decoding : public std::enable_shared_from_this<Decoding> {
  public:
   // `held.output` has the sums. They and the targets live until `ending`.
-  Decoding(const Declaration& declaration, Held held,
-           std::vector<Target> targets, tensorflow::thread::ThreadPool* threads)
+  Decoding(const Declaration& declaration, Held held, Targets targets,
+           tensorflow::thread::ThreadPool* threads)
       : name_(declaration.name),
         kernels_(*declaration.kernels),
         held_(std::move(held)),
@@ -66,8 +66,8 @@ class Decoding : public std::enable_shared_from_this<Decoding> {
     {
       const tsl::profiler::TraceMe traced(
           [this] { return SpanName(name_, "TerngradDecode"); });
-      kernels_.decode(sums_, targets_.data(), targets_.size(), first,
-                      first + count);
+      kernels_.decode(sums_, targets_.items.data(), targets_.items.size(),
+                      first, first + count);
     }
     Leave();
   }
@@ -83,7 +83,7 @@ class Decoding : public std::enable_shared_from_this<Decoding> {
   const Kernels& kernels_;
   const Held held_;
   const Planes sums_;
-  const std::vector<Target> targets_;
+  const Targets targets_;
   tensorflow::thread::ThreadPool* const threads_;
   Ending ending_;
   std::string failure_;

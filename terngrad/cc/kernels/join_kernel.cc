@@ -191,7 +191,8 @@ class EncodeJoinOp : public MeshOp {
 // The base of ops that decode a sum of codes.
 class MeansOp : public MeshOp {
  public:
-  explicit MeansOp(OpKernelConstruction* context) : MeshOp(context) {
+  explicit MeansOp(OpKernelConstruction* context)
+      : MeshOp(context), parts_(context) {
     OP_REQUIRES_OK(context, context->GetAttr("shapes", &shapes_));
     int n;
     OP_REQUIRES_OK(context, context->GetAttr("n", &n));
@@ -210,7 +211,7 @@ class MeansOp : public MeshOp {
                                  const Plan& plan, const Tensor& codes,
                                  bool comes_in_parts, DoneCallback done) const {
     Held held{codes, {}};
-    std::vector<Target> targets;
+    Targets targets;
     Submission submission;
     const absl::Status status =
         Allocate(context, plan.declaration(), &held.output, &targets,
@@ -244,7 +245,7 @@ class MeansOp : public MeshOp {
  private:
   absl::Status Allocate(OpKernelContext* context,
                         const Declaration& declaration, Tensor* sums,
-                        std::vector<Target>* targets, int64_t** octets) const {
+                        Targets* targets, int64_t** octets) const {
     if (!declaration.kernels || declaration.rows != WordsOf(elements_)) {
       return Invalid(declaration.name, " does not give sums of codes of ",
                      elements_, " elements");
@@ -252,10 +253,11 @@ class MeansOp : public MeshOp {
     TF_RETURN_IF_ERROR(context->allocate_temp(
         tensorflow::DT_UINT32, {declaration.rows, declaration.planes_out()},
         sums));
-    TF_RETURN_IF_ERROR(MakeTargets(context, shapes_, targets));
+    TF_RETURN_IF_ERROR(MakeTargets(context, shapes_, parts_, targets));
     return AllocateOctets(context, octets);
   }
 
+  const PartsOfVariables parts_;
   std::vector<TensorShape> shapes_;
   int64_t elements_ = 0;
 };

@@ -7,12 +7,16 @@
 #include <vector>
 
 #include "terngrad/cc/kernels/common.h"
+#include "terngrad/cc/kernels/parts.h"
 
 namespace terngrad {
 
 // The gradients of a bucket, the key of their draws, and how they are encoded.
+// The items point to bounds and rates.
 struct Sources {
   NodeKey key;
+  NumbersOfParts bounds;
+  NumbersOfParts rates;
   std::vector<Source> items;
   int64_t elements = 0;
   std::string encoder;  // a name that FindEncoder knows
@@ -30,8 +34,9 @@ inline void Encode(const Kernels& kernels, const Sources& sources,
 // Reads them.
 class SourcesReader {
  public:
-  // Reads the attributes `n`, `variables`, `encoder` and `antithetic`.
-  explicit SourcesReader(tensorflow::OpKernelConstruction* context) {
+  // Reads the attributes `n`, `parts`, `variables`, `encoder` and `antithetic`.
+  explicit SourcesReader(tensorflow::OpKernelConstruction* context)
+      : parts_(context) {
     int n;
     OP_REQUIRES_OK(context, context->GetAttr("n", &n));
     OP_REQUIRES_OK(context, context->GetAttr("variables", &variables_));
@@ -47,7 +52,7 @@ class SourcesReader {
     const Encoder* const encoder =
         FindEncoder(*PortableKernels(), encoder_.c_str());
     OP_REQUIRES(context, encoder, Invalid("there is no encoder ", encoder_));
-    planes_ = PlaneCount(encoder->max_code);
+    max_code_ = encoder->max_code;
     OP_REQUIRES_OK(context, context->GetAttr("antithetic", &antithetic_));
   }
 
@@ -62,21 +67,27 @@ class SourcesReader {
     TF_RETURN_IF_ERROR(context->input("bounds", &bounds));
     TF_RETURN_IF_ERROR(context->input("scales", &scales));
     sources->encoder = encoder_;
-    sources->planes = planes_;
-    const int n = gradients.size();
+    sources->planes = PlaneCount(max_code_);
     for (const tensorflow::Tensor* vector : {bounds, scales}) {
       if (!tensorflow::TensorShapeUtils::IsVector(vector->shape()) ||
-          vector->NumElements() != n) {
+          vector->NumElements() != parts_.total()) {
         return Invalid("shape of bounds or scales is ",
-                       vector->shape().DebugString(), "; allowed is [", n, "]");
+                       vector->shape().DebugString(), "; allowed is [",
+                       parts_.total(), "]");
       }
     }
-    for (int i = 0; i < n; ++i) {
+    const float* const all_bounds = bounds->vec<float>().data();
+    const float* const all_scales = scales->vec<float>().data();
+    sources->bounds =
+        NumbersOfParts(parts_, [&](int64_t part) { return all_bounds[part]; });
+    sources->rates = NumbersOfParts(parts_, [&](int64_t part) {
+      return RateOf(all_scales[part], max_code_);
+    });
+    for (int i = 0; i < gradients.size(); ++i) {
       const int64_t size = gradients[i].NumElements();
       sources->items.push_back({gradients[i].flat<float>().data(), size, 0,
-                                static_cast<uint32_t>(variables_[i]),
-                                bounds->vec<float>()(i),
-                                scales->vec<float>()(i)});
+                                static_cast<uint32_t>(variables_[i]), parts_[i],
+                                sources->bounds[i], sources->rates[i]});
       sources->elements += size;
     }
     return absl::OkStatus();
@@ -107,9 +118,10 @@ class SourcesReader {
     return absl::OkStatus();
   }
 
+  const PartsOfVariables parts_;
   std::vector<int64_t> variables_;
   std::string encoder_;
-  int planes_ = 0;
+  int max_code_ = 0;
   bool antithetic_ = false;
 };
 

@@ -1,8 +1,9 @@
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "terngrad/cc/kernels/common.h"
+#include "terngrad/cc/kernels/parts.h"
+#include "terngrad/cc/lib/statistics.h"
 
 namespace terngrad {
 namespace {
@@ -12,70 +13,58 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-// A run of values that is summed at once.
-struct Block {
-  const float* values;
-  int64_t count;
-};
-
 class StatsOp : public PathOpKernel {
  public:
-  using PathOpKernel::PathOpKernel;
+  explicit StatsOp(OpKernelConstruction* context)
+      : PathOpKernel(context), parts_(context) {}
 
   void Compute(OpKernelContext* context) override {
     OpInputList gradients;
     OP_REQUIRES_OK(context, context->input_list("gradients", &gradients));
-    std::vector<Block> blocks;
-    std::vector<int64_t> ends;  // of each gradient's blocks
-    for (const Tensor& gradient : gradients) {
-      const float* values = gradient.flat<float>().data();
-      const int64_t size = gradient.NumElements();
-      for (int64_t i = 0; i < size; i += kStatsBlock) {
-        blocks.push_back(
-            {values + i, std::min<int64_t>(kStatsBlock, size - i)});
-      }
-      ends.push_back(blocks.size());
+    std::vector<Statistics> each;
+    std::vector<int64_t> ends;  // of each gradient's pieces
+    int64_t pieces = 0, elements = 0;
+    for (int i = 0; i < gradients.size(); ++i) {
+      const int64_t size = gradients[i].NumElements();
+      each.emplace_back(kernels(), gradients[i].flat<float>().data(), size,
+                        parts_[i]);
+      ends.push_back(pieces += each.back().pieces());
+      elements += size;
     }
-    std::vector<BlockStats> stats(blocks.size());
-    constexpr int64_t kCycles = kStatsBlock / 2;
-    Split(context, blocks.size(), kCycles, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        stats[i] = kernels().stats(blocks[i].values, blocks[i].count);
+    const int64_t cycles = elements / 2 / std::max<int64_t>(pieces, 1);
+    Split(context, pieces, cycles, [&](int64_t begin, int64_t end) {
+      int64_t i =
+          std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin();
+      for (int64_t piece = begin; piece < end; ++piece) {
+        while (piece >= ends[i]) ++i;
+        each[i].Measure(piece - ends[i] + each[i].pieces());
       }
     });
-    Write(context, stats, ends);
+    Write(context, each);
   }
 
  private:
-  static void Write(OpKernelContext* context,
-                    const std::vector<BlockStats>& stats,
-                    const std::vector<int64_t>& ends) {
-    Tensor* outputs[3];
-    const int64_t n = ends.size();
+  void Write(OpKernelContext* context,
+             const std::vector<Statistics>& each) const {
+    float* outputs[3];
     for (int i = 0; i < 3; ++i) {
-      OP_REQUIRES_OK(context, context->allocate_output(i, {n}, &outputs[i]));
+      Tensor* output;
+      OP_REQUIRES_OK(context,
+                     context->allocate_output(i, {parts_.total()}, &output));
+      outputs[i] = output->vec<float>().data();
     }
-    int64_t block = 0;
-    for (int64_t i = 0; i < n; ++i) {
-      BlockStats total = {};
-      for (; block < ends[i]; ++block) {
-        total.sum += stats[block].sum;
-        total.sum_of_squares += stats[block].sum_of_squares;
-        total.max_bits = std::max(total.max_bits, stats[block].max_bits);
-      }
-      outputs[0]->vec<float>()(i) = static_cast<float>(total.sum);
-      outputs[1]->vec<float>()(i) = static_cast<float>(total.sum_of_squares);
-      outputs[2]->vec<float>()(i) = Magnitude(total.max_bits);
+    int64_t offset = 0;
+    for (const Statistics& one : each) {
+      const int64_t cycles = 4 * one.pieces() / one.parts() + 4;
+      Split(context, one.parts(), cycles, [&](int64_t begin, int64_t end) {
+        one.Write(begin, end, outputs[0] + offset, outputs[1] + offset,
+                  outputs[2] + offset);
+      });
+      offset += one.parts();
     }
   }
 
-  static float Magnitude(uint32_t bits) {
-    constexpr uint32_t kSmallestNormalBits = 0x00800000;
-    if (bits < kSmallestNormalBits) return 0.0f;
-    float magnitude;
-    std::memcpy(&magnitude, &bits, sizeof(magnitude));
-    return magnitude;
-  }
+  const PartsOfVariables parts_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("TerngradStats").Device(tensorflow::DEVICE_CPU),

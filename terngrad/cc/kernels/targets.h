@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "terngrad/cc/kernels/common.h"
+#include "terngrad/cc/kernels/parts.h"
 
 namespace terngrad {
 
@@ -28,43 +29,49 @@ inline absl::Status ReadSums(tensorflow::OpKernelContext* context,
 }
 
 // Reads from the inputs `units` and `nodes` what a sum of 1 stands for in each
-// of n variables.
-inline absl::Status ReadUnits(tensorflow::OpKernelContext* context, int64_t n,
-                              std::vector<float>* mean_units) {
+// part of the variables.
+inline absl::Status ReadUnits(tensorflow::OpKernelContext* context,
+                              const PartsOfVariables& parts,
+                              NumbersOfParts* mean_units) {
   const tensorflow::Tensor *units, *nodes;
   TF_RETURN_IF_ERROR(context->input("units", &units));
   TF_RETURN_IF_ERROR(context->input("nodes", &nodes));
   if (!tensorflow::TensorShapeUtils::IsVector(units->shape()) ||
-      units->NumElements() != n) {
+      units->NumElements() != parts.total()) {
     return Invalid("shape of units is ", units->shape().DebugString(),
-                   "; allowed is [", n, "]");
+                   "; allowed is [", parts.total(), "]");
   }
   if (!tensorflow::TensorShapeUtils::IsScalar(nodes->shape()) ||
       nodes->scalar<int32_t>()() < 1) {
     return Invalid("nodes must be a scalar of 1 or more");
   }
   const float divisor = static_cast<float>(nodes->scalar<int32_t>()());
-  for (int64_t i = 0; i < n; ++i) {
-    const float unit = units->vec<float>()(i);
-    mean_units->push_back((unit >= kSmallestScale ? unit : 0.0f) / divisor);
-  }
+  const float* const values = units->vec<float>().data();
+  *mean_units = NumbersOfParts(parts, [&](int64_t i) {
+    return (values[i] >= kSmallestScale ? values[i] : 0.0f) / divisor;
+  });
   return absl::OkStatus();
 }
+
+// Memory for a bucket's means, and their units.
+struct Targets {
+  NumbersOfParts units;
+  std::vector<Target> items;
+};
 
 // Allocates the outputs `means`, of these shapes, for what `ReadUnits` reads.
 inline absl::Status MakeTargets(
     tensorflow::OpKernelContext* context,
     const std::vector<tensorflow::TensorShape>& shapes,
-    std::vector<Target>* targets) {
-  std::vector<float> units;
-  TF_RETURN_IF_ERROR(ReadUnits(context, shapes.size(), &units));
+    const PartsOfVariables& parts, Targets* targets) {
+  TF_RETURN_IF_ERROR(ReadUnits(context, parts, &targets->units));
   tensorflow::OpOutputList means;
   TF_RETURN_IF_ERROR(context->output_list("means", &means));
   for (size_t i = 0; i < shapes.size(); ++i) {
     tensorflow::Tensor* mean;
     TF_RETURN_IF_ERROR(means.allocate(i, shapes[i], &mean));
-    targets->push_back(
-        {mean->flat<float>().data(), mean->NumElements(), units[i]});
+    targets->items.push_back({mean->flat<float>().data(), mean->NumElements(),
+                              Units{parts[i], targets->units[i]}});
   }
   return absl::OkStatus();
 }

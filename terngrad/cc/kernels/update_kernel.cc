@@ -79,7 +79,8 @@ constexpr std::pair<const char*, Rule> kRules[] = {
 
 class UpdateOp : public PathOpKernel {
  public:
-  explicit UpdateOp(OpKernelConstruction* context) : PathOpKernel(context) {
+  explicit UpdateOp(OpKernelConstruction* context)
+      : PathOpKernel(context), parts_(context) {
     std::string rule;
     OP_REQUIRES_OK(context, context->GetAttr("rule", &rule));
     for (const auto& [name, value] : kRules) {  // the op allows no other name
@@ -96,13 +97,14 @@ class UpdateOp : public PathOpKernel {
 
   void Compute(OpKernelContext* context) override {
     LockedVariables locked;
+    NumbersOfParts units;
     std::vector<Trained> variables;
     int64_t elements = 0;
     Planes sums;
     Update update = update_;
     OP_REQUIRES_OK(context, ReadScalar(context, "rate", &update.rate));
     OP_REQUIRES_OK(context, ReadScalar(context, "gain", &update.gain));
-    OP_REQUIRES_OK(context, Find(context, &locked, &variables));
+    OP_REQUIRES_OK(context, Find(context, &locked, &units, &variables));
     for (const Trained& variable : variables) elements += variable.size;
     OP_REQUIRES_OK(context, ReadSums(context, elements, &sums));
     constexpr int64_t kCycles = 2 * kWordBits;  // the memory's
@@ -124,10 +126,11 @@ class UpdateOp : public PathOpKernel {
     return absl::OkStatus();
   }
 
+  // The variables point to the units.
   absl::Status Find(OpKernelContext* context, LockedVariables* locked,
+                    NumbersOfParts* units,
                     std::vector<Trained>* variables) const {
     OpInputList weights, slots, averages;
-    std::vector<float> units;
     TF_RETURN_IF_ERROR(context->input_list("weights", &weights));
     TF_RETURN_IF_ERROR(context->input_list("slots", &slots));
     TF_RETURN_IF_ERROR(context->input_list("averages", &averages));
@@ -140,13 +143,16 @@ class UpdateOp : public PathOpKernel {
       return Invalid("there are ", averages.size(),
                      " averages; allowed are 0 and ", n);
     }
-    TF_RETURN_IF_ERROR(ReadUnits(context, n, &units));
+    TF_RETURN_IF_ERROR(ReadUnits(context, parts_, units));
     TF_RETURN_IF_ERROR(locked->Lock(context, {weights, slots, averages}));
     for (int i = 0; i < n; ++i) {
       Tensor* w;
       TF_RETURN_IF_ERROR(locked->FindValues(context, i, &w));
-      Trained variable = {
-          w->flat<float>().data(), {}, nullptr, w->NumElements(), units[i]};
+      Trained variable = {w->flat<float>().data(),
+                          {},
+                          nullptr,
+                          w->NumElements(),
+                          Units{parts_[i], (*units)[i]}};
       for (int j = 0; j < count + (averages.size() > 0); ++j) {
         Tensor* kept;
         TF_RETURN_IF_ERROR(locked->FindValues(context, (1 + j) * n + i, &kept));
@@ -163,6 +169,7 @@ class UpdateOp : public PathOpKernel {
     return absl::OkStatus();
   }
 
+  const PartsOfVariables parts_;
   Update update_ = {};  // without what the inputs say
 };
 

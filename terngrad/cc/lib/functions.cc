@@ -2,10 +2,10 @@
 // Those of a bucket compute in the calling thread alone.
 
 #include <algorithm>
-#include <cstring>
 
 #include "terngrad/cc/lib/flushing.h"
 #include "terngrad/cc/lib/kernels.h"
+#include "terngrad/cc/lib/statistics.h"
 
 #define TERNGRAD_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -33,28 +33,19 @@ TERNGRAD_EXPORT const char* terngrad_paths() {
   return terngrad::SupportedPaths();
 }
 
-// Writes sum, sum of squares and largest magnitude of `size` values, as the op
-// TerngradStats does. Returns false and does nothing if FindKernels does not
-// know `path`.
+// Writes sums, sums of squares and largest magnitudes of the parts of a
+// variable of `size` values, as the op TerngradStats does. Returns false and
+// does nothing if FindKernels does not know `path`.
 TERNGRAD_EXPORT bool terngrad_stats(const char* path, const float* values,
-                                    int64_t size, float* stats) {
+                                    int64_t size, const terngrad::Parts* parts,
+                                    float* sums, float* squares,
+                                    float* max_abs) {
   const terngrad::Kernels* const kernels = terngrad::FindKernels(path);
   if (!kernels) return false;
   const terngrad::Flushing flushing(true);
-  terngrad::BlockStats total = {};
-  for (int64_t i = 0; i < size; i += terngrad::kStatsBlock) {
-    const terngrad::BlockStats block = kernels->stats(
-        values + i, std::min<int64_t>(terngrad::kStatsBlock, size - i));
-    total.sum += block.sum;
-    total.sum_of_squares += block.sum_of_squares;
-    total.max_bits = std::max(total.max_bits, block.max_bits);
-  }
-  stats[0] = static_cast<float>(total.sum);
-  stats[1] = static_cast<float>(total.sum_of_squares);
-  std::memcpy(&stats[2], &total.max_bits, sizeof(float));
-  // Not by a comparison of floats, which a denormal value may escape.
-  constexpr uint32_t kSmallestNormalBits = 0x00800000;
-  if (total.max_bits < kSmallestNormalBits) stats[2] = 0.0f;
+  terngrad::Statistics statistics(*kernels, values, size, *parts);
+  for (int64_t i = 0; i < statistics.pieces(); ++i) statistics.Measure(i);
+  statistics.Write(0, parts->count, sums, squares, max_abs);
   return true;
 }
 

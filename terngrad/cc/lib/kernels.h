@@ -18,6 +18,9 @@ inline constexpr int kWordBits = 32;       // elements in a word
 inline constexpr int kMaxSum = 65536;      // largest magnitude of a sum
 inline constexpr int kMaxPlanes = 18;      // of such sums
 inline constexpr int kStatsBlock = 4096;  // maximum of values per call of stats
+inline constexpr int kStatsRows =
+    64;  // maximum of rows per call of column_stats
+inline constexpr int kPartsPadding = 15;  // see Parts
 inline constexpr int64_t kStreamedSize =
     1 << 22;  // values of a target that no cache holds until they are used
 inline constexpr float kSmallestNormal = 0x1p-126f;
@@ -32,21 +35,56 @@ struct BlockStats {
   uint32_t max_bits;  // largest bits of |x|; above infinity's if x has a NaN
 };
 
+// The parts of a variable (terngrad/parts.py): value e belongs to part
+// ((first + e) / block) % count.
+struct Parts {
+  int64_t block = 1;
+  int64_t count = 1;
+  int64_t first = 0;
+
+  // Whether neighbours belong to different parts, such as output channels.
+  // Vectors read the numbers of such parts from any of them on: an array of
+  // them repeats the first kPartsPadding ones at its end.
+  bool IsPeriodic() const { return block == 1 && count > 1; }
+};
+
+// Returns the length of an array of the parts' numbers.
+static inline int64_t PaddedCount(const Parts& parts) {
+  return parts.count + (parts.IsPeriodic() ? kPartsPadding : 0);
+}
+
+// What a sum of 1 stands for, in each part of a variable: PaddedCount values.
+struct Units {
+  Parts parts;
+  const float* values;
+};
+
+// Returns 2^16 / unit, unit being the value of a code of 1 where `scale` is
+// that of the largest code; 0 if all codes are 0, because the unit is too small
+// or not finite.
+static inline float RateOf(float scale, int max_code) {
+  const float unit = scale * (1.0f / max_code);
+  const bool is_usable = unit >= kSmallestScale && unit <= 0x1.fffffep127f;
+  return is_usable ? 0x1p16f / unit : 0.0f;
+}
+
 // A variable's gradient and how to encode it.
 struct Source {
   const float* values;
   int64_t size;
-  int64_t first;      // index of values[0] in the variable
+  int64_t first;      // index of values[0] in the variable, for its draws
   uint32_t variable;  // index of the variable, < 2^16
-  float bound;        // magnitude to clip to; infinity = no clipping
-  float scale;        // value of the largest code; all are 0 if not usable
+  Parts parts;
+  // PaddedCount numbers each:
+  const float* bounds;  // magnitudes to clip to; infinity = no clipping
+  const float* rates;   // see RateOf
 };
 
 // Memory for a variable's mean gradient.
 struct Target {
   float* values;
   int64_t size;
-  float unit;  // value of a sum of 1
+  Units units;
 };
 
 // A variable that is trained: its weights, what a rule keeps for each, and
@@ -56,7 +94,7 @@ struct Trained {
   float* slots[2];  // the first SlotCount(rule) count
   float* averages;  // null if there are none
   int64_t size;
-  float unit;  // value of a sum of 1
+  Units units;
 };
 
 // How a mean gradient g changes a weight w and its slots v, or m and s, or s
@@ -118,6 +156,12 @@ struct Kernels {
 
   // count <= kStatsBlock.
   BlockStats (*stats)(const float* values, int64_t count);
+
+  // Statistics of each column of a matrix of `columns` columns, whose last row
+  // may be short: the sums of its at most kStatsRows values in their order, the
+  // sums of their squares, and the largest bits, as in BlockStats.
+  void (*column_stats)(const float* values, int64_t count, int64_t columns,
+                       float* sums, float* squares, uint32_t* max_bits);
 
   const Encoder* encoders;  // the last one has no name
 

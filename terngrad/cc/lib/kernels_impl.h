@@ -26,7 +26,7 @@ static inline int64_t Larger(int64_t a, int64_t b) { return a > b ? a : b; }
 // that lies in elements [first, last) of the bucket that concatenates the
 // items; `offset` is the part's place in the bucket.
 template <class Item, class Visit>
-static inline void VisitParts(const Item* items, int64_t count, int64_t first,
+static inline void VisitItems(const Item* items, int64_t count, int64_t first,
                               int64_t last, Visit visit) {
   int64_t offset = 0;
   for (int64_t i = 0; i < count && offset < last; ++i) {
@@ -36,6 +36,60 @@ static inline void VisitParts(const Item* items, int64_t count, int64_t first,
     offset += items[i].size;
   }
 }
+
+// Calls visit(part, begin, end) for the runs of values of one part in values
+// [first, last) of a variable whose parts are not periodic.
+template <class Visit>
+static inline void VisitRuns(const Parts& parts, int64_t first, int64_t last,
+                             Visit visit) {
+  if (parts.count == 1) return visit(int64_t{0}, first, last);
+  for (int64_t i = first; i < last;) {
+    const int64_t run = (parts.first + i) / parts.block;
+    const int64_t end = Smaller((run + 1) * parts.block - parts.first, last);
+    visit(run % parts.count, i, end);
+    i = end;
+  }
+}
+
+// Numbers of a variable's parts, as vectors for 16 values after another: the
+// same one, or those of periodic parts.
+template <class Lanes>
+class OneNumber {
+ public:
+  explicit OneNumber(float number) : lanes_(Lanes::Broadcast(number)) {}
+  typename Lanes::Floats Next() { return lanes_; }
+
+ private:
+  typename Lanes::Floats lanes_;
+};
+
+// Returns the place of a value's number; `value` may be negative.
+static inline int64_t PeriodicPart(const Parts& parts, int64_t value) {
+  const int64_t part = (parts.first + value) % parts.count;
+  return part < 0 ? part + parts.count : part;
+}
+
+template <class Lanes>
+class PeriodicNumbers {
+ public:
+  // From value `first` of the variable on.
+  PeriodicNumbers(const Parts& parts, const float* numbers, int64_t first)
+      : numbers_(numbers),
+        count_(parts.count),
+        step_(kLanes % parts.count),
+        part_(PeriodicPart(parts, first)) {}
+
+  typename Lanes::Floats Next() {
+    const auto numbers = Lanes::Load(numbers_ + part_);
+    part_ += step_;
+    if (part_ >= count_) part_ -= count_;
+    return numbers;
+  }
+
+ private:
+  const float* numbers_;
+  int64_t count_, step_, part_;
+};
 
 // Asks for values that come soon: the processor's own prefetching stops at each
 // page and does not keep up. The address need not exist.
@@ -100,6 +154,73 @@ struct StatsKernel {
     uint32_t largest = 0;
     for (uint32_t lane : lanes) largest = lane > largest ? lane : largest;
     return largest;
+  }
+};
+
+// Reads each value once. The columns' sums stay in the first cache.
+template <class Lanes>
+struct ColumnStatsKernel {
+  using Floats = typename Lanes::Floats;
+  using Words = typename Lanes::Words;
+  static constexpr int kRows = 8;  // values that are added before a sum is kept
+
+  static void Run(const float* values, int64_t count, int64_t columns,
+                  float* sums, float* squares, uint32_t* max_bits) {
+    std::memset(sums, 0, columns * sizeof(float));
+    std::memset(squares, 0, columns * sizeof(float));
+    std::memset(max_bits, 0, columns * sizeof(uint32_t));
+    const int64_t row = columns;
+    for (; count >= kRows * row; count -= kRows * row, values += kRows * row) {
+      Add<kRows>(values, columns, columns, sums, squares, max_bits);
+    }
+    for (; count > 0; count -= row, values += row) {
+      Add<1>(values, columns, Smaller(count, columns), sums, squares, max_bits);
+    }
+  }
+
+ private:
+  // Adds the first `used` columns of ROWS rows.
+  template <int ROWS>
+  static void Add(const float* values, int64_t columns, int64_t used,
+                  float* sums, float* squares, uint32_t* max_bits) {
+    int64_t c = 0;
+    for (; c + kLanes <= used; c += kLanes) {
+      Floats sum = Lanes::Load(sums + c), square = Lanes::Load(squares + c);
+      Words largest = Lanes::LoadWords(max_bits + c);
+      for (int r = 0; r < ROWS; ++r) {
+        const float* const place = values + r * columns + c;
+        Prefetch(place, kLanes);
+        AddOne(Lanes::Load(place), &sum, &square, &largest);
+      }
+      Lanes::Store(sums + c, sum);
+      Lanes::Store(squares + c, square);
+      Lanes::StoreWords(max_bits + c, largest);
+    }
+    if (c == used) return;
+    const int64_t size = (used - c) * sizeof(float);
+    float rest[3][kLanes] = {};
+    uint32_t bits[kLanes] = {};
+    std::memcpy(rest[0], sums + c, size);
+    std::memcpy(rest[1], squares + c, size);
+    std::memcpy(bits, max_bits + c, size);
+    Floats sum = Lanes::Load(rest[0]), square = Lanes::Load(rest[1]);
+    Words largest = Lanes::LoadWords(bits);
+    for (int r = 0; r < ROWS; ++r) {
+      std::memcpy(rest[2], values + r * columns + c, size);
+      AddOne(Lanes::Load(rest[2]), &sum, &square, &largest);
+    }
+    Lanes::Store(rest[0], sum);
+    Lanes::Store(rest[1], square);
+    Lanes::StoreWords(bits, largest);
+    std::memcpy(sums + c, rest[0], size);
+    std::memcpy(squares + c, rest[1], size);
+    std::memcpy(max_bits + c, bits, size);
+  }
+
+  static void AddOne(Floats x, Floats* sum, Floats* square, Words* largest) {
+    *sum = Lanes::Add(*sum, x);
+    *square = Lanes::Add(*square, Lanes::Multiply(x, x));
+    *largest = Lanes::Max(*largest, Lanes::MagnitudeBits(x));
   }
 };
 
@@ -218,6 +339,59 @@ class PhiloxLanes {
   uint64_t wide0_[kPhiloxRounds / 2], wide1_[kPhiloxRounds / 2];
 };
 
+// t / 256 of values after another (see SourceEncoder), at most that of the
+// largest code; NaN where a value is.
+template <class Lanes, int MAX_CODE>
+class OneThreshold {
+ public:
+  using Floats = typename Lanes::Floats;
+
+  // `rate` is not 0.
+  OneThreshold(float bound, float rate)
+      : bound_(Bound(bound, rate)), rate_(rate) {}
+
+  Floats Next(Floats x) {
+    const Floats clipped =
+        Lanes::Min(Lanes::Broadcast(bound_), Lanes::Magnitude(x));
+    const Floats threshold = Lanes::Multiply(clipped, Lanes::Broadcast(rate_));
+    return MAX_CODE == 1
+               ? threshold
+               : Lanes::Min(Lanes::Broadcast(MAX_CODE * 0x1p16f), threshold);
+  }
+
+ private:
+  // With ternary codes values above the scale, to its last bits, are as good as
+  // the scale.
+  static float Bound(float bound, float rate) {
+    if (MAX_CODE > 1) return bound;
+    const float scale = 0x1p16f / rate;
+    const float finite = scale < HUGE_VALF ? scale : 0x1.fffffep127f;
+    return bound < finite ? bound : finite;
+  }
+
+  float bound_, rate_;
+};
+
+template <class Lanes, int MAX_CODE>
+class PeriodicThresholds {
+ public:
+  using Floats = typename Lanes::Floats;
+
+  // Of the source's values from `first` on.
+  PeriodicThresholds(const Source& source, int64_t first)
+      : bounds_(source.parts, source.bounds, first),
+        rates_(source.parts, source.rates, first) {}
+
+  Floats Next(Floats x) {
+    const Floats clipped = Lanes::Min(bounds_.Next(), Lanes::Magnitude(x));
+    return Lanes::Min(Lanes::Broadcast(MAX_CODE * 0x1p16f),
+                      Lanes::Multiply(clipped, rates_.Next()));
+  }
+
+ private:
+  PeriodicNumbers<Lanes> bounds_, rates_;
+};
+
 // A value x is worth t = min(|x|, bound) * (2^24 / unit) draws, where
 // unit = scale / MAX_CODE. Its code is t / 2^24 rounded down, and one more if
 // r < t % 2^24, r being its draw of 24 bits. The upper 16 bits of the draw,
@@ -231,10 +405,6 @@ class SourceEncoder {
 
   SourceEncoder(const Source& source, const NodeKey& key)
       : source_(source),
-        unit_(source.scale * (1.0f / MAX_CODE)),
-        draws_per_unit_(0x1p24f / unit_),
-        bound_(MAX_CODE > 1 || source.bound < source.scale ? source.bound
-                                                           : source.scale),
         is_odd_(key.node & 1),
         philox_({key.seed, key.step,
                  key.node >> int{ANTITHETIC} << 16 | source.variable}) {}
@@ -242,17 +412,18 @@ class SourceEncoder {
   // Appends the codes of values [begin, end).
   void Run(int64_t begin, int64_t end,
            CodeWriter<Lanes, kPlanes>* writer) const {
-    const bool usable = unit_ >= kSmallestScale && unit_ < HUGE_VALF;
-    for (int64_t i = begin; i < end;) {
-      const uint64_t element = source_.first + i;
-      const int skipped = element % kDrawGroup;
-      const int count =
-          static_cast<int>(Smaller(kDrawGroup - skipped, end - i));
-      Codes codes = {};
-      if (usable) EncodeSome(source_.values + i, element, count, &codes);
-      Put(codes, skipped, count, writer);
-      i += count;
+    if (source_.parts.IsPeriodic()) {
+      const int64_t skipped = (source_.first + begin) % kDrawGroup;
+      PeriodicThresholds<Lanes, MAX_CODE> thresholds(source_, begin - skipped);
+      return RunPart(begin, end, true, &thresholds, writer);
     }
+    VisitRuns(source_.parts, begin, end,
+              [&](int64_t part, int64_t first, int64_t last) {
+                const float rate = source_.rates[part];
+                OneThreshold<Lanes, MAX_CODE> thresholds(source_.bounds[part],
+                                                         rate);
+                RunPart(first, last, rate > 0.0f, &thresholds, writer);
+              });
   }
 
  private:
@@ -265,12 +436,30 @@ class SourceEncoder {
     uint32_t planes[kGroupWords][kPlanes];
   };
 
-  // Encodes `count` values from `element` on, all in one group of draws. Not
-  // inlined: the loop around it would hold registers.
-  __attribute__((noinline)) void EncodeSome(const float* values,
-                                            uint64_t element, int count,
+  // `thresholds` begin with the group of draws that value `begin` is in.
+  template <class Thresholds>
+  void RunPart(int64_t begin, int64_t end, bool is_usable,
+               Thresholds* thresholds,
+               CodeWriter<Lanes, kPlanes>* writer) const {
+    for (int64_t i = begin; i < end;) {
+      const uint64_t element = source_.first + i;
+      const int skipped = element % kDrawGroup;
+      const int count =
+          static_cast<int>(Smaller(kDrawGroup - skipped, end - i));
+      Codes codes = {};
+      if (is_usable) EncodeSome(i, element, count, thresholds, &codes);
+      Put(codes, skipped, count, writer);
+      i += count;
+    }
+  }
+
+  // Encodes `count` values from the i-th on, `element` of the variable, all in
+  // one group of draws. Not inlined: the loop around it would hold registers.
+  template <class Thresholds>
+  __attribute__((noinline)) void EncodeSome(int64_t i, uint64_t element,
+                                            int count, Thresholds* thresholds,
                                             Codes* codes) const {
-    const uint64_t group = element / kDrawGroup;
+    const float* values = source_.values + i;
     float padded[kDrawGroup];
     if (count < kDrawGroup) {
       std::memset(padded, 0, sizeof(padded));
@@ -278,19 +467,24 @@ class SourceEncoder {
       values = padded;
     }
     typename PhiloxLanes<Lanes>::Words draws[kGroupWords];
-    philox_.Draw(group * kDrawBlocks, draws);
+    philox_.Draw(element / kDrawGroup * kDrawBlocks, draws);
     Prefetch(values, kDrawGroup);
     uint32_t open[kGroupWords];
     uint32_t any_open = 0;
+    Thresholds next = *thresholds;
     for (int w = 0; w < kGroupWords; ++w) {
       const Floats low = Lanes::Load(values + w * kWordBits);
       const Floats high = Lanes::Load(values + w * kWordBits + kLanes);
       Halves h = Lanes::ToHalves(draws[w]);
       if (ANTITHETIC) h = Lanes::Complement(h, low, high, is_odd_);
-      open[w] = EncodeWord(low, high, h, codes->planes[w]);
+      open[w] = EncodeWord(low, high, h, &next, codes->planes[w]);
       any_open |= open[w];
     }
-    if (any_open) Settle(values, group, open, codes);
+    *thresholds = next;
+    if (any_open) {
+      Settle(values, i - static_cast<int64_t>(element % kDrawGroup), open,
+             codes);
+    }
     if (MAX_CODE == 1) {
       for (auto& planes : codes->planes) planes[1] &= planes[0];
     }
@@ -298,45 +492,37 @@ class SourceEncoder {
 
   // Encodes 32 values and returns which of them the lower bits decide. Values
   // of code 0 may be negative in ternary codes.
-  uint32_t EncodeWord(Floats low, Floats high, Halves draws,
-                      uint32_t (&planes)[kPlanes]) const {
+  template <class Thresholds>
+  static uint32_t EncodeWord(Floats low, Floats high, Halves draws,
+                             Thresholds* thresholds,
+                             uint32_t (&planes)[kPlanes]) {
+    const Floats low_threshold = thresholds->Next(low);
+    const Floats high_threshold = thresholds->Next(high);
     if constexpr (MAX_CODE == 1) {
-      const Halves t = Lanes::RoundDown(Threshold(low), Threshold(high));
+      const Halves t = Lanes::RoundDown(low_threshold, high_threshold);
       planes[0] = Lanes::Greater(t, draws);
       planes[1] = Lanes::SignBits(low, high);
       return Lanes::Equal(t, draws);
     } else {
       Halves whole, rest;
-      Lanes::Split(Capped(Threshold(low)), Capped(Threshold(high)), &whole,
-                   &rest);
+      Lanes::Split(low_threshold, high_threshold, &whole, &rest);
       const Halves codes = Lanes::AddWhereGreater(whole, rest, draws);
       Lanes::PutPlanes(Lanes::NegateWhereNegative(codes, low, high), planes);
       return Lanes::Equal(rest, draws);
     }
   }
 
-  // t / 256, or NaN.
-  Floats Threshold(Floats x) const {
-    return Lanes::Multiply(
-        Lanes::Min(Lanes::Broadcast(bound_), Lanes::Magnitude(x)),
-        Lanes::Broadcast(draws_per_unit_ * 0x1p-8f));
-  }
-
-  // At most the threshold of the largest code.
-  static Floats Capped(Floats threshold) {
-    return Lanes::Min(Lanes::Broadcast(MAX_CODE * 0x1p16f), threshold);
-  }
-
-  // Decides the undecided values with all 24 bits of their draws.
+  // Decides the undecided values with all 24 bits of their draws. The group of
+  // draws begins with the source's value `first`, which may lie before it.
   __attribute__((noinline, cold)) void Settle(const float* values,
-                                              uint64_t group,
+                                              int64_t first,
                                               const uint32_t* open,
                                               Codes* codes) const {
     for (int w = 0; w < kGroupWords; ++w) {
       for (uint32_t bits = open[w]; bits; bits &= bits - 1) {
         const int bit = __builtin_ctz(bits);
         const int e = w * kWordBits + bit;
-        const uint32_t code = CodeOf(values[e], group * kDrawGroup + e);
+        const uint32_t code = CodeOf(values[e], first + e);
         for (int j = 0; j < kPlanes; ++j) {
           uint32_t& plane = codes->planes[w][j];
           plane &= ~(uint32_t{1} << bit);
@@ -348,16 +534,20 @@ class SourceEncoder {
 
   // Denormal values and thresholds count as zero even if this thread does not
   // flush them.
-  int CodeOf(float value, uint64_t element) const {
+  int CodeOf(float value, int64_t i) const {
     const float size = __builtin_fabsf(value);  // std::fabs may be shared code
-    const float magnitude = size > source_.bound ? source_.bound : size;
-    if (!(magnitude >= kSmallestNormal)) return 0;
+    if (!(size >= kSmallestNormal)) return 0;   // also where there is no value
+    const Parts& parts = source_.parts;
+    const int64_t part = (parts.first + i) / parts.block % parts.count;
+    const float bound = source_.bounds[part], rate = source_.rates[part];
+    const float magnitude = size > bound ? bound : size;
+    if (!(magnitude >= kSmallestNormal && rate > 0.0f)) return 0;
     constexpr float kLargest = MAX_CODE * 0x1p24f;
-    const float product = magnitude * draws_per_unit_;
+    const float product = magnitude * (rate * 0x1p8f);
     const float threshold = product > kLargest ? kLargest : product;
     const int whole = static_cast<int>(threshold * 0x1p-24f);
     const float rest = threshold - whole * 0x1p24f;
-    uint32_t draw = Draw(philox_.key(), element);
+    uint32_t draw = Draw(philox_.key(), source_.first + i);
     if (ANTITHETIC && is_odd_ != (value < 0.0f)) draw ^= kLargestDraw;
     const int code =
         whole + (rest > static_cast<float>(draw) && rest > kSmallestNormal);
@@ -385,9 +575,6 @@ class SourceEncoder {
   }
 
   const Source& source_;
-  float unit_;
-  float draws_per_unit_;
-  float bound_;  // of ternary codes: values above the scale are as good as it
   bool is_odd_;
   PhiloxLanes<Lanes> philox_;
 };
@@ -398,7 +585,7 @@ void EncodeSources(const Source* sources, int64_t source_count,
                    uint32_t* words) {
   using Encoder = SourceEncoder<Lanes, MAX_CODE, ANTITHETIC>;
   CodeWriter<Lanes, Encoder::kPlanes> writer(words + Encoder::kPlanes * begin);
-  VisitParts(sources, source_count, begin * kWordBits, end * kWordBits,
+  VisitItems(sources, source_count, begin * kWordBits, end * kWordBits,
              [&](const Source& source, int64_t first, int64_t last, int64_t) {
                Encoder(source, key).Run(first, last, &writer);
              });
@@ -513,33 +700,54 @@ struct SumKernel {
 
 template <class Lanes, int PLANES>
 struct DecodeKernel {
-  // Decodes elements [offset, offset + count) of the bucket to values `first`
-  // and following of the target.
+  // Decodes elements [offset, offset + count) of the bucket, values `first` and
+  // following of a variable, to `values`; past the caches if `streams`.
   static void Run(const Planes& sums, int64_t offset, int64_t count,
-                  const Target& target, int64_t first) {
-    float* values = target.values + first;
-    if (target.size < kStreamedSize) {
-      return RunPart<false>(sums, offset, count, target.unit, values);
+                  const Units& units, int64_t first, bool streams,
+                  float* values) {
+    if (units.parts.IsPeriodic()) {
+      const auto from = [&](int64_t done) {
+        return PeriodicNumbers<Lanes>(units.parts, units.values, first + done);
+      };
+      RunPart(sums, offset, count, from, streams, values);
+    } else {
+      VisitRuns(units.parts, first, first + count,
+                [&](int64_t part, int64_t begin, int64_t end) {
+                  const auto from = [&](int64_t) {
+                    return OneNumber<Lanes>(units.values[part]);
+                  };
+                  RunPart(sums, offset + begin - first, end - begin, from,
+                          streams, values + begin - first);
+                });
     }
-    // Only whole vectors at multiples of their size can be streamed.
-    const int64_t misplaced = reinterpret_cast<uintptr_t>(values) / 4 % kLanes;
-    const int64_t head = Smaller(misplaced ? kLanes - misplaced : 0, count);
-    RunPart<false>(sums, offset, head, target.unit, values);
-    RunPart<true>(sums, offset + head, count - head, target.unit,
-                  values + head);
-    Lanes::FinishStreams();
+    if (streams) Lanes::FinishStreams();
   }
 
  private:
   using Floats = typename Lanes::Floats;
 
-  template <bool STREAMS>
+  // units_from(i): the units of values i and following.
+  template <class UnitsFrom>
   static void RunPart(const Planes& sums, int64_t offset, int64_t count,
-                      float unit, float* values) {
+                      const UnitsFrom& units_from, bool streams,
+                      float* values) {
+    if (!streams) {
+      return DecodeSome<false>(sums, offset, count, units_from(0), values);
+    }
+    // Only whole vectors at multiples of their size can be streamed.
+    const int64_t misplaced = reinterpret_cast<uintptr_t>(values) / 4 % kLanes;
+    const int64_t head = Smaller(misplaced ? kLanes - misplaced : 0, count);
+    DecodeSome<false>(sums, offset, head, units_from(0), values);
+    DecodeSome<true>(sums, offset + head, count - head, units_from(head),
+                     values + head);
+  }
+
+  template <bool STREAMS, class Numbers>
+  static void DecodeSome(const Planes& sums, int64_t offset, int64_t count,
+                         Numbers units, float* values) {
     const int k = PLANES ? PLANES : sums.planes;
     const int shift = offset % kWordBits;
     const uint32_t* words = sums.words + offset / kWordBits * k;
-    const auto unit_lanes = Lanes::Broadcast(unit);
     for (; count > 0; words += k, values += kWordBits, count -= kWordBits) {
       uint32_t bits[kMaxPlanes];
       const bool spans = shift && count > kWordBits - shift;
@@ -548,17 +756,17 @@ struct DecodeKernel {
         if (spans) bits[j] |= words[k + j] << (kWordBits - shift);
       }
       if (count >= kWordBits) {
-        DecodeWord<STREAMS>(bits, k, unit_lanes, values);
+        DecodeWord<STREAMS>(bits, k, units, values);
       } else {
         float rest[kWordBits];
-        DecodeWord<false>(bits, k, unit_lanes, rest);
+        DecodeWord<false>(bits, k, units, rest);
         std::memcpy(values, rest, count * sizeof(float));
       }
     }
   }
 
-  template <bool STREAMS>
-  static void DecodeWord(const uint32_t* bits, int k, Floats unit,
+  template <bool STREAMS, class Numbers>
+  static void DecodeWord(const uint32_t* bits, int k, Numbers& units,
                          float* values) {
     for (int half = 0; half < 2; ++half) {
       auto sum = Lanes::Zeros();
@@ -567,7 +775,7 @@ struct DecodeKernel {
         const uint32_t weight = j == k - 1 ? 0u - power : power;
         sum = Lanes::OrWhere(sum, bits[j] >> (half * kLanes), weight);
       }
-      const Floats x = Lanes::Multiply(unit, Lanes::ToFloats(sum));
+      const Floats x = Lanes::Multiply(units.Next(), Lanes::ToFloats(sum));
       if (STREAMS) {
         Lanes::Stream(values + half * kLanes, x);
       } else {
@@ -595,10 +803,11 @@ template <class Lanes>
 void Decode(const Planes& sums, const Target* targets, int64_t target_count,
             int64_t begin, int64_t end) {
   const auto run = DecoderOf<Lanes>(sums.planes);
-  VisitParts(
+  VisitItems(
       targets, target_count, begin * kWordBits, end * kWordBits,
       [&](const Target& target, int64_t first, int64_t last, int64_t offset) {
-        run(sums, offset, last - first, target, first);
+        run(sums, offset, last - first, target.units, first,
+            target.size >= kStreamedSize, target.values + first);
       });
 }
 
@@ -614,14 +823,14 @@ class UpdateKernel {
                   int64_t end) {
     const auto decode = DecoderOf<Lanes>(sums.planes);
     const auto apply = ApplierOf(update.rule);
-    VisitParts(variables, variable_count, begin * kWordBits, end * kWordBits,
+    VisitItems(variables, variable_count, begin * kWordBits, end * kWordBits,
                [&](const Trained& variable, int64_t first, int64_t last,
                    int64_t offset) {
                  for (int64_t i = first; i < last; i += kPart) {
                    const int64_t count = Smaller(kPart, last - i);
                    float means[kPart];
-                   const Target part = {means, count, variable.unit};
-                   decode(sums, offset + i - first, count, part, 0);
+                   decode(sums, offset + i - first, count, variable.units, i,
+                          false, means);
                    apply(update, means, variable, i, count);
                    if (variable.averages) {
                      Average(update.gain, variable, i, count);
@@ -762,10 +971,15 @@ inline constexpr Encoder kEncodersOf[] = {
     {"255-level", 127, Encode<Lanes, 127>}, {}};
 
 template <class Lanes>
-inline constexpr Kernels kKernelsOf = {
-    Lanes::kPath,          StatsKernel<Lanes>::Run, kEncodersOf<Lanes>,
-    SumKernel<Lanes>::Run, Decode<Lanes>,           UpdateKernel<Lanes>::Run,
-    PackPrefix<Lanes>,     UnpackPrefix<Lanes>};
+inline constexpr Kernels kKernelsOf = {Lanes::kPath,
+                                       StatsKernel<Lanes>::Run,
+                                       ColumnStatsKernel<Lanes>::Run,
+                                       kEncodersOf<Lanes>,
+                                       SumKernel<Lanes>::Run,
+                                       Decode<Lanes>,
+                                       UpdateKernel<Lanes>::Run,
+                                       PackPrefix<Lanes>,
+                                       UnpackPrefix<Lanes>};
 
 }  // namespace terngrad
 

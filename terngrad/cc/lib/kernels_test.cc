@@ -17,10 +17,12 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "terngrad/cc/lib/flushing.h"
 #include "terngrad/cc/lib/philox.h"
+#include "terngrad/cc/lib/statistics.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -289,16 +291,146 @@ void ANaNShowsInMaxBits(const Kernels& kernels) {
   }
 }
 
+void ColumnStatsAreSumsInTheOrderOfTheRows(const Kernels& kernels) {
+  Random random(14);
+  for (int64_t columns : {1, 2, 15, 16, 17, 48, 250}) {
+    for (int64_t rows : {0, 1, 7, 8, 9, 64}) {
+      for (int64_t missing : {int64_t{0}, int64_t{1}, columns - 1}) {
+        TRY("%d columns, %d rows but for %d", static_cast<int>(columns),
+            static_cast<int>(rows), static_cast<int>(missing));
+        const int64_t size = std::max<int64_t>(rows * columns - missing, 0);
+        const Floats values = SomeFloats(size, random);
+        Floats sums(columns, kNaN), squares(columns, kNaN);
+        Words bits(columns, kGuardWord);
+        kernels.column_stats(values.data(), size, columns, sums.data(),
+                             squares.data(), bits.data());
+        Floats all_sums(columns), all_squares(columns);
+        Words all_bits(columns);
+        for (int64_t i = 0; i < size; ++i) {
+          const volatile float square = values[i] * values[i];
+          all_sums[i % columns] += values[i];
+          all_squares[i % columns] += square;
+          all_bits[i % columns] =
+              std::max(all_bits[i % columns], BitsOf(values[i]) & 0x7FFFFFFF);
+        }
+        CHECK_SAME(sums, all_sums);
+        CHECK_SAME(squares, all_squares);
+        CHECK_SAME(bits, all_bits);
+      }
+    }
+  }
+}
+
+void StatisticsOfPartsAreThoseOfTheirValues(const Kernels& kernels) {
+  Random random(15);
+  const std::pair<int64_t, Parts> cases[] = {{0, {}},
+                                             {9000, {}},
+                                             {5000, {1, 10}},
+                                             {70000, {1, 1001}},
+                                             {70001, {1, 4097}},
+                                             {130, {128, 2}},
+                                             {70000, {128, 547}},
+                                             {70000, {8192, 9}},
+                                             {640, {1, 40}}};
+  for (const auto& [size, parts] : cases) {
+    TRY("%d values, %d parts", static_cast<int>(size),
+        static_cast<int>(parts.count));
+    Floats values(size);
+    for (float& x : values) x = Uniform(random);
+    Statistics statistics(kernels, values.data(), size, parts);
+    for (int64_t i = statistics.pieces(); i-- > 0;) statistics.Measure(i);
+    std::vector<Floats> got(3, Floats(parts.count, kNaN));
+    for (int64_t i = 0; i < parts.count; ++i) {
+      statistics.Write(i, i + 1, got[0].data(), got[1].data(), got[2].data());
+    }
+    std::vector<double> sums(parts.count), squares(parts.count);
+    Floats largest(parts.count);
+    for (int64_t i = 0; i < size; ++i) {
+      const int64_t part = i / parts.block % parts.count;
+      sums[part] += values[i];
+      squares[part] += double{values[i]} * values[i];
+      largest[part] = std::max(largest[part], std::fabs(values[i]));
+    }
+    CHECK_SAME(got[2], largest);
+    for (int64_t i = 0; i < parts.count; ++i) {
+      const double values_of_part = 1.0 * size / parts.count;
+      CHECK_SAME(
+          std::fabs(got[0][i] - sums[i]) <= 1e-6 * values_of_part ? 1u : 0u,
+          1u);
+      CHECK_SAME(
+          std::fabs(got[1][i] - squares[i]) <= 1e-6 * squares[i] ? 1u : 0u, 1u);
+    }
+    Floats whole(3 * parts.count, kNaN);
+    float* const begin = whole.data();
+    statistics.Write(0, parts.count, begin, begin + parts.count,
+                     begin + 2 * parts.count);
+    for (int j = 0; j < 3; ++j) {
+      CHECK_SAME(Floats(begin + j * parts.count, begin + (j + 1) * parts.count),
+                 got[j]);
+    }
+  }
+}
+
 // ---- Encoding --------------------------------------------------------------
+
+// The parts of the i-th variable: one, columns, blocks, or a range of them.
+constexpr Parts kParts[] = {{},           {1, 3, 0},  {},         {7, 5, 0},
+                            {1, 16, 3},   {32, 4, 0}, {1, 33, 0}, {64, 9, 37},
+                            {1, 100, 99}, {1, 2, 0}};
+
+// Numbers of a variable's parts, as the kernels read them.
+struct PartNumbers {
+  Parts parts;
+  Floats values;
+
+  // Takes some of `numbers` in turn, from the i-th on.
+  template <size_t N>
+  PartNumbers(const Parts& parts, const float (&numbers)[N], uint64_t i)
+      : parts(parts) {
+    for (int64_t part = 0; part < PaddedCount(parts); ++part) {
+      values.push_back(Pick(numbers, i + part % parts.count));
+    }
+  }
+
+  float Of(int64_t value) const {
+    return values[(parts.first + value) / parts.block % parts.count];
+  }
+};
 
 constexpr NodeKey kNode = {0x0123456789ABCDEF, 0x89ABCDEF, 0xBEEF, false};
 
-DrawKey DrawKeyOf(const NodeKey& node, const Source& source) {
+// A source with its own numbers.
+struct OwnSource {
+  Floats values;
+  int64_t size, first;
+  uint32_t variable;
+  PartNumbers bounds, scales;
+  Floats rates = {};
+
+  // What the kernels read, as long as this lives and has no other rates.
+  Source ToSource(int max_code) {
+    rates.clear();
+    for (float scale : scales.values) rates.push_back(RateOf(scale, max_code));
+    return {values.data(),        size,        first, variable, bounds.parts,
+            bounds.values.data(), rates.data()};
+  }
+};
+
+// A source of one part.
+OwnSource SourceOf(Floats values, int64_t first, uint32_t variable, float bound,
+                   float scale) {
+  const float bounds[] = {bound}, scales[] = {scale};
+  const int64_t size = values.size();
+  return {std::move(values), size,           first, variable,
+          {{}, bounds, 0},   {{}, scales, 0}};
+}
+
+DrawKey DrawKeyOf(const NodeKey& node, const OwnSource& source) {
   const uint32_t index = node.antithetic ? node.node / 2 : node.node;
   return {node.seed, node.step, index << 16 | source.variable};
 }
 
-uint32_t DrawOf(const NodeKey& node, const Source& source, int64_t i,
+uint32_t DrawOf(const NodeKey& node, const OwnSource& source, int64_t i,
                 bool negative) {
   const uint32_t draw = Draw(DrawKeyOf(node, source), source.first + i);
   const bool is_odd = node.node % 2;
@@ -306,12 +438,12 @@ uint32_t DrawOf(const NodeKey& node, const Source& source, int64_t i,
 }
 
 // The definition (terngrad/ternary.py).
-int NaiveCode(const Source& source, const NodeKey& node, int max_code,
+int NaiveCode(const OwnSource& source, const NodeKey& node, int max_code,
               int64_t i) {
-  const float unit = source.scale * (1.0f / max_code);
+  const float unit = source.scales.Of(i) * (1.0f / max_code);
   const float x = source.values[i];
   if (!(unit >= 0x1p-100f && unit <= FLT_MAX) || std::isnan(x)) return 0;
-  const float magnitude = std::min(std::fabs(x), source.bound);
+  const float magnitude = std::min(std::fabs(x), source.bounds.Of(i));
   if (magnitude < 0x1p-126f) return 0;
   const float threshold =
       std::min(magnitude * (0x1p24f / unit), max_code * 0x1p24f);
@@ -322,10 +454,10 @@ int NaiveCode(const Source& source, const NodeKey& node, int max_code,
   return x < 0.0f ? -code : code;
 }
 
-Words NaiveEncode(const std::vector<Source>& sources, const NodeKey& node,
+Words NaiveEncode(const std::vector<OwnSource>& sources, const NodeKey& node,
                   int64_t groups, int max_code = 1) {
   Integers codes;
-  for (const Source& source : sources) {
+  for (const OwnSource& source : sources) {
     for (int64_t i = 0; i < source.size; ++i) {
       codes.push_back(NaiveCode(source, node, max_code, i));
     }
@@ -334,19 +466,26 @@ Words NaiveEncode(const std::vector<Source>& sources, const NodeKey& node,
   return PlanesOf(codes, PlaneCount(max_code));
 }
 
-Words Encode(const Encoder& encoder, const std::vector<Source>& sources,
+std::vector<Source> ToSources(std::vector<OwnSource>& own, int max_code) {
+  std::vector<Source> sources;
+  for (OwnSource& source : own) sources.push_back(source.ToSource(max_code));
+  return sources;
+}
+
+Words Encode(const Encoder& encoder, std::vector<OwnSource> own,
              const NodeKey& node, int64_t groups) {
   Words words(PlaneCount(encoder.max_code) * groups, kGuardWord);
+  const std::vector<Source> sources = ToSources(own, encoder.max_code);
   encoder.encode(sources.data(), sources.size(), node, 0, groups, words.data());
   return words;
 }
 
-Words Encode(const Kernels& kernels, const std::vector<Source>& sources,
+Words Encode(const Kernels& kernels, const std::vector<OwnSource>& sources,
              const NodeKey& node, int64_t groups) {
   return Encode(*FindEncoder(kernels, "ternary"), sources, node, groups);
 }
 
-void CheckCodes(const Kernels& kernels, const std::vector<Source>& sources,
+void CheckCodes(const Kernels& kernels, const std::vector<OwnSource>& sources,
                 NodeKey node, int64_t groups) {
   for (const Encoder* encoder = kernels.encoders; encoder->name; ++encoder) {
     for (bool antithetic : {false, true}) {
@@ -368,7 +507,8 @@ constexpr int kMaxCodes[] = {1, 2, 3, 7, 127};
 
 // Returns values for a source that has none. Half of them lie close to their
 // draws, so that all 24 bits of these matter.
-Floats SomeGradient(const Source& source, const NodeKey& node, Random& random) {
+Floats SomeGradient(const OwnSource& source, const NodeKey& node,
+                    Random& random) {
   Floats values = SomeFloats(source.size, random);
   for (int64_t i = 0; i < source.size; ++i) {
     if (random() % 2) continue;
@@ -376,7 +516,8 @@ Floats SomeGradient(const Source& source, const NodeKey& node, Random& random) {
     const int64_t nearby = random() % 2 ? 0 : 300 - int64_t(random() % 601);
     const int64_t levels = Pick(kMaxCodes, random());
     const int64_t whole = random() % levels << 24;
-    const float at = (whole + draw + nearby) * 0x1p-24f * source.scale / levels;
+    const float at =
+        (whole + draw + nearby) * 0x1p-24f * source.scales.Of(i) / levels;
     const float towards[] = {at, kInfinity, -kInfinity};
     values[i] = std::nextafter(at, Pick(towards, random()));
     if (random() % 2) values[i] = -values[i];
@@ -384,17 +525,16 @@ Floats SomeGradient(const Source& source, const NodeKey& node, Random& random) {
   return values;
 }
 
-// A bucket's gradients: sources and the values that they point to.
+// A bucket's gradients.
 struct Bucket {
-  std::vector<Floats> values;
-  std::vector<Source> sources;
+  std::vector<OwnSource> sources;
   int64_t size = 0;
 
-  void Add(Source source, Random& random) {
-    values.push_back(SomeGradient(source, kNode, random));
-    source.values = values.back().data();
-    sources.push_back(source);
+  // Adds a source that has no values yet.
+  void Add(OwnSource source, Random& random) {
+    source.values = SomeGradient(source, kNode, random);
     size += source.size;
+    sources.push_back(std::move(source));
   }
 };
 
@@ -402,11 +542,17 @@ Bucket SomeBucket(int count, Random& random) {
   Bucket bucket;
   for (int i = 0; i < count; ++i) {
     const uint32_t variable = random() & 0xFFFF;
-    const float bound = random() % 2 ? kInfinity : Pick(kBounds, random());
-    const float scale = random() % 2 ? 1.0f : Pick(kScales, random());
     const int64_t size = random() % 4 ? random() % 300 : 0;
+    const Parts parts = random() % 2 ? Parts() : Pick(kParts, random());
+    PartNumbers bounds(parts, kBounds, random()),
+        scales(parts, kScales, random());
+    for (PartNumbers* numbers : {&bounds, &scales}) {
+      if (random() % 2) continue;
+      const float usual = numbers == &bounds ? kInfinity : 1.0f;
+      numbers->values.assign(numbers->values.size(), usual);
+    }
     bucket.Add(
-        {nullptr, size, Pick(kFirsts, random()) + i, variable, bound, scale},
+        {{}, size, Pick(kFirsts, random()) + i, variable, bounds, scales},
         random);
   }
   return bucket;
@@ -423,7 +569,9 @@ void CodesFollowTheirDefinition(const Kernels& kernels) {
             static_cast<long long>(size), static_cast<long long>(first), bound,
             scale, variable);
         Bucket bucket;
-        bucket.Add({nullptr, size, first, variable, bound, scale}, random);
+        OwnSource source = SourceOf({}, first, variable, bound, scale);
+        source.size = size;
+        bucket.Add(source, random);
         CheckCodes(kernels, bucket.sources, kNode, GroupsOf(size));
       }
     }
@@ -442,21 +590,43 @@ void CodesOfSourcesFollowEachOtherAndThenZeros(const Kernels& kernels) {
   }
 }
 
+void CodesOfPartsAreThoseOfSourcesOfTheirOwn(const Kernels& kernels) {
+  Random random(16);
+  for (int64_t size : {640, 1000, 1024}) {
+    for (int64_t first : {0, 77, 128}) {
+      TRY("size %d, first %d", static_cast<int>(size), static_cast<int>(first));
+      const Parts parts = {128, (size + 127) / 128, 0};
+      PartNumbers bounds(parts, kBounds, size), scales(parts, kScales, first);
+      Bucket whole, alone;
+      whole.Add({{}, size, first, 5, bounds, scales}, random);
+      for (int64_t i = 0; i < size; i += 128) {
+        const auto begin = whole.sources[0].values.begin() + i;
+        Floats values(begin, begin + std::min<int64_t>(128, size - i));
+        alone.sources.push_back(SourceOf(std::move(values), first + i, 5,
+                                         bounds.Of(i), scales.Of(i)));
+      }
+      CHECK_SAME(Encode(kernels, whole.sources, kNode, GroupsOf(size)),
+                 Encode(kernels, alone.sources, kNode, GroupsOf(size)));
+    }
+  }
+}
+
 void ACodeIsZeroUpToItsDrawAndNotAbove(const Kernels& kernels) {
   constexpr int64_t kSize = 5000;
   constexpr int64_t kFirst = (int64_t{1} << 32) - 999;
-  Source source = {nullptr, kSize, kFirst, 7, kInfinity, 1.0f};
+  OwnSource source = SourceOf({}, kFirst, 7, kInfinity, 1.0f);
+  source.size = kSize;
   Floats at(kSize), above(kSize);
   for (int64_t i = 0; i < kSize; ++i) {
     at[i] = Draw(DrawKeyOf(kNode, source), kFirst + i) * 0x1p-24f;
     above[i] = -std::nextafter(at[i], 2.0f);
   }
   Integers codes(GroupsOf(kSize) * kWordBits);
-  source.values = at.data();
+  source.values = at;
   CHECK_SAME(Encode(kernels, {source}, kNode, GroupsOf(kSize)),
              PlanesOf(codes, 2));
   std::fill_n(codes.begin(), kSize, -1);
-  source.values = above.data();
+  source.values = above;
   CHECK_SAME(Encode(kernels, {source}, kNode, GroupsOf(kSize)),
              PlanesOf(codes, 2));
 }
@@ -490,8 +660,8 @@ void DenormalValuesAndThresholdsCountAsZero(const Kernels& kernels) {
       values[before] = c.value;
       Integers codes(GroupsOf(before + 1) * kWordBits);
       codes[before] = c.code;
-      const Source source = {values.data(), before + 1, element - before, 1,
-                             c.bound,       c.scale};
+      const OwnSource source =
+          SourceOf(values, element - before, 1, c.bound, c.scale);
       CheckCodes(kernels, {source}, node, GroupsOf(before + 1));
       CHECK_SAME(Encode(kernels, {source}, node, GroupsOf(before + 1)),
                  PlanesOf(codes, 2));
@@ -504,7 +674,7 @@ void UnusableScalesGiveZeros(const Kernels& kernels) {
   for (float scale : {0x1p-101f, 0x1.fffffep-101f, 1e-45f, 0.0f, -0.0f, -1.0f,
                       kInfinity, -kInfinity, kNaN}) {
     TRY("scale %g", scale);
-    const Source source = {values.data(), 500, 0, 0, kInfinity, scale};
+    const OwnSource source = SourceOf(values, 0, 0, kInfinity, scale);
     CHECK_SAME(Encode(kernels, {source}, kNode, 16), Words(2 * 16));
   }
 }
@@ -513,7 +683,7 @@ void TheScaleItselfIsAlwaysKept(const Kernels& kernels) {
   for (float scale : {0x1p-100f, 1.0f, 0x1p127f}) {
     TRY("scale %g", scale);
     const Floats values(512, -scale);
-    const Source source = {values.data(), 512, 0, 0, kInfinity, scale};
+    const OwnSource source = SourceOf(values, 0, 0, kInfinity, scale);
     CHECK_SAME(Encode(kernels, {source}, kNode, 16), Words(2 * 16, ~0u));
   }
 }
@@ -523,7 +693,7 @@ void TheScaleIsTheLargestCode(const Kernels& kernels) {
     for (float scale : {0x1p-90f, 0.37f, 3.4e38f}) {
       TRY("%s, scale %g", encoder->name, scale);
       const Floats values = {scale, -scale, scale * 2, -kInfinity};
-      const Source source = {values.data(), 4, 77, 5, kInfinity, scale};
+      const OwnSource source = SourceOf(values, 77, 5, kInfinity, scale);
       const int planes = PlaneCount(encoder->max_code);
       const int64_t code = encoder->max_code;
       Integers codes(kWordBits);
@@ -548,7 +718,7 @@ void AntitheticNodesRoundOppositeWays(const Kernels& kernels) {
       values[i] = expected[i] * 0.5f;
     }
     const float scale = max_code;
-    const Source source = {values.data(), kSize, 3, 9, kInfinity, scale};
+    const OwnSource source = SourceOf(values, 3, 9, kInfinity, scale);
     const int planes = PlaneCount(max_code);
     const int64_t groups = GroupsOf(kSize);
     Integers sum(groups * kWordBits);
@@ -566,11 +736,13 @@ void AntitheticNodesRoundOppositeWays(const Kernels& kernels) {
 
 void AnyPartOfTheCodesCanBeWrittenAlone(const Kernels& kernels) {
   Random random(4);
-  const Bucket bucket = SomeBucket(9, random);
+  Bucket bucket = SomeBucket(9, random);
   const int64_t groups = GroupsOf(bucket.size) + 2;
   for (const char* name : {"ternary", "15-level"}) {
     const Encoder& encoder = *FindEncoder(kernels, name);
     const int planes = PlaneCount(encoder.max_code);
+    const std::vector<Source> sources =
+        ToSources(bucket.sources, encoder.max_code);
     const Words whole =
         NaiveEncode(bucket.sources, kNode, groups, encoder.max_code);
     for (int64_t begin = 0; begin <= groups; ++begin) {
@@ -578,8 +750,8 @@ void AnyPartOfTheCodesCanBeWrittenAlone(const Kernels& kernels) {
         TRY("%s [%d, %d)", name, static_cast<int>(begin),
             static_cast<int>(end));
         Words words(planes * groups, kGuardWord);
-        encoder.encode(bucket.sources.data(), bucket.sources.size(), kNode,
-                       begin, end, words.data());
+        encoder.encode(sources.data(), sources.size(), kNode, begin, end,
+                       words.data());
         CHECK_SAME(words,
                    Part(whole, planes * begin, planes * end, kGuardWord));
       }
@@ -693,15 +865,25 @@ constexpr int64_t kTargetSizes[] = {5, 31, 0, 33, 128, 1, 64, 203, 32, 74};
 constexpr float kUnits[] = {0.1f, -2.5f, 1.0f,   0.0f,      1e-40f,
                             kNaN, 3e38f, 0.007f, kInfinity, 1.0f / 3};
 
+PartNumbers UnitsOf(size_t variable) {
+  return PartNumbers(Pick(kParts, variable), kUnits, variable);
+}
+
 // Targets of these sizes, and the values that they point to.
 struct Targets {
   std::vector<Floats> values;
+  std::vector<PartNumbers> units;
   std::vector<Target> targets;
 
   Targets() {
     for (size_t i = 0; i < std::size(kTargetSizes); ++i) {
       values.emplace_back(kTargetSizes[i], kGuardValue);
-      targets.push_back({values.back().data(), kTargetSizes[i], kUnits[i]});
+      units.push_back(UnitsOf(i));
+    }
+    for (size_t i = 0; i < std::size(kTargetSizes); ++i) {
+      targets.push_back({values[i].data(),
+                         kTargetSizes[i],
+                         {units[i].parts, units[i].values.data()}});
     }
   }
 
@@ -716,8 +898,9 @@ Floats NaiveDecode(const Words& words, int planes) {
   const Integers sums = IntegersOf(words, planes);
   Floats values;
   for (size_t i = 0; i < std::size(kTargetSizes); ++i) {
+    const PartNumbers units = UnitsOf(i);
     for (int64_t e = 0; e < kTargetSizes[i]; ++e) {
-      values.push_back(kUnits[i] * static_cast<float>(sums[values.size()]));
+      values.push_back(units.Of(e) * static_cast<float>(sums[values.size()]));
     }
   }
   return values;
@@ -766,7 +949,7 @@ void LargeTargetsGetTheSameMeans(const Kernels& kernels) {
   Random random(10);
   constexpr int64_t kSize = kStreamedSize + 37;
   constexpr int kPlanes = 3;
-  constexpr float kUnit = -0.3f;
+  constexpr float kOneUnit = 1.0f;
   const int64_t groups = GroupsOf(kSize + kWordBits);
   const Words words = SomeWords(groups * kPlanes, random);
   const Integers sums = IntegersOf(words, kPlanes);
@@ -774,18 +957,21 @@ void LargeTargetsGetTheSameMeans(const Kernels& kernels) {
   for (int64_t before : {0, 5, 16}) {   // elements of another target
     for (int64_t place : {0, 1, 15}) {  // of the first value, in floats
       TRY("after %d, at %d", static_cast<int>(before), static_cast<int>(place));
+      const Parts all[] = {{}, {1, 500, 7}, {128 * 1024 + 5, 33, 3}};
+      const PartNumbers units(all[before % 3], kUnits, place);
       std::fill(memory.begin(), memory.end(), kGuardValue);
       Floats other(before);
       float* const values = memory.data() + kWordBits / 2 + place;
-      const Target targets[] = {{other.data(), before, 1.0f},
-                                {values, kSize, kUnit}};
+      const Target targets[] = {
+          {other.data(), before, {{}, &kOneUnit}},
+          {values, kSize, {units.parts, units.values.data()}}};
       const int64_t middle = groups / 3;
       kernels.decode({words.data(), kPlanes}, targets, 2, middle, groups);
       kernels.decode({words.data(), kPlanes}, targets, 2, 0, middle);
       Floats expected(memory.size(), kGuardValue);
       for (int64_t e = 0; e < kSize; ++e) {
         expected[kWordBits / 2 + place + e] =
-            kUnit * static_cast<float>(sums[before + e]);
+            units.Of(e) * static_cast<float>(sums[before + e]);
       }
       CHECK_SAME(memory, expected);
     }
@@ -829,6 +1015,8 @@ struct Variables {
 
   void Run(const Kernels& kernels, const Words& words, int planes,
            const Update& update, int64_t begin, int64_t end) {
+    std::vector<PartNumbers> units;
+    for (size_t i = 0; i < weights.size(); ++i) units.push_back(UnitsOf(i));
     std::vector<Trained> all;
     for (size_t i = 0; i < weights.size(); ++i) {
       float* const second =
@@ -837,7 +1025,7 @@ struct Variables {
                      {slots[0][i].data(), second},
                      i % 2 ? averages[i].data() : nullptr,
                      static_cast<int64_t>(weights[i].size()),
-                     kUnits[i % std::size(kUnits)]});
+                     {units[i].parts, units[i].values.data()}});
     }
     kernels.update({words.data(), planes}, all.data(), all.size(), update,
                    begin, end);
@@ -848,11 +1036,11 @@ struct Variables {
     const Integers sums = IntegersOf(words, planes);
     int64_t e = 0;
     for (size_t i = 0; i < weights.size(); ++i) {
+      const PartNumbers units = UnitsOf(i);
       for (size_t j = 0; j < weights[i].size(); ++j, ++e) {
         if (e < kWordBits * begin || e >= kWordBits * end) continue;
-        Change(update,
-               kUnits[i % std::size(kUnits)] * static_cast<float>(sums[e]),
-               weights[i][j], slots[0][i][j], slots[1][i][j]);
+        Change(update, units.Of(j) * static_cast<float>(sums[e]), weights[i][j],
+               slots[0][i][j], slots[1][i][j]);
         float& average = averages[i][j];
         const float gain = update.gain;
         if (i % 2) average = (average + gain * weights[i][j]) / (1 + gain);
@@ -1174,8 +1362,11 @@ constexpr struct {
     LAW(DrawsAreThoseOfPython),
     LAW(StatsAreSumsOf64InterleavedSequences),
     LAW(ANaNShowsInMaxBits),
+    LAW(ColumnStatsAreSumsInTheOrderOfTheRows),
+    LAW(StatisticsOfPartsAreThoseOfTheirValues),
     LAW(CodesFollowTheirDefinition),
     LAW(CodesOfSourcesFollowEachOtherAndThenZeros),
+    LAW(CodesOfPartsAreThoseOfSourcesOfTheirOwn),
     LAW(ACodeIsZeroUpToItsDrawAndNotAbove),
     LAW(DenormalValuesAndThresholdsCountAsZero),
     LAW(UnusableScalesGiveZeros),

@@ -48,6 +48,10 @@ struct Avx2Lanes {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(words), x.low);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + 8), x.high);
   }
+  static Words LoadWords(const uint32_t* words) {
+    const auto* const vectors = reinterpret_cast<const __m256i*>(words);
+    return {_mm256_loadu_si256(vectors), _mm256_loadu_si256(vectors + 1)};
+  }
   static Floats Broadcast(float value) {
     return {_mm256_set1_ps(value), _mm256_set1_ps(value)};
   }
@@ -185,28 +189,30 @@ struct Avx2Lanes {
     }
     return x;
   }
-  static Wide Repeat(uint64_t value) {
+  __attribute__((always_inline)) static Wide Repeat(uint64_t value) {
     const __m256i v = _mm256_set1_epi64x(static_cast<int64_t>(value));
     return {{v, v, v, v}};
   }
-  static Wide MultiplyWide(Wide x, uint32_t factor) {
+  __attribute__((always_inline)) static Wide MultiplyWide(Wide x,
+                                                          uint32_t factor) {
     const __m256i f = _mm256_set1_epi64x(factor);
     for (__m256i& part : x.part) part = _mm256_mul_epu32(part, f);
     return x;
   }
-  static Wide Xor(Wide x, Wide other) {
+  __attribute__((always_inline)) static Wide Xor(Wide x, Wide other) {
     for (int i = 0; i < 4; ++i) {
       x.part[i] = _mm256_xor_si256(x.part[i], other.part[i]);
     }
     return x;
   }
   // Upper halves of a product, as lower ones, xor the other's lower ones.
-  static Wide HighXor(Wide product, Wide other) {
+  __attribute__((always_inline)) static Wide HighXor(Wide product, Wide other) {
     for (__m256i& part : product.part) part = _mm256_srli_epi64(part, 32);
     return Xor(product, other);
   }
   // The lower halves of the words, then the upper ones.
-  static Halves ToHalves(const Wide (&x)[kParts]) {
+  __attribute__((always_inline)) static Halves ToHalves(
+      const Wide (&x)[kParts]) {
     const auto join = [](__m256i even, __m256i odd) {
       return _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
     };

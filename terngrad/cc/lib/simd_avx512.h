@@ -30,6 +30,9 @@ struct Avx512Lanes {
   static void StoreWords(uint32_t* words, Words x) {
     _mm512_storeu_si512(words, x);
   }
+  static Words LoadWords(const uint32_t* words) {
+    return _mm512_loadu_si512(words);
+  }
   static Floats Broadcast(float value) { return _mm512_set1_ps(value); }
   static Floats Add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
   static Floats Subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }

@@ -43,6 +43,11 @@ struct PortableLanes {
   static void StoreWords(uint32_t* words, const Words& x) {
     std::memcpy(words, x.part, sizeof(x));
   }
+  static Words LoadWords(const uint32_t* words) {
+    Words x;
+    std::memcpy(x.part, words, sizeof(x));
+    return x;
+  }
   static Floats Broadcast(float value) {
     return Make<Floats>(
         [&](int) { return Float4{value, value, value, value}; });

@@ -89,6 +89,7 @@ REGISTER_OP("TerngradEncodeJoin")
     .Output("sums: uint32")
     .Output("octets: int64")
     .Attr("n: int >= 1")
+    .Attr("parts: list(int) = []")
     .Attr("variables: list(int)")
     .Attr("encoder: string = 'ternary'")
     .Attr("antithetic: bool = false")
@@ -100,8 +101,8 @@ REGISTER_OP("TerngradEncodeJoin")
 TerngradEncode, then TerngradJoin: parts of the codes are sent while others are
 still being encoded.
 
-gradients, bounds, scales, seed, step, node, variables, encoder, antithetic: as
-  for TerngradEncode.
+gradients, bounds, scales, seed, step, node, variables, parts, encoder,
+  antithetic: as for TerngradEncode.
 codes: the words of TerngradEncode, by the path that the operation was declared
   with.
 sums: what the operation gives: uint32 [G, k].
@@ -116,6 +117,7 @@ REGISTER_OP("TerngradJoinMeans")
     .Output("means: n * float")
     .Output("octets: int64")
     .Attr("n: int >= 1")
+    .Attr("parts: list(int) = []")
     .Attr("mesh: int")
     .Attr("operation: int")
     .Attr("shapes: list(shape)")
@@ -126,7 +128,7 @@ TerngradJoin of codes, then TerngradDecode: parts of the sum are decoded while
 others are still on their way.
 
 local, mesh, operation, octets: as for TerngradJoin; it adds codes.
-units, nodes, means, shapes: as for TerngradDecode.
+units, nodes, means, parts, shapes: as for TerngradDecode.
 Errors are those of both.
 )doc");
 
@@ -143,6 +145,7 @@ REGISTER_OP("TerngradEncodeJoinMeans")
     .Output("codes: uint32")
     .Output("octets: int64")
     .Attr("n: int >= 1")
+    .Attr("parts: list(int) = []")
     .Attr("variables: list(int)")
     .Attr("encoder: string = 'ternary'")
     .Attr("antithetic: bool = false")
@@ -155,8 +158,8 @@ REGISTER_OP("TerngradEncodeJoinMeans")
 TerngradEncode, then TerngradJoinMeans: parts of the codes are sent while others
 are still being encoded.
 
-gradients, bounds, scales, seed, step, node, variables, encoder, antithetic: as
-  for TerngradEncode.
+gradients, bounds, scales, seed, step, node, variables, parts, encoder,
+  antithetic: as for TerngradEncode.
 codes: the words of TerngradEncode, by the path that the operation was declared
   with.
 units, nodes, mesh, operation, means, octets, shapes: as for TerngradJoinMeans.

@@ -13,9 +13,11 @@ using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
 absl::Status StatsShape(InferenceContext* c) {
-  for (int i = 0; i < c->num_outputs(); ++i) {
-    c->set_output(i, c->Vector(c->num_inputs()));
-  }
+  std::vector<int64_t> parts;
+  TF_RETURN_IF_ERROR(c->GetAttr("parts", &parts));
+  int64_t total = parts.empty() ? c->num_inputs() : 0;
+  for (size_t i = 1; i < parts.size(); i += 3) total += parts[i];
+  for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->Vector(total));
   return absl::OkStatus();
 }
 
@@ -59,17 +61,20 @@ REGISTER_OP("TerngradStats")
     .Output("sum_of_squares: float")
     .Output("max_abs: float")
     .Attr("n: int >= 1")
+    .Attr("parts: list(int) = []")
     .Attr("path: string = ''")
     .SetShapeFn(StatsShape)
     .Doc(R"doc(
-Statistics of n tensors of any shape, each in one pass.
+Statistics of the p parts of n tensors of any shape, in one pass.
 
 The order of the additions is fixed: results do not depend on threads or path.
 
-sum: [n].
-sum_of_squares: [n].
-max_abs: [n], largest magnitude; NaN if there is a NaN, 0 if it is denormal or
-  the tensor is empty.
+sum: [p], in the order of the tensors.
+sum_of_squares: [p].
+max_abs: [p], largest magnitude; NaN if there is a NaN, 0 if it is denormal or
+  the part is empty.
+parts: block, count and first of each tensor (terngrad/parts.py); empty = each
+  is one part. Here first is 0.
 path: avx512, avx2 or portable; empty = the fastest that this processor
   supports. Unknown paths are InvalidArgument errors.
 )doc");
@@ -83,6 +88,7 @@ REGISTER_OP("TerngradEncode")
     .Input("node: int32")
     .Output("words: uint32")
     .Attr("n: int >= 1")
+    .Attr("parts: list(int) = []")
     .Attr("variables: list(int)")
     .Attr("encoder: string = 'ternary'")
     .Attr("antithetic: bool = false")
@@ -92,21 +98,23 @@ REGISTER_OP("TerngradEncode")
 Codes of a bucket: clip, draw, pack. M is the sum of the inputs' sizes.
 
 Codes of an encoder lie in [-L, L]: ternary has L = 1, 5-level 2, 7-level 3,
-15-level 7, 255-level 127. A code of 1 of a variable is worth
+15-level 7, 255-level 127. A code of 1 in a part of a variable is worth
 u = fl(scale * fl(1 / L)). Element e of variable v, x, has
 t = min(fl(min(|x|, bound) * fl(2^24 / u)), L 2^24) and the 24-bit draw r of
 (seed, step, node, v, e) (terngrad/draws.py). Its code is
 sign(x) (floor(t / 2^24) + [float(r) < t mod 2^24]). Denormal x and t count as
-0. All codes of a variable are 0 if u is below 2^-100 or not finite.
+0. All codes of a part are 0 if u is below 2^-100 or not finite.
 
 gradients: the variables of the bucket in its order, of any shape.
-bounds: [n], magnitudes to clip to; infinity = no clipping.
-scales: [n].
+bounds: [p], for each of the variables' parts the magnitude to clip to; infinity
+  = no clipping.
+scales: [p].
 seed, step, node: scalars; only the low 32 bits of step are used;
   0 <= node < 2^16.
 words: [ceil(M / 32), k], bit planes, k = ceil(log2(2 L + 1)); ternary: k = 2,
   "nonzero" and "negative".
 variables: index of each variable in the layout, 0 <= v < 2^16.
+parts: as for TerngradStats; first may be more.
 encoder: a row of kEncodersOf (terngrad/cc/lib/kernels_impl.h).
 antithetic: nodes 2 k and 2 k + 1 share the draws of key node k, r; the draw is
   2^24 - 1 - r where (node is odd) xor (x < 0).
@@ -137,6 +145,7 @@ REGISTER_OP("TerngradDecode")
     .Input("nodes: int32")
     .Output("means: n * float")
     .Attr("n: int >= 1")
+    .Attr("parts: list(int) = []")
     .Attr("shapes: list(shape)")
     .Attr("path: string = ''")
     .SetShapeFn(ShapesOfAttribute)
@@ -145,10 +154,11 @@ Mean gradients from the sums of a bucket: fl(fl(unit / nodes) * sum).
 
 words: [ceil(M / 32), k], two's complement, 1 <= k <= 18; M is the sum of the
   outputs' sizes.
-units: [n], of a code of 1; those below 2^-100 count as 0.
+units: [p], of a code of 1 in each part; those below 2^-100 count as 0.
 nodes: scalar >= 1, number of nodes in the sums.
 means: the variables of the bucket in its order.
 shapes: shapes of the outputs.
+parts: as for TerngradStats; first may be more.
 path: as for TerngradStats.
 Other shapes or values are InvalidArgument errors.
 )doc");
@@ -163,6 +173,7 @@ REGISTER_OP("TerngradUpdate")
     .Input("slots: slot_count * resource")
     .Input("averages: average_count * resource")
     .Attr("n: int >= 1")
+    .Attr("parts: list(int) = []")
     .Attr("slot_count: int >= 1")
     .Attr("average_count: int >= 0")
     .Attr("rule: {'momentum', 'keras_momentum', 'nesterov', 'adam', 'rmsprop'}")
@@ -183,7 +194,7 @@ Nesterov's step, ResourceApplyAdam and ResourceApplyRMSProp. An average a of a
 weight w then becomes (a + gain w) / (1 + gain), the bits of
 ResourceApplyProximalGradientDescent with l1 = 0, l2 = -1 and alpha = -gain.
 
-words, units, nodes, path: as for TerngradDecode.
+words, units, nodes, parts, path: as for TerngradDecode.
 rate: scalar, the learning rate; for adam with the corrections of its bias.
 gain: scalar, the weight of the weights in their averages.
 weights: float variables of the bucket in its order.

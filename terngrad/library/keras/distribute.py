@@ -24,6 +24,7 @@ def distribute(
     *,
     gradients: str | type = "ternary",
     clip_factor: float = 2.5,
+    scale_by: str = "variable",
     size_to_binarize: int = 1,
     float_layers: Sequence[str] = (),
     seed: int = 1,
@@ -47,6 +48,8 @@ def distribute(
         codec; see `terngrad.Reducer`.
       clip_factor: clip a gradient to this many standard deviations before it is encoded; 0 = no
         clipping.
+      scale_by: which values share a scale: "variable", all of a variable; "channel", those of an
+        output channel; "block:N", N neighbours.
       size_to_binarize: variables with fewer elements stay float.
       float_layers: layers whose variables stay float: the part of a variable's `path` before the
         last "/".
@@ -90,6 +93,7 @@ def distribute(
     settings = {
         "gradients": gradients,
         "clip_factor": clip_factor,
+        "scale_by": scale_by,
         "size_to_binarize": size_to_binarize,
         "float_layers": float_layers,
         "seed": seed,
