@@ -16,6 +16,7 @@ from terngrad.draws import DrawKey, draws
 from terngrad.layout import DRAWS, MAX_CODES
 from terngrad.ops import array_checks, library
 from terngrad.ops.native import NativeKernels
+from terngrad.parts import parts_of
 
 try:
     PATHS = library.load_arrays().terngrad_paths().decode().split(", ")
@@ -23,7 +24,9 @@ except library.UnavailableError as error:
     pytest.skip(str(error), allow_module_level=True)
 
 shapes = st.lists(
-    st.sampled_from([(), (0,), (1,), (31,), (33,), (5, 7), (4097,)]), min_size=1, max_size=4
+    st.sampled_from([(), (0,), (1,), (31,), (33,), (5, 7), (4097,), (70, 3)]),
+    min_size=1,
+    max_size=4,
 )
 edges = st.sampled_from([0.0, -0.0, 1e-45, -1e-40, 2.0**-126, 1e-20, 3.4e38, np.inf, np.nan])
 
@@ -54,15 +57,17 @@ def _of_both(path, data):
     kernels, gradients = NativeKernels(path), _gradients(data, chosen)
     tensors = [tf.constant(gradient) for gradient in gradients]
 
-    expected = kernels.stats(tensors)
-    for ours, theirs in zip(arrays.stats(gradients), expected, strict=True):
+    by = {"scale_by": data.draw(st.sampled_from(["variable", "channel", "block:128"]))}
+    parts = [parts_of(shape, by["scale_by"]) for shape in chosen]
+    found, expected = arrays.stats(gradients, **by), kernels.stats(tensors, parts)
+    for ours, theirs in zip(found, expected, strict=True):
         yield ours, theirs.numpy()
 
-    bounds = np.float32([data.draw(st.sampled_from([np.inf, 0.3, 0])) for _ in chosen])
-    factors = np.float32([data.draw(st.sampled_from([1, 1.5, 9, np.inf])) for _ in chosen])
-    scales = (
-        np.fmax(np.minimum(arrays.stats(gradients).max_abs, bounds), np.float32(1e-31)) * factors
+    some = lambda *values: np.float32(
+        [data.draw(st.sampled_from(values)) for _ in range(sum(own.count for own in parts))]
     )
+    bounds, factors = some(np.inf, 0.3, 0), some(1, 1.5, 9, np.inf)
+    scales = np.fmax(np.minimum(found.max_abs, bounds), np.float32(1e-31)) * factors
     distinct = st.lists(
         st.integers(0, 2**16 - 1), unique=True, min_size=len(chosen), max_size=len(chosen)
     )
@@ -81,10 +86,12 @@ def _of_both(path, data):
             variables=variables,
             codec=codec,
             draws=DRAWS[antithetic],
+            **by,
         )
         words = tf.constant(seed, tf.uint64), tf.constant(step, tf.int64), tf.constant(node)
         vectors = tf.constant(bounds), tf.constant(scales)
-        theirs = kernels.encode(tensors, variables, *vectors, DrawKey(*words, antithetic), codec)
+        key = DrawKey(*words, antithetic)
+        theirs = kernels.encode(tensors, variables, *vectors, key, codec, parts)
         yield ours, theirs.numpy()
         codes.append(ours)
 
@@ -92,9 +99,9 @@ def _of_both(path, data):
     count = planes.plane_count(3 * max_code)
     total = arrays.sum(codes, count)
     yield total, kernels.sum([tf.constant(c) for c in codes], count).numpy()
-    means = arrays.decode(total, scales, 3, chosen, codec=codec)
+    means = arrays.decode(total, scales, 3, chosen, codec=codec, **by)
     units = tf.constant(ternary.unit(scales, max_code))
-    theirs = kernels.decode(tf.constant(total), units, tf.constant(3), chosen)
+    theirs = kernels.decode(tf.constant(total), units, tf.constant(3), chosen, parts)
     for ours, tensor in zip(means, theirs, strict=True):
         yield ours.view(np.uint32), np.asarray(tensor).view(np.uint32)
 
@@ -173,6 +180,11 @@ def decode(words, nodes, shapes=((40,),), scales=(1,)):
     [
         (lambda: arrays.stats([np.ones(3)]), r"gradients\[0\] is float64; must be float32"),
         (lambda: arrays.stats(ONE[0]), "gradients is an array; must be a list of float32 arrays"),
+        (lambda: arrays.stats(ONE, scale_by="row"), "scale_by is 'row'; must be variable, channel"),
+        (
+            lambda: arrays.encode([np.ones((16, 2), "f4")], [1], **KEY, scale_by="channel"),
+            r"scales has shape \(1,\); must have \(2,\)",
+        ),
         (lambda: arrays.encode(ONE[0], [1] * 40, **KEY), "gradients is an array; must be a list"),
         (lambda: arrays.encode(ONE, [1, 2], **KEY), r"scales has shape \(2,\); must have \(1,\)"),
         (lambda: arrays.encode(ONE, [-1], **KEY), r"scales\[0\] is -1.0; must not be negative"),

@@ -115,16 +115,25 @@ def numbers_of(parts, seed, low=0.5):
     return rng.uniform(low, 3.0, sum(each.count for each in parts)).astype(np.float32)
 
 
-@pytest.mark.parametrize("case", PARTS)
-def test_law_3_parts_get_the_references_codes_means_and_updates(natives, case):
+@pytest.mark.parametrize(
+    ("case", "encoder", "antithetic"),
+    [
+        *((case, "ternary", False) for case in PARTS),
+        ("channels", "ternary", True),
+        ("channels", "5-level", True),
+        ("odd channels", "255-level", False),
+        ("blocks", "15-level", False),
+    ],
+)
+def test_law_3_parts_get_the_references_codes_means_and_updates(natives, case, encoder, antithetic):
     sizes, parts = zip(*PARTS[case], strict=True)
     gradients = [tf.constant(normal(size, size)) for size in sizes]
     bounds, scales = numbers_of(parts, 1), numbers_of(parts, 2, 0.0)
     scales[::7] = np.resize([1e-30, 0.0, np.inf, np.nan, 2.0**-101], len(scales[::7]))
+    vectors, key = (tf.constant(bounds), tf.constant(scales)), key_of(antithetic=antithetic)
     run = lambda kernels: kernels.encode(
-        gradients, range(len(sizes)), tf.constant(bounds), tf.constant(scales), key_of(),
-        parts=parts,
-    )  # fmt: skip
+        gradients, range(len(sizes)), *vectors, key, encoder, parts
+    )
     words = tf.function(lambda: run(REFERENCE), autograph=False)()
     shapes, nodes = [(size,) for size in sizes], tf.Variable(3)
     decode = lambda kernels: kernels.decode(
