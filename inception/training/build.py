@@ -186,7 +186,7 @@ def _policy(config: TrainConfig, names: Sequence[str]) -> Policy:
         float_layers=() if config.quantize_logits else tuple(logits),
         codec=codec,
         draws=config.draws if config.is_coded else DRAWS[0],
-        scale_by=config.scale_by,
+        scale_by=config.scale_by if config.is_coded else Policy.scale_by,
     )
 
 
