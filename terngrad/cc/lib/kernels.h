@@ -41,16 +41,18 @@ struct Parts {
   int64_t block = 1;
   int64_t count = 1;
   int64_t first = 0;
-
-  // Whether neighbours belong to different parts, such as output channels.
-  // Vectors read the numbers of such parts from any of them on: an array of
-  // them repeats the first kPartsPadding ones at its end.
-  bool IsPeriodic() const { return block == 1 && count > 1; }
 };
+
+// Returns whether neighbours belong to different parts, such as output
+// channels. Vectors read the numbers of such parts from any of them on: an
+// array of them repeats the first kPartsPadding ones at its end.
+static inline bool IsPeriodic(const Parts& parts) {
+  return parts.block == 1 && parts.count > 1;
+}
 
 // Returns the length of an array of the parts' numbers.
 static inline int64_t PaddedCount(const Parts& parts) {
-  return parts.count + (parts.IsPeriodic() ? kPartsPadding : 0);
+  return parts.count + (IsPeriodic(parts) ? kPartsPadding : 0);
 }
 
 // What a sum of 1 stands for, in each part of a variable: PaddedCount values.

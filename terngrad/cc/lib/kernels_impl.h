@@ -422,7 +422,7 @@ class SourceEncoder {
   // Appends the codes of values [begin, end).
   void Run(int64_t begin, int64_t end,
            CodeWriter<Lanes, kPlanes>* writer) const {
-    if (source_.parts.IsPeriodic()) {
+    if (IsPeriodic(source_.parts)) {
       const int64_t skipped = (source_.first + begin) % kDrawGroup;
       PeriodicThresholds<Lanes, MAX_CODE> thresholds(source_, begin - skipped);
       return RunPart(begin, end, true, &thresholds, writer);
@@ -715,7 +715,7 @@ struct DecodeKernel {
   static void Run(const Planes& sums, int64_t offset, int64_t count,
                   const Units& units, int64_t first, bool streams,
                   float* values) {
-    if (units.parts.IsPeriodic()) {
+    if (IsPeriodic(units.parts)) {
       const auto from = [&](int64_t done) {
         return PeriodicNumbers<Lanes>(units.parts, units.values, first + done);
       };

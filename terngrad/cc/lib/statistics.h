@@ -23,7 +23,7 @@ class Statistics {
   Statistics(const Kernels& kernels, const float* values, int64_t size,
              const Parts& parts)
       : kernels_(kernels), values_(values), size_(size), parts_(parts) {
-    if (parts.IsPeriodic()) {
+    if (IsPeriodic(parts)) {
       constexpr int64_t kWhole = 16, kWidest = 4096;
       const int64_t whole = std::lcm(parts.count, kWhole);
       columns_ = whole <= kWidest ? whole : parts.count;
@@ -44,7 +44,7 @@ class Statistics {
 
   // Measures a piece; to be called once for each of them, from any thread.
   void Measure(int64_t piece) {
-    if (parts_.IsPeriodic()) {
+    if (IsPeriodic(parts_)) {
       const int64_t first = piece * kStatsRows * columns_;
       float* const sums = &sums_[2 * piece * columns_];
       kernels_.column_stats(
@@ -66,7 +66,7 @@ class Statistics {
     for (int64_t first = begin; first < end; first += kTile) {
       const int64_t count = std::min(kTile, end - first);
       Totals totals = {};
-      if (parts_.IsPeriodic()) {
+      if (IsPeriodic(parts_)) {
         AddColumns(first, count, &totals);
       } else {
         for (int64_t i = 0; i < count; ++i) AddRun(first + i, i, &totals);
