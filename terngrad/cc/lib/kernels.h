@@ -14,9 +14,9 @@
 
 namespace terngrad {
 
-inline constexpr int kWordBits = 32;       // elements in a word
-inline constexpr int kMaxSum = 65536;      // largest magnitude of a sum
-inline constexpr int kMaxPlanes = 18;      // of such sums
+inline constexpr int kWordBits = 32;      // elements in a word
+inline constexpr int kMaxSum = 65536;     // largest magnitude of a sum
+inline constexpr int kMaxPlanes = 18;     // of such sums
 inline constexpr int kStatsBlock = 4096;  // maximum of values per call of stats
 inline constexpr int kStatsRows =
     64;  // maximum of rows per call of column_stats
@@ -191,9 +191,9 @@ struct Kernels {
   int64_t (*pack)(const uint32_t* words, int largest, int64_t rows,
                   uint8_t* packed);
 
-  // The inverse. Returns false if `packed` is no code of so many rows. A payload
-  // of the size of the planes is the planes, whatever they are; any shorter one
-  // gives integers in [-largest, largest].
+  // The inverse. Returns false if `packed` is no code of so many rows. A
+  // payload of the size of the planes is the planes, whatever they are; any
+  // shorter one gives integers in [-largest, largest].
   bool (*unpack)(const uint8_t* packed, int64_t size, int largest, int64_t rows,
                  uint32_t* words);
 };
