@@ -39,7 +39,7 @@ _PLAIN = 0
 _NO_ONES = 6
 _IN_SPARSE = 8  # added where zero octets are left out
 _INVERTED = 16  # added where each bit is the other one
-_SPARSE_BITS = 64  # of the shortest stream that leaves out zero octets
+_SPARSE_BITS = 64  # the fewest of a stream that leaves out zero octets
 
 
 class Reader:
@@ -68,6 +68,8 @@ class Reader:
         code, size = mode & 7, -(-count // 8)
         if mode >= 2 * _INVERTED or code > (len(CODES) if mode & _IN_SPARSE else _NO_ONES):
             raise ValueError(f"packed has a stream of the unknown kind {mode}")
+        if mode & _IN_SPARSE and count < _SPARSE_BITS:  # bounds the recursion, too
+            raise ValueError(f"packed has a stream of kind {mode} and only {count} bits")
         octets = np.zeros(size, np.uint8)
         if mode & _IN_SPARSE:
             filled = self.stream(size) > 0
@@ -119,10 +121,8 @@ def write(bits: Bits) -> Octets:
     mode, parts = _NO_ONES, []
     if bits.size >= _SPARSE_BITS and some and 3 * some <= octets.size:
         code = len(CODES) if 4 * (ones - some) <= some else _shortest_code(ones, some)
-        mode, parts = (
-            _IN_SPARSE + code,
-            [write(filled.view(np.uint8)), _coded(code, octets[filled])],
-        )
+        mode = _IN_SPARSE + code
+        parts = [write(filled.view(np.uint8)), _coded(code, octets[filled])]
     elif ones:
         mode = _shortest_code(ones, octets.size)
         parts = [_coded(mode, octets)]
@@ -160,9 +160,8 @@ def _words(code: int, octets: Octets) -> Octets:
 @functools.cache
 def _encoding(code: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns each octet's code word: its length int [256], and its bits uint8 [256, 11]."""
-    zero_rank = (
-        0 if code < len(CODES) else 9
-    )  # octets with fewer ones come first, then smaller ones
+    # Octets with fewer ones come first, then smaller ones.
+    zero_rank = 0 if code < len(CODES) else 9
     order = sorted(range(256), key=lambda octet: (octet.bit_count() or zero_rank, octet))
     lengths, words = np.zeros(256, int), np.zeros((256, _LONGEST), np.uint8)
     ordered = np.repeat(np.arange(1, _LONGEST + 1), CODES[code - 1])

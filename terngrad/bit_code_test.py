@@ -98,6 +98,7 @@ def test_law_10_any_bytes_are_refused_or_give_bits(content, count):
         ([8 + 6], "packed has a stream of the unknown kind 14"),
         ([32], "packed has a stream of the unknown kind 32"),
         ([1, 255], "packed lacks code words"),
+        ([8] * 2000, "packed has a stream of kind 8 and only 32 bits"),
     ],
 )
 def test_law_10_an_impossible_stream_says_what_is_wrong(packed, why):

@@ -296,6 +296,14 @@ def test_law_10_payloads_of_an_impossible_size_are_refused(kernels, size):
         kernels.packing.unpack(memoryview(bytes(size)), 1, np.empty(400, np.uint8))
 
 
+def test_law_10_streams_within_streams_are_refused_before_they_fill_the_stack(kernels):
+    rows = 1 << 15
+    packed = np.full(100_000, 8, np.uint8)  # each stream begins with another
+    packed[:9] = [2, *[0] * 7, 0x80]  # blocks; zeros are left out
+    with pytest.raises(ValueError, match=r"only 32 bits|no code of 32768 rows"):
+        kernels.packing.unpack(packed.data, 1, np.empty(8 * rows, np.uint8))
+
+
 def codes_of(groups, seed):
     """Packed random codes: uint32 [groups, 2]."""
     nonzero, negative = np.random.default_rng(seed).integers(0, 2**32, (2, groups), np.uint32)

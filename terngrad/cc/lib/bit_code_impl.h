@@ -359,6 +359,8 @@ static bool ReadStream(int64_t count, Unread* unread, uint64_t* bits) {
   if (mode >= 2 * kInverted || code > (in_sparse ? kBitCodes : kNoOnes)) {
     return false;
   }
+  // A stream within a stream is shorter, so this bounds the recursion, too.
+  if (in_sparse && count < kSparseBits) return false;
   const int64_t words = WordsOf(count), size = (count + 7) / 8;
   auto* const octets = reinterpret_cast<uint8_t*>(bits);
   if (in_sparse) {

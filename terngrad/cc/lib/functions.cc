@@ -1,4 +1,4 @@
-// Kernels that Python calls without TensorFlow (terngrad/ops/functions.py).
+// Kernels that Python calls without TensorFlow (terngrad/ops/library.py).
 // Those of a bucket compute in the calling thread alone.
 
 #include <algorithm>
