@@ -32,6 +32,7 @@ from terngrad.launcher.process import Process
 from terngrad.launcher.restarts import Restarts
 from terngrad.launcher.run import Run, StartError
 from terngrad.launcher.terminal import Output, Requests, end_program
+from terngrad.limits import MAX_NODES
 
 _OF_BANDWIDTH = """such as 100mbit: gives each process a network interface of its own with that
 bandwidth (Linux, as root), to try how the training would go over such a network; or unshaped"""
@@ -47,11 +48,12 @@ def main(argv: Sequence[str]) -> int:
     for attempt in itertools.count(1):
         restarts.note_start("training")
         with _network(options) as network:
-            processes, most = _processes(options, network), options.max_restarts
-            run = Run(processes, requests, output, restarts=most, outlives=options.ps > 0)
+            most, outlives = options.max_restarts, options.ps > 0
             try:
+                processes = _processes(options, network)
+                run = Run(processes, requests, output, restarts=most, outlives=outlives)
                 status = run.run()
-            except StartError as error:
+            except (StartError, OSError) as error:  # the latter without enough free ports
                 sys.exit(f"launch: {error}")
         status = 1 if state.was_killed(status) else status
         if status == 0 or status > 128 or run.asked:  # done, or it was asked to end
@@ -71,7 +73,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("python -m inception.launch", __doc__)
     add = parser.add_argument
     add("--max_restarts", type=whole(0), default=0, metavar="N", help="see above")
-    add("--ps", type=whole(0), default=0, metavar="N", help="number of parameter servers")
+    add("--ps", type=whole(0, MAX_NODES), default=0, metavar="N", help="number of parameter servers")
     add("--bandwidth", type=_bandwidth, metavar="RATE", help=_OF_BANDWIDTH)
     add("--log_dir", type=log_folder, metavar="DIR", help="adds all lines to DIR/worker_0.log, ...")
     add("words", nargs=argparse.REMAINDER, metavar="WORKERS PROGRAM FLAG")
@@ -80,7 +82,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         parser.error("needs the number of workers and a program")
     workers, *options.command = options.words
     try:
-        options.workers = whole(1)(workers)
+        options.workers = whole(1, MAX_NODES)(workers)
     except argparse.ArgumentTypeError as error:
         parser.error(f"WORKERS: {error}")
     if options.command[0].startswith("-"):

@@ -48,6 +48,7 @@ from terngrad.launcher.options import Parser, log_folder, whole, with_logs
 from terngrad.launcher.process import Process
 from terngrad.launcher.run import GRACE_SECS, Run, StartError
 from terngrad.launcher.terminal import Output, Requests, end_program
+from terngrad.limits import MAX_NODES
 
 _NOTICE_SECS = 3.0
 
@@ -59,19 +60,19 @@ def main(argv: Sequence[str]) -> int:
         return _earlier(options)
     requests = Requests()
     requests.listen()
-    run = Run(
-        with_logs(_processes(options), options.log_dir),
-        requests,
-        Output(requests),
-        restarts=options.max_restarts or 0,
-        outlives=options.max_restarts is not None,
-        notice_secs=_NOTICE_SECS,
-        relays=True,
-        shown=options.show,
-    )
     try:
+        run = Run(
+            with_logs(_processes(options), options.log_dir),
+            requests,
+            Output(requests),
+            restarts=options.max_restarts or 0,
+            outlives=options.max_restarts is not None,
+            notice_secs=_NOTICE_SECS,
+            relays=True,
+            shown=options.show,
+        )
         return run.run()
-    except StartError as error:
+    except (StartError, OSError) as error:  # the latter without enough free ports
         sys.exit(f"launch: {error}")
 
 
@@ -94,9 +95,9 @@ def _earlier(options: argparse.Namespace) -> int:
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("python -m terngrad.launch", __doc__)
     add, most = parser.add_argument, LAST_PORT - CONTROL_PORT_ABOVE
-    add("-n", type=whole(1), metavar="N", help="number of processes on this machine")
+    add("-n", type=whole(1, MAX_NODES), metavar="N", help="number of processes on this machine")
     add("--hosts", type=_host_names, metavar="A,B", help="one process on each, through ssh")
-    add("--ps", type=whole(0), default=0, metavar="N", help="number of parameter servers")
+    add("--ps", type=whole(0, MAX_NODES), default=0, metavar="N", help="number of parameter servers")
     add("--max_restarts", type=whole(0), metavar="N", help="of killed processes; needs --ps")
     add("--port", type=whole(1, most), help=f"first of each host's processes ({hosts.PORT})")
     add("--python", default=sys.executable, help="interpreter (default: this one)")

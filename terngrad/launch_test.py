@@ -187,7 +187,8 @@ def test_a_killed_worker_is_started_again_unless_another_launcher_stops_it(tmp_p
         ([], "needs -n or --hosts, and not both"),
         (["-n", "2", "--hosts=a", "x.py"], "needs -n or --hosts, and not both"),
         (["-n", "2"], r"needs a program, as train.py or -m package.train"),
-        (["-n", "0", "x.py"], "-n: '0'; allowed are whole numbers of 1 and more"),
+        (["-n", "0", "x.py"], "-n: '0'; allowed are whole numbers from 1 to 65536"),
+        (["-n", str(1 << 64), "x.py"], "-n: '18446744073709551616'; allowed are whole numbers"),
         (["-n", "two", "x.py"], "-n: 'two'; allowed are whole numbers"),
         (["--hosts=a", '--ssh="open', "x.py"], "--ssh: '\"open': No closing quotation"),
         (["-n", "2", "--", "gone.py"], "no such program: gone.py"),
@@ -199,7 +200,7 @@ def test_a_killed_worker_is_started_again_unless_another_launcher_stops_it(tmp_p
         ),
         (["-n", "2", "--port=80", "x.py"], "--port needs --hosts"),
         (["-n", "2", "--certificates=certs", "x.py"], "--certificates needs --hosts"),
-        (["-n", "2", "--ps=-1", "x.py"], "--ps: '-1'; allowed are whole numbers of 0 and more"),
+        (["-n", "2", "--ps=-1", "x.py"], "--ps: '-1'; allowed are whole numbers from 0 to 65536"),
         (["-n", "2", "--max_restarts=1", "x.py"], "--max_restarts needs --ps=1 or more"),
         (["--log_dir=/tmp", "--status", "--stop"], "needs --status or --stop, and not both"),
         (["-n", "2", "--show=2", "x.py"], "--show is 2; allowed are 0 to 1, a worker"),
@@ -209,6 +210,12 @@ def test_a_killed_worker_is_started_again_unless_another_launcher_stops_it(tmp_p
 def test_wrong_arguments_end_in_one_line(arguments, why):
     with pytest.raises(SystemExit, match=rf"^launch: .*{why}.*; --help shows how$"):
         launch.main(arguments)
+
+
+def test_more_processes_than_this_machine_has_ports_end_in_one_line(monkeypatch):
+    monkeypatch.setattr(launch.Requests, "listen", lambda requests: None)  # signals stay pytest's
+    with pytest.raises(SystemExit, match=r"^launch: 65537 free ports are needed; only \d+ were"):
+        launch.main(["-n", "65536", __file__])
 
 
 def test_the_processes_of_a_host_get_ports_of_their_own():

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from terngrad.layout import DRAWS, MAX_CODES
-from terngrad.limits import MAX_NODES, MAX_VARIABLES
+from terngrad.limits import MAX_NODES, MAX_SUM, MAX_VARIABLES
 from terngrad.ops import array_checks as check
 from terngrad.ops import library
 from terngrad.ops.library import UnavailableError
@@ -219,7 +219,7 @@ def decode(
         `(2 * L * nodes).bit_length()` to 18.
       scales: float32 [p]; NaN and those with a unit below 2^-100 count as 0. Give infinity where a
         gradient is not finite: the means of its part are then infinite or NaN.
-      nodes: number of nodes in the sums, 1 or more.
+      nodes: number of nodes in the sums, 1 to 65536 / L.
       shapes: shapes of the v variables, in the bucket's order.
       codec: of the codes; see `encode`.
       scale_by: what the values of a part have in common, see above.
@@ -234,11 +234,11 @@ def decode(
     check.scale_by(scale_by)
     check.name(codec, MAX_CODES, "codec")
     max_code = MAX_CODES[codec]
+    check.integer(nodes, MAX_SUM // max_code + 1, "nodes", low=1)
     largest = nodes * max_code
     shapes = [check.shape(shape, f"shapes[{i}]") for i, shape in enumerate(shapes)]
     parts = [parts_of(shape, scale_by) for shape in shapes]
     scale = check.vector(scales, builtins.sum(own.count for own in parts), "scales")
-    check.integer(nodes, MAX_NODES + 1, "nodes", low=1)
     values = builtins.sum(math.prod(shape) for shape in shapes)
     rows = _rows(values)
     if len(array) != rows:

@@ -224,6 +224,10 @@ def decode(words, nodes, shapes=((40,),), scales=(1,)):
         (lambda: decode(codes_of(*[1] * 40), 1, [(39,)]), "words has more values than the 39"),
         (lambda: decode(PLUS, 1, (40,)), r"shapes\[0\] is 40; must be a tuple of integers"),
         (lambda: decode(PLUS, 0), "nodes is 0; must be 1 to 65536"),
+        (
+            lambda: arrays.decode(PLUS, [1], 517, [(40,)], codec="255-level"),
+            "nodes is 517; must be 1 to 516",
+        ),
         (lambda: decode(codes_of(3, planes=3), 30), "words has 3 planes; sums of 30 nodes have 6"),
         (
             lambda: decode(codes_of(-3, planes=3), 2),

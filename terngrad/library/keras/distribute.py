@@ -82,14 +82,6 @@ def distribute(
             f"distribute: nodes is {nodes}; an optimizer with gradient_accumulation_steps adds up "
             "the gradients of one node: allowed is 1"
         )
-    kinds = [type(part).__name__ for part in parts_of(optimizer) if _is_faint(part)]
-    if kinds and gradients in MAX_CODES and group.is_chief:
-        warnings.warn(
-            f"distribute: {kinds[0]} with an epsilon_1 below {_LEAST_EPSILON} makes weights NaN "
-            "where a row and a column of a gradient are all zero, as often in coded ones; take "
-            "epsilon_1=1e-12",
-            stacklevel=2,
-        )
     settings = {
         "gradients": gradients,
         "clip_factor": clip_factor,
@@ -102,6 +94,14 @@ def distribute(
         "draws": draws,
     }
     check_settings(**settings)
+    kinds = [type(part).__name__ for part in parts_of(optimizer) if _is_faint(part)]
+    if kinds and gradients in MAX_CODES and group.is_chief:
+        warnings.warn(
+            f"distribute: {kinds[0]} with an epsilon_1 below {_LEAST_EPSILON} makes weights NaN "
+            "where a row and a column of a gradient are all zero, as often in coded ones; take "
+            "epsilon_1=1e-12",
+            stacklevel=2,
+        )
     settings["float_layers"] = tuple(float_layers)
     attach(optimizer, GradientExchange(group, settings))
     return optimizer

@@ -298,6 +298,8 @@ def test_within_another_optimizer_it_is_refused_where_workers_could_differ():
 def test_what_cannot_be_distributed_is_named():
     with pytest.raises(TypeError, match="the optimizer is 'adam'; allowed are objects of"):
         terngrad.keras.distribute("adam", ALONE)
+    with pytest.raises(TypeError, match=r"gradients is \['ternary'\]; allowed are"):
+        terngrad.keras.distribute(keras.optimizers.Adafactor(0.1), ALONE, gradients=["ternary"])
     optimizer = distributed(keras.optimizers.Adam(name="mine"))
     with pytest.raises(ValueError, match="the optimizer mine is distributed already"):
         distributed(optimizer)
