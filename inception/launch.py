@@ -73,7 +73,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("python -m inception.launch", __doc__)
     add = parser.add_argument
     add("--max_restarts", type=whole(0), default=0, metavar="N", help="see above")
-    add("--ps", type=whole(0, MAX_NODES), default=0, metavar="N", help="number of parameter servers")
+    add(
+        "--ps", type=whole(0, MAX_NODES), default=0, metavar="N", help="number of parameter servers"
+    )
     add("--bandwidth", type=_bandwidth, metavar="RATE", help=_OF_BANDWIDTH)
     add("--log_dir", type=log_folder, metavar="DIR", help="adds all lines to DIR/worker_0.log, ...")
     add("words", nargs=argparse.REMAINDER, metavar="WORKERS PROGRAM FLAG")

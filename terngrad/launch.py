@@ -97,7 +97,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add, most = parser.add_argument, LAST_PORT - CONTROL_PORT_ABOVE
     add("-n", type=whole(1, MAX_NODES), metavar="N", help="number of processes on this machine")
     add("--hosts", type=_host_names, metavar="A,B", help="one process on each, through ssh")
-    add("--ps", type=whole(0, MAX_NODES), default=0, metavar="N", help="number of parameter servers")
+    add(
+        "--ps", type=whole(0, MAX_NODES), default=0, metavar="N", help="number of parameter servers"
+    )
     add("--max_restarts", type=whole(0), metavar="N", help="of killed processes; needs --ps")
     add("--port", type=whole(1, most), help=f"first of each host's processes ({hosts.PORT})")
     add("--python", default=sys.executable, help="interpreter (default: this one)")
