@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from terngrad.draws import DrawKey
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.conformance import SHAPES, STEPS, gradients_of
@@ -69,25 +70,49 @@ def test_law_5_five_levels_are_half_the_scale_times_an_integer(alone):
         assert np.abs(sums).max() <= 2 * NODES + 1e-4
 
 
-@pytest.mark.slow
-def test_law_1_the_mean_of_five_levels_is_the_gradient(page, monkeypatch):
+@pytest.fixture(name="five_levels")
+def _five_levels(page, monkeypatch):
+    """Returns the codec of five levels for a variable of some values, with a kind of draws."""
     monkeypatch.syspath_prepend(page)
     from terngrad.codecs.factory import make_codecs
-    from terngrad.draws import DrawKey
     from terngrad.layout import Policy, make_layout
 
-    layout = make_layout(["a/kernel"], [(64,)], Policy(codec=FIVE_LEVELS))
-    (codec,) = make_codecs(layout, ReferenceKernels())
-    gradient = tf.linspace(-1.0, 1.0, 64)
+    def make(size, draws="independent"):
+        policy = Policy(codec=FIVE_LEVELS, draws=draws)
+        return make_codecs(make_layout(["a/kernel"], [(size,)], policy), ReferenceKernels())[0]
+
+    return make
+
+
+def key_of(codec, node, step):
+    return DrawKey(tf.constant(5, tf.uint64), step, tf.constant(node), codec.antithetic)
+
+
+@pytest.mark.slow
+def test_law_1_the_mean_of_five_levels_is_the_gradient(five_levels):
+    codec, gradient = five_levels(64), tf.linspace(-1.0, 1.0, 64)
     scales, steps = tf.constant([1.0]), 500
 
     @tf.function(autograph=False)
     def sent(step):
-        key = DrawKey(tf.constant(5, tf.uint64), step, tf.constant(0))
+        key = key_of(codec, 0, step)
         return codec.sent(codec.encode([gradient], tf.constant([np.inf]), scales, key), scales)[0]
 
     mean = sum(sent(tf.constant(step, tf.int64)).numpy() for step in range(steps)) / steps
     np.testing.assert_allclose(mean, gradient, atol=5 * 0.25 / np.sqrt(steps))
+
+
+def test_antithetic_draws_halve_the_noise_of_the_mean_of_two_nodes_with_five_levels(five_levels):
+    size, limit, noise = 1 << 16, tf.constant([2.5]), {}
+    gradients = tf.random.stateless_normal([2, size], [1, 2])
+    clipped = tf.clip_by_value(gradients, -2.5, 2.5)
+    for draws in ("independent", "antithetic"):
+        codec = five_levels(size, draws)
+        keys = [key_of(codec, node, tf.constant(3, tf.int64)) for node in range(2)]
+        encoded = [codec.encode([g], limit, limit, k) for g, k in zip(gradients, keys, strict=True)]
+        sent = sum(codec.sent(codes, limit)[0].numpy() for codes in encoded)
+        noise[draws] = np.mean(np.square(sent - clipped.numpy().sum(axis=0)))
+    assert noise["antithetic"] / noise["independent"] == pytest.approx(0.505, abs=0.03)
 
 
 def assert_conserves(found):

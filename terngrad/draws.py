@@ -45,6 +45,9 @@ class DrawKey:
 def draws_for(key: DrawKey, variable: int, values: tf.Tensor) -> tf.Tensor:
     """Returns the draws that round a variable's values, independent or antithetic as the key says.
 
+    Antithetic draws lower the noise of a pair's mean where a value's magnitude is rounded up if its
+    draw is below some number.
+
     Args:
       key: the node's stream.
       variable: index in the layout.
