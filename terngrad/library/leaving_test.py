@@ -1,6 +1,7 @@
 """A process leaves the others with the error that ends it, which is shown once."""
 
 import contextlib
+import signal
 import sys
 import time
 import types
@@ -120,3 +121,17 @@ def test_a_closed_group_refuses_operations():
     group = Group(0, 2)
     with pytest.raises(MembershipError, match="the group is closed"):
         group.barrier()
+
+
+def test_the_end_of_the_program_is_not_cut_short_once_it_has_left(shown):
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        group = Group(0, 2, membership=Membership())
+        with group:
+            pass
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # the program may go on
+        Group(0, 2, membership=(membership := Membership())).leaving._end()
+        assert membership.left_with is None and not shown
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
