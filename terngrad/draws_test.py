@@ -49,13 +49,13 @@ def test_philox_known_answer():
 
 
 @pytest.mark.parametrize("count", [1, 31, 128, 129, 256, 257, 1000])
-def test_draws_follow_the_definition(count):
+def test_law_2_draws_follow_the_definition(count):
     got = draws(make_key(), VARIABLE, count).numpy()
     assert got.shape == (count,)
     np.testing.assert_array_equal(got, [expected_draw(e) for e in range(count)])
 
 
-def test_a_draw_does_not_depend_on_how_many_are_drawn():
+def test_law_2_a_draw_does_not_depend_on_how_many_are_drawn():
     long = draws(make_key(), VARIABLE, 5000).numpy()
     np.testing.assert_array_equal(long[:777], draws(make_key(), VARIABLE, 777).numpy())
 

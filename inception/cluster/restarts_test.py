@@ -63,7 +63,7 @@ def _restarted(tmp_path_factory):
         yield folder, cluster, wrong
 
 
-def test_law_8_killed_workers_and_ps_that_come_back_change_no_bit(restarted, undisturbed):
+def test_laws_4_and_8_killed_workers_and_ps_that_come_back_change_no_bit(restarted, undisturbed):
     folder, cluster, _ = restarted
     # Nobody needs another's state where only the new ps 0 knows nothing, except a worker that the
     # result of the last step had not reached yet.

@@ -29,7 +29,7 @@ ALONE = Group()
         ("255-level", 8, "independent", "variable"),
     ],
 )
-def test_a_loop_by_hand_has_the_bits_of_the_training_step_of_the_programs(
+def test_law_4_a_loop_by_hand_has_the_bits_of_the_training_step_of_the_programs(
     path, bits, draws, scale_by
 ):
     """Also with a codec that has a memory."""

@@ -534,7 +534,7 @@ def test_stats_of_edge_values(native):
     np.testing.assert_array_equal(found, np.float32([0, 0, 0, np.inf, np.inf, 3e38]))
 
 
-def test_stats_have_the_same_bits_on_every_path_and_number_of_threads(native):
+def test_law_2_stats_have_the_same_bits_on_every_path_and_number_of_threads(native):
     values = normal(3, 1_000_003)
     expected = [block_sum(values, power).astype(np.float32) for power in (1, 2)]
     stats = native.stats([tf.constant(values)])
