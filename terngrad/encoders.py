@@ -9,7 +9,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from terngrad import ternary
-from terngrad.layout import MAX_CODES
+from terngrad.layout import FEEDBACK_CODES, MAX_CODES
 
 
 class Encoder(NamedTuple):
@@ -26,6 +26,7 @@ class Encoder(NamedTuple):
 
 
 ENCODERS: Mapping[str, Encoder] = {
-    name: Encoder(max_code, functools.partial(ternary.draw_codes, max_code=max_code))
-    for name, max_code in MAX_CODES.items()
+    name: Encoder(max_code, functools.partial(codes, max_code=max_code))
+    for codes, names in ((ternary.draw_codes, MAX_CODES), (ternary.nearest_codes, FEEDBACK_CODES))
+    for name, max_code in names.items()
 }

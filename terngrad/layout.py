@@ -27,6 +27,10 @@ BITS_OF_CODEC = {
     "255-level": 8,
 }
 MAX_CODES = {"ternary": 1, "5-level": 2, "7-level": 3, "15-level": 7, "255-level": 127}
+# Those with a memory round to the nearest level.
+FEEDBACK_CODES = {"ternary-feedback": 1, "5-level-feedback": 2}
+CODEC_NAMES = (*BITS_OF_CODEC, *FEEDBACK_CODES)
+WHY_FEEDBACK_NEEDS_ALL = "what clipping cuts off would pile up in the codec's memory"
 _CODEC_OF_BITS = {bits: name for name, bits in BITS_OF_CODEC.items()}
 GRAD_BITS = (32, 16, 8, 4, 3, 2, 1)
 DRAWS = ("independent", "antithetic")

@@ -118,6 +118,30 @@ def local_scale(gradient_stats: Stats, bound: tf.Tensor) -> tf.Tensor:
     return tf.where(finite, scale, float("inf"))
 
 
+def nearest_scale(
+    gradient_stats: Stats, count: int | tf.Tensor, root_mean_squares: float
+) -> tf.Tensor:
+    """Returns the value of the largest code for rounding to the nearest level.
+
+    It is so many root mean squares, but at most the largest magnitude, so that one value or values
+    of one magnitude are exact. Unlike the standard deviation, the root mean square is a measure of
+    the values that rounding has to reach also where their mean is large.
+
+    Args:
+      gradient_stats: see `clip_bound`.
+      count: see `clip_bound`.
+      root_mean_squares: how many.
+
+    Returns:
+      float32; the largest magnitude where squares underflow or overflow; infinite if a value is not
+      finite.
+    """
+    mean_square = gradient_stats.sum_of_squares / count
+    resolved = tf.math.is_finite(mean_square) & (mean_square >= SMALLEST_NORMAL)
+    bound = tf.where(resolved, root_mean_squares * tf.sqrt(mean_square), float("inf"))
+    return local_scale(gradient_stats, bound)
+
+
 def unit(scale: tf.Tensor, max_code: int) -> tf.Tensor:
     """Returns the value of a code of 1, given that of the code `max_code`: float32 like `scale`."""
     # Grappler would turn a division by a constant into a product, which rounds differently.
@@ -158,6 +182,39 @@ def draw_codes(
     rest = threshold - below * 2.0**DRAW_BITS
     code = below + tf.cast(rest > tf.maximum(random, SMALLEST_NORMAL), tf.float32)
     code = tf.where(magnitude >= SMALLEST_NORMAL, code, 0.0)
+    return tf.where(values < 0.0, -code, code)
+
+
+def nearest_codes(
+    values: tf.Tensor,
+    bound: tf.Tensor,
+    scale: tf.Tensor,
+    random: tf.Tensor,
+    max_code: int = 1,
+) -> tf.Tensor:
+    """Returns the codes of the levels next to the values.
+
+    The magnitude of a code is the number of k from 1 to max_code for which
+    |v| * (2^16 / unit) > (k - 1/2) 2^16. Each operation rounds once to float32.
+
+    Args:
+      values: float32 [n].
+      bound: not used.
+      scale: float32 scalar or [n], the value of the largest code.
+      random: not used.
+      max_code: largest code.
+
+    Returns:
+      float32 [n], whole numbers; all are 0 if the value of a code of 1 is below 2^-100 or not
+      finite.
+    """
+    del bound, random
+    of_one = unit(scale, max_code)
+    usable = (of_one >= SMALLEST_SCALE) & tf.math.is_finite(of_one)
+    levels = tf.abs(values) * tf.where(usable, 2.0**16 / of_one, 0.0)
+    code = tf.zeros_like(values)
+    for k in range(1, max_code + 1):
+        code += tf.cast(levels > (k - 0.5) * 2.0**16, tf.float32)
     return tf.where(values < 0.0, -code, code)
 
 

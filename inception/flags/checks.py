@@ -7,6 +7,7 @@ from absl.flags import FlagValues
 from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
 from slim.nets import catalog
+from terngrad.layout import FEEDBACK_CODES
 
 # When flags have no effect, which flags, and what the user is told to be the reason.
 _INERT: tuple[tuple[Callable[[TrainConfig], bool], tuple[str, ...], str], ...] = (
@@ -18,6 +19,7 @@ _INERT: tuple[tuple[Callable[[TrainConfig], bool], tuple[str, ...], str], ...] =
         ),
         "float gradients (--grad_bits=32 or 16)",
     ),
+    (lambda c: c.codec in FEEDBACK_CODES, ("draws",), "a codec that draws nothing"),
     (lambda c: c.grad_bits == 32 and not c.codec, ("floating_grad_epoch",), "--grad_bits=32"),
     (lambda c: c.optimizer in ("gd", "adam"), ("momentum",), "this --optimizer"),
     (

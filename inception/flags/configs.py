@@ -23,10 +23,13 @@ from inception.flags.table import (
 from terngrad import parts
 from terngrad.layout import (
     BITS_OF_CODEC,
+    CODEC_NAMES,
     DEFAULT_BUCKET_ELEMENTS,
     DRAWS,
+    FEEDBACK_CODES,
     GRAD_BITS,
     MAX_CODES,
+    WHY_FEEDBACK_NEEDS_ALL,
     codec_of,
 )
 from terngrad.limits import MAX_NODES
@@ -54,7 +57,7 @@ _STEPS = Kind(
 
 _CODEC = Kind(
     str,
-    f"{', '.join(BITS_OF_CODEC)}, or MODULE:CLASS",
+    f"{', '.join(CODEC_NAMES)}, or MODULE:CLASS",
     lambda text: re.fullmatch(r"|[\w-]+|\w+(\.\w+)*:\w+", text) is not None,
 )
 _SCALE_BY = Kind(str, parts.ALLOWED, parts.is_known)
@@ -105,7 +108,7 @@ class Trainer(Threads):
     codec: str = _terngrad(
         _CODEC,
         "",
-        f"what writes gradients, in the place of grad_bits: {', '.join(BITS_OF_CODEC)}, or "
+        f"what writes gradients, in the place of grad_bits: {', '.join(CODEC_NAMES)}, or "
         "MODULE:CLASS",
     )
     draws: str = _terngrad(
@@ -279,6 +282,9 @@ class TrainConfig(_Shared, Trainer, Rates):
         """Turns codecs that have a number of bits into that; checks what others go with."""
         if self.codec:
             self._settle_named_codec()
+        if self.clip_factor and self.codec in FEEDBACK_CODES:
+            why = f"must be 0 with --codec={self.codec}: {WHY_FEEDBACK_NEEDS_ALL}"
+            raise refuse("clip_factor", self.clip_factor, why)
         if self.codec or (self.is_coded and self.grad_bits != 1):
             what = f"--codec={self.codec}" if self.codec else f"--grad_bits={self.grad_bits}"
             for name in ("use_encoding", "scaler_sharing"):

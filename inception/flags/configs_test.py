@@ -111,7 +111,7 @@ BAD_TRAINING_FLAGS = {
     "--profile_steps=120,100": "must be two steps FIRST,LAST with 0 <= FIRST < LAST",
     "--save_tower=1": "must be -1 to 0, one a node",
     "--codec=my codec": "must be float, half, ternary, 5-level, 7-level, "
-    "15-level, 255-level, or MODULE:CLASS",
+    "15-level, 255-level, ternary-feedback, 5-level-feedback, or MODULE:CLASS",
     "--fine_tune=True": "needs --pretrained_model_checkpoint_path",
     "--dataset_name=x": f"unknown data set 'x'; allowed: {', '.join(finding.DATASETS)}",
 }
@@ -137,6 +137,10 @@ def test_a_codec_that_has_a_number_of_bits_is_the_same_as_that(codec, bits):
         (["--codec=a.b:C", "--grad_bits=16"], "--grad_bits=16: must not be set with --codec=a.b:C"),
         (["--grad_bits=2", "--use_encoding=False"], "--use_encoding=False: must be True with"),
         (["--grad_bits=4", "--scaler_sharing=False"], "--scaler_sharing=False: must be True with"),
+        (
+            ["--codec=ternary-feedback", "--clip_factor=2.5"],
+            "--clip_factor=2.5: must be 0 with --codec=ternary-feedback: what clipping cuts off",
+        ),
         (["--codec=a:C", "--use_encoding=False"], "--use_encoding=False: must be True with"),
         (["--codec=a:C", "--scaler_sharing=False"], "--scaler_sharing=False: must be True with"),
     ],

@@ -13,8 +13,7 @@ from terngrad.testing import forked
 from terngrad.training import checkpoints, runtime
 
 FLAGS = {
-    "codec": "terngrad.testing.residual_codec:ResidualCodec",
-    "clip_factor": 2.5,
+    "codec": "5-level-feedback",
     "net": "mlp",
     "benchmark_mode": True,
     "batch_size": 8,

@@ -22,12 +22,14 @@ from terngrad.ops.gradient_kernels import EncodeInputs, Sums
 # codec's variables. Empty for a codec without a memory.
 NodeMemory = list[tf.Tensor]
 
-# The attribute that says what a method does.
+# The attribute that says what a method does, or does it in its place.
 _STATEMENTS = {
     "encode": "encoder",
     "encode_each": "encoder",
     "deliver": "sums_codes",
     "decode": "sums_codes",
+    "correct": "correct_and_measure",
+    "measure": "correct_and_measure",
 }
 
 
@@ -66,7 +68,8 @@ class Codec(abc.ABC):
     training step passes in each node's memory and gets the next one back.
 
     A class that overrides `encode`, or `deliver` or `decode`, does not inherit what another class
-    states about it, `encoder` or `sums_codes`.
+    states about it, `encoder` or `sums_codes`; nor `correct_and_measure` if it overrides `correct`
+    or `measure`.
 
     Attributes:
       variables: indices in the layout, in the order of gradients and scales.
@@ -114,6 +117,13 @@ class Codec(abc.ABC):
     @abc.abstractmethod
     def measure(self, gradients: Sequence[tf.Tensor]) -> Measured:
         """Returns statistics of one node's v (corrected) gradients."""
+
+    def correct_and_measure(
+        self, gradients: Sequence[tf.Tensor], memory: NodeMemory
+    ) -> tuple[list[tf.Tensor], Measured]:
+        """Returns the results of `correct` and of `measure`; a codec may compute both at once."""
+        corrected = self.correct(gradients, memory)
+        return corrected, self.measure(corrected)
 
     def agree(self, exchange: Exchange, measured: Sequence[Measured]) -> list[tf.Tensor]:
         """Returns each local node's scales, float32 [p]: the largest over all nodes."""

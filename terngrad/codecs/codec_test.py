@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from terngrad.codecs.factory import find_codec, make_codecs, payloads
+from terngrad.codecs.feedback_codec import TernaryFeedbackCodec
 from terngrad.codecs.float_codec import FloatCodec
 from terngrad.codecs.ternary_codec import TernaryCodec
 from terngrad.draws import DrawKey
@@ -19,7 +20,6 @@ from terngrad.layout import BITS_OF_CODEC, DRAWS, MAX_CODES, Policy, codec_of, m
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import plane_count
-from terngrad.testing.residual_codec import ResidualCodec
 from terngrad.training.classifier import Losses
 from terngrad.training.divergence import not_finite
 from terngrad.training.reduction import exchange_gradients
@@ -47,12 +47,12 @@ POLICIES = {
     ),
 }
 CODED_BITS = [BITS_OF_CODEC[name] for name in MAX_CODES]
-RESIDUAL = "terngrad.testing.residual_codec:ResidualCodec"
 WITH_MEMORY = {
-    "residual": Policy(codec=RESIDUAL),
-    "clipped": Policy(codec=RESIDUAL, clip_factor=2.5),
-    "mixed": Policy(codec=RESIDUAL, size_to_binarize=10),
-    "channel": Policy(codec=RESIDUAL, scale_by="channel", clip_factor=2.5),
+    "ternary-feedback": Policy(codec="ternary-feedback"),
+    "5-level-feedback": Policy(codec="5-level-feedback"),
+    "mixed feedback": Policy(codec="5-level-feedback", size_to_binarize=10),
+    "channel feedback": Policy(codec="ternary-feedback", scale_by="channel"),
+    "block feedback": Policy(codec="5-level-feedback", scale_by="block:128"),
 }
 
 
@@ -91,12 +91,13 @@ def _kernels(request):
     return NativeKernels()
 
 
-@pytest.fixture(params=POLICIES, name="policy")
+@pytest.fixture(params=[*POLICIES, *WITH_MEMORY], name="policy")
 def _policy(request):
-    return POLICIES[request.param]
+    return (POLICIES | WITH_MEMORY)[request.param]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES, indirect=True)
 def test_law_1_the_mean_over_many_steps_is_the_clipped_mean_gradient(policy, kernels):
     nodes, steps = 3, 133 if policy.is_coded else 1
     gradients = gradients_of(nodes)
@@ -283,9 +284,9 @@ def test_law_5_the_mean_is_an_integer_times_the_unit_of_its_part(nodes, scale_by
     np.testing.assert_array_equal(mean, units * sums.astype(np.float32))
 
 
-@pytest.mark.parametrize("codec", ["ternary", RESIDUAL])
-def test_parts_that_are_whole_variables_change_no_bit(codec, kernels):
-    gradients, policy = gradients_of(2), Policy(codec=codec, clip_factor=2.5)
+@pytest.mark.parametrize(("codec", "clip_factor"), [("ternary", 2.5), ("5-level-feedback", 0.0)])
+def test_parts_that_are_whole_variables_change_no_bit(codec, clip_factor, kernels):
+    gradients, policy = gradients_of(2), Policy(codec=codec, clip_factor=clip_factor)
     plain = exchange_of(policy, gradients, kernels)
     blocks = exchange_of(dataclasses.replace(policy, scale_by="block:256"), gradients, kernels)
     assert_same_bits(blocks.means, plain.means)
@@ -386,29 +387,6 @@ def test_law_9_what_is_sent_and_kept_is_the_gradient_and_what_was_kept(with_memo
         memories = result.kept
 
 
-@pytest.mark.parametrize("nodes", [1, 5])
-def test_law_5_sums_of_codes_up_to_3_are_exact(nodes, kernels):
-    gradients = gradients_of(1) * nodes  # alike, so that the largest codes add up
-    result = exchange_of(Policy(codec=RESIDUAL), gradients, kernels)
-    for i, mean in enumerate(result.means):
-        scale = np.max([np.abs(g[i].numpy()).max() for g in gradients])
-        unit = scale * np.float32(1 / 3) / np.float32(nodes)
-        sums = np.round(mean.numpy() / unit)
-        assert np.abs(sums).max() == 3 * nodes
-        np.testing.assert_array_equal(mean.numpy(), unit * sums.astype(np.float32))
-
-
-@pytest.mark.parametrize("nodes", [1, 4])
-def test_law_7_codes_up_to_3_take_3_bits_and_their_sums_what_they_need(nodes, kernels):
-    layout = make_layout(NAMES, SHAPES, Policy(codec=RESIDUAL))
-    found = payloads(make_codecs(layout, kernels), LocalExchange(nodes, kernels))
-    padded = -(-layout.size // 32) * 32
-    scales = 4 * len(NAMES)
-    assert sum(p.sent for p in found) == pytest.approx(padded * 3 / 8 + scales)
-    bits = np.ceil(np.log2(2 * 3 * nodes + 1))
-    assert sum(p.received for p in found) == pytest.approx(padded * bits / 8 + scales)
-
-
 def test_law_10_sums_that_are_too_large_are_refused():
     exchange = LocalExchange(30_000, ReferenceKernels())
     with pytest.raises(ValueError, match=r"codes up to 3 of 30000 nodes.*reach 90000; allowed"):
@@ -492,7 +470,17 @@ class Stating(TernaryCodec):
 class Keeping(TernaryCodec):
     """Has a memory of its own, and encodes as the codec of the suite."""
 
-    correct = ResidualCodec.correct
+    def correct(self, gradients, memory):
+        """Gradients and memory."""
+        return [gradient + kept for gradient, kept in zip(gradients, memory, strict=True)]
+
+
+class Fading(TernaryFeedbackCodec):
+    """Corrects in a way of its own: with half the memory."""
+
+    def correct(self, gradients, memory):
+        """Gradients and half the memory."""
+        return super().correct(gradients, [0.5 * kept for kept in memory])
 
 
 @pytest.mark.parametrize(
@@ -506,10 +494,21 @@ class Keeping(TernaryCodec):
         (Decoding, "ternary", False),
         (_OldDeliver, "ternary", False),
         (FloatCodec, None, False),
+        (TernaryFeedbackCodec, "ternary-feedback", True),
+        (Fading, "ternary-feedback", True),
     ],
 )
 def test_a_codec_that_overrides_a_method_states_anew_what_it_does(codec, encoder, sums_codes):
     assert (codec.encoder, codec.sums_codes) == (encoder, sums_codes)
+
+
+def test_a_way_of_its_own_to_correct_is_used(kernels):
+    codec = Fading(make_layout(NAMES, SHAPES, WITH_MEMORY["ternary-feedback"]), 0, kernels)
+    (gradients,) = gradients_of(1)
+    own = [gradients[i] for i in codec.variables]
+    corrected, measured = codec.correct_and_measure(own, own)
+    assert_same_bits(corrected, [1.5 * gradient for gradient in own])
+    assert_same_bits(measured, codec.measure(corrected))
 
 
 @pytest.mark.parametrize(("encoder", "max_code"), [("ternary", 2), ("quinary", 1)])

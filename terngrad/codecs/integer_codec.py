@@ -65,12 +65,16 @@ class IntegerCodec(Codec):
         """See base class."""
         return sum(parts.count for parts in self.parts)
 
+    @property
+    def counts(self) -> tf.Tensor:
+        """The number of values in each part: float32 [p]."""
+        each = zip(self.parts, self._sizes, strict=True)
+        return tf.constant([n for parts, size in each for n in parts.sizes(size)], tf.float32)
+
     def measure(self, gradients: Sequence[tf.Tensor]) -> Measured:
         """Clips to `clip_factor` standard deviations; the scale is the largest magnitude left."""
         stats = self.kernels.stats(gradients, self.parts)
-        each = zip(self.parts, self._sizes, strict=True)
-        counts = tf.constant([n for parts, size in each for n in parts.sizes(size)], tf.float32)
-        bounds = ternary.clip_bound(stats, counts, self._clip_factor)
+        bounds = ternary.clip_bound(stats, self.counts, self._clip_factor)
         return Measured(bounds, ternary.local_scale(stats, bounds))
 
     def deliver(

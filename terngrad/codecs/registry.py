@@ -15,6 +15,8 @@ CODECS: Mapping[str, str] = {
     "7-level": "terngrad.codecs.ternary_codec:Codec7Level",
     "15-level": "terngrad.codecs.ternary_codec:Codec15Level",
     "255-level": "terngrad.codecs.ternary_codec:Codec255Level",
+    "ternary-feedback": "terngrad.codecs.feedback_codec:TernaryFeedbackCodec",
+    "5-level-feedback": "terngrad.codecs.feedback_codec:FiveLevelFeedbackCodec",
 }
 ALLOWED = (
     f"allowed are {', '.join(dict.fromkeys([*BITS_OF_CODEC, *CODECS]))}, and MODULE:CLASS for a "

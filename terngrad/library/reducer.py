@@ -17,7 +17,9 @@ from terngrad.layout import (
     BITS_OF_CODEC,
     DEFAULT_BUCKET_ELEMENTS,
     DRAWS,
+    FEEDBACK_CODES,
     MAX_CODES,
+    WHY_FEEDBACK_NEEDS_ALL,
     Layout,
     Policy,
     make_layout,
@@ -38,8 +40,8 @@ class ReducerState(tf.Module):
 
     Attributes:
       step: int64 scalar, number of calls of the reducer.
-      memory: what the codecs of this process keep between steps, by name; empty for the codecs
-        that have a name. It differs between processes.
+      memory: what the codecs of this process keep between steps, by name; empty without feedback.
+        It differs between processes.
     """
 
     def __init__(self, step: tf.Variable, memory: Mapping[str, tf.Variable]) -> None:
@@ -101,11 +103,12 @@ class Reducer:
           variables: tf.Variables or Keras variables of a float type, of fixed shapes.
           group: the processes, from `terngrad.join`.
           gradients: "ternary" (3 levels, 2 bits a value or less), codes of more levels: "5-level"
-            and "7-level" (3 bits or less), "15-level" (4), "255-level" (8); "float32", "float16"
-            (half precision), or a codec of your own: a subclass of `terngrad.codecs.codec.Codec`,
-            or its MODULE:CLASS.
+            and "7-level" (3 bits or less), "15-level" (4), "255-level" (8); "ternary-feedback" and
+            "5-level-feedback", which keep what they did not send for the next call; "float32",
+            "float16" (half precision), or a codec of your own: a subclass of
+            `terngrad.codecs.codec.Codec`, or its MODULE:CLASS.
           clip_factor: clip a gradient to this many standard deviations before it is encoded; 2.5
-            works in general, 0 = no clipping.
+            works in general, 0 = no clipping, which codecs with feedback need.
           scale_by: which values share a scale: "variable", all of a variable; "channel", those of
             an output channel; "block:N", N neighbours; see `terngrad.parts.parts_of`.
           size_to_binarize: variables with fewer elements stay float.
@@ -116,7 +119,7 @@ class Reducer:
             processes of one node and one process of N nodes give the same means.
           bucket_elements: a bucket takes variables until it holds this many values.
           draws: "independent", or "antithetic": two nodes share the random numbers of their codes,
-            so that the mean of both has less noise. The codecs that have a name can do this.
+            so that the mean of both has less noise. Codecs that round at random can do this.
 
         Raises:
           TypeError: an argument has another type.
@@ -302,10 +305,11 @@ def check_settings(
       TypeError: names the argument that has another type.
       ValueError: names the argument that is wrong.
     """
-    allowed = f"{', '.join(_BITS)}, and a codec of your own, as class or MODULE:CLASS"
+    names = (*_BITS, *FEEDBACK_CODES)
+    allowed = f"{', '.join(names)}, and a codec of your own, as class or MODULE:CLASS"
     if not isinstance(gradients, (str, type)):
         raise TypeError(f"gradients is {gradients!r}; allowed are {allowed}")
-    if isinstance(gradients, str) and gradients not in _BITS and ":" not in gradients:
+    if isinstance(gradients, str) and gradients not in names and ":" not in gradients:
         raise ValueError(f"gradients is {gradients!r}; allowed are {allowed}")
     if draws not in DRAWS:
         raise ValueError(f"draws is {draws!r}; allowed are {', '.join(DRAWS)}")
@@ -315,6 +319,10 @@ def check_settings(
         raise TypeError(f"clip_factor is {clip_factor!r}; allowed are numbers")
     if not 0 <= clip_factor < math.inf:
         raise ValueError(f"clip_factor is {clip_factor}; allowed are finite numbers from 0 on")
+    if clip_factor and gradients in FEEDBACK_CODES:
+        raise ValueError(
+            f"clip_factor is {clip_factor}; allowed is 0 with {gradients}: {WHY_FEEDBACK_NEEDS_ALL}"
+        )
     if not isinstance(scale_by, str):
         raise TypeError(f"scale_by is {scale_by!r}; allowed are {parts.ALLOWED}")
     if not parts.is_known(scale_by):

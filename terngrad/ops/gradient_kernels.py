@@ -69,6 +69,32 @@ class GradientKernels(abc.ABC):
         """Statistics of v whole gradients of any shape, each field float32 [p]."""
 
     @abc.abstractmethod
+    def correct(
+        self,
+        gradients: Sequence[tf.Tensor],
+        memory: Sequence[tf.Tensor],
+        parts: Sequence[Parts] = (),
+    ) -> tuple[list[tf.Tensor], Stats]:
+        """The sums gradient + memory of v variables, and their statistics."""
+
+    @abc.abstractmethod
+    def subtract(
+        self,
+        values: Sequence[tf.Tensor],
+        words: tf.Tensor,
+        units: tf.Tensor,
+        parts: Sequence[Parts] = (),
+    ) -> list[tf.Tensor]:
+        """Values minus what their codes stand for, fl(value - fl(unit * code)).
+
+        Args:
+          values: float32, the bucket's variables of any shapes, together M elements.
+          words: uint32 [M / 32, k], their codes.
+          units: float32 [p], the value of a code of 1. Where it is infinite, results are 0.
+          parts: of each variable.
+        """
+
+    @abc.abstractmethod
     def encode(
         self,
         gradients: Sequence[tf.Tensor],

@@ -1,5 +1,6 @@
 """Law 3: every implementation of the arithmetic gives the same bits."""
 
+import dataclasses
 import functools
 import os
 
@@ -107,6 +108,41 @@ PARTS = {
     "blocks": [(1000, Parts(128, 8)), (31, Parts()), (9999, Parts(4224, 3)), (300, Parts(256, 2))],
     "ranges": [(100, Parts(1, 7, 3)), (500, Parts(128, 5, 77)), (1000, Parts(1, 33, 32))],
 }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planes_of_codes", [2, 3])
+@pytest.mark.parametrize("kind", PARTS)
+def test_law_3_what_a_memory_adds_and_keeps_equals_the_references(natives, kind, planes_of_codes):
+    """Also of special values, and of units that count as 0 or are infinite."""
+    sizes_, parts = zip(*PARTS[kind], strict=True)
+    parts = [dataclasses.replace(own, first=0) for own in parts]  # statistics are of whole ones
+    values, memory = ([normal([j, i], n) for i, n in enumerate(sizes_)] for j in range(2))
+    for one in values:
+        one[:5] = [-0.0, 1e-40, 2.0**-126, 1e38, -2.0]
+    rng = np.random.default_rng(3)
+    groups, total = planes.padded(sum(sizes_)) // 32, sum(own.count for own in parts)
+    words = rng.integers(0, 2**32, (groups, planes_of_codes), np.uint32)
+    units = rng.choice([0.0, 2.0**-101, 2.0**-100, 0.5, 3.4e38, np.inf, np.nan], total)
+    units[0] = np.inf
+
+    def run(kernels):
+        def both(values, memory, words, units):
+            corrected, stats = kernels.correct(values, memory, parts)
+            return corrected, stats.max_abs, kernels.subtract(corrected, words, units, parts)
+
+        inputs = [[tf.constant(each) for each in one] for one in (values, memory)]
+        inputs += [tf.constant(words), tf.constant(units, tf.float32)]
+        return tf.nest.flatten(tf.function(both, autograph=False)(*inputs))
+
+    expected = run(REFERENCE)
+    assert not np.any(expected[-len(values)][0])  # of an infinite unit
+    for native in natives:
+        assert_equal_with_signs(run(native), expected, native.title)
+        both = native.correct(values, memory, parts)
+        alone = native.stats(both[0], parts)
+        for one, other in zip(both[1], alone, strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def numbers_of(parts, seed, low=0.5):

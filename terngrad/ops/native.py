@@ -48,6 +48,30 @@ class NativeKernels(GradientKernels):
         )
         return Stats(*found)
 
+    def correct(
+        self,
+        gradients: Sequence[tf.Tensor],
+        memory: Sequence[tf.Tensor],
+        parts: Sequence[Parts] = (),
+    ) -> tuple[list[tf.Tensor], Stats]:
+        """See base class; in one pass over memory."""
+        corrected, *stats = self._ops.terngrad_correct(
+            gradients=gradients, memory=memory, parts=parts_attribute(parts), path=self.path
+        )
+        return corrected, Stats(*stats)
+
+    def subtract(
+        self,
+        values: Sequence[tf.Tensor],
+        words: tf.Tensor,
+        units: tf.Tensor,
+        parts: Sequence[Parts] = (),
+    ) -> list[tf.Tensor]:
+        """See base class; in one pass over memory."""
+        return self._ops.terngrad_subtract(
+            values=values, words=words, units=units, parts=parts_attribute(parts), path=self.path
+        )
+
     def encode(
         self,
         gradients: Sequence[tf.Tensor],

@@ -32,6 +32,33 @@ class ReferenceKernels(GradientKernels):
         each = [ternary.stats_of_parts(gradient, own) for gradient, own in pairs]
         return Stats(*(tf.concat(field, 0) for field in zip(*each, strict=True)))
 
+    def correct(
+        self,
+        gradients: Sequence[tf.Tensor],
+        memory: Sequence[tf.Tensor],
+        parts: Sequence[Parts] = (),
+    ) -> tuple[list[tf.Tensor], Stats]:
+        """See base class."""
+        corrected = [g + kept for g, kept in zip(gradients, memory, strict=True)]
+        return corrected, self.stats(corrected, parts)
+
+    def subtract(
+        self,
+        values: Sequence[tf.Tensor],
+        words: tf.Tensor,
+        units: tf.Tensor,
+        parts: Sequence[Parts] = (),
+    ) -> list[tf.Tensor]:
+        """See base class."""
+        shapes = [value.shape for value in values]
+        sent = self.decode(words, units, tf.constant(1), shapes, parts)
+        sizes = [math.prod(shape) for shape in shapes]
+        finite = ternary.by_value(units != float("inf"), parts, sizes)
+        return [
+            tf.where(tf.reshape(known, shape) if known.shape.rank else known, value - part, 0.0)
+            for value, part, known, shape in zip(values, sent, finite, shapes, strict=True)
+        ]
+
     def encode(
         self,
         gradients: Sequence[tf.Tensor],

@@ -43,7 +43,8 @@ POLICIES = {
     "block": Policy(grad_bits=1, scale_by="block:128"),
     "unpacked": Policy(codec="terngrad.codecs.examples:UnpackedTernaryCodec"),
     "own scale": Policy(codec="terngrad.codecs.examples:OwnScaleTernaryCodec"),
-    "residual": Policy(codec="terngrad.testing.residual_codec:ResidualCodec"),
+    "ternary-feedback": Policy(codec="ternary-feedback"),
+    "5-level-feedback": Policy(codec="5-level-feedback", scale_by="channel"),
 }
 STEPS = 3
 _BUCKET_ELEMENTS = 100  # several buckets: their operations overlap

@@ -10,10 +10,10 @@ from terngrad.ops.reference import ReferenceKernels
 from terngrad.training import checkpoints
 from terngrad.training.memory import Memory
 
-RESIDUAL = Policy(codec="terngrad.testing.residual_codec:ResidualCodec", size_to_binarize=3)
+FEEDBACK = Policy(codec="5-level-feedback", size_to_binarize=3)
 
 
-def memory_of(policy=RESIDUAL, nodes=2, first_node=4, size=5):
+def memory_of(policy=FEEDBACK, nodes=2, first_node=4, size=5):
     """Returns the codecs of a coded and a float variable."""
     layout = make_layout(["a/kernel", "a/bias"], [(size,), (2,)], policy)
     return Memory(make_codecs(layout, ReferenceKernels()), first_node, nodes)

@@ -160,8 +160,10 @@ def _measure_nodes(
     corrected, measured = [], []
     for node, memory, device in zip(gradients, memories, devices, strict=True):
         with tf.device(device):
-            corrected.append(codec.correct([node[i] for i in codec.variables], memory))
-            measured.append(codec.measure(corrected[-1]))
+            own = [node[i] for i in codec.variables]
+            values, found = codec.correct_and_measure(own, memory)
+        corrected.append(values)
+        measured.append(found)
     agreed = codec.agree(exchange, measured)
     bounds = [m.bounds for m in measured]
     keys = [dataclasses.replace(key, antithetic=codec.antithetic) for key in keys]

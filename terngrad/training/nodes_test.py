@@ -23,6 +23,7 @@ from terngrad.training.nodes import exchange_nodes
     ("policy", "leave_early"),
     [
         *[(name, True) for name in ("ternary", "antithetic", "5-level", "255-level", "mixed")],
+        *[(name, True) for name in ("ternary-feedback", "5-level-feedback")],
         *[(name, False) for name in ("unpacked", "own scale")],
     ],
 )
@@ -53,7 +54,7 @@ def test_law_5_codes_that_leave_early_are_those_of_whole_buckets(policy, leave_e
                 if isinstance(means, Sums):
                     assert means.variables == codec.variables
                     means = kernels.decode(means.words, means.units, means.nodes, codec.shapes)
-                found += [*node.codes[0], *node.scales, *means]
+                found += [*node.codes[0], *node.scales, *means, *node.kept[0]]
             return found
 
         results = [tf.function(run, autograph=False)(as_sums) for as_sums in (False, True)]

@@ -23,7 +23,7 @@ from terngrad.training.runner import Runner
 from terngrad.training.sequence_lock import SequenceLock
 from terngrad.training.step import TrainStep
 
-RESIDUAL = Policy(codec="terngrad.testing.residual_codec:ResidualCodec", float_layers=("logits",))
+FEEDBACK = Policy(codec="5-level-feedback", float_layers=("logits",))
 
 _OTHER_PARTS_SECS, _COPIES = 2.0, 50
 
@@ -68,7 +68,7 @@ class Stalled:
     def __init__(self, *stalls):
         kernels, classifier = ReferenceKernels(), Classifier(make_model())
         variables = classifier.variables
-        layout = make_layout(classifier.names, [v.shape for v in variables], RESIDUAL)
+        layout = make_layout(classifier.names, [v.shape for v in variables], FEEDBACK)
         codecs = make_codecs(layout, kernels)
         self.exchange, self.sequence = StalledExchange(2, kernels), SequenceLock()
         memory, averages = Memory(codecs, 0, 2), MovingAverages(variables, 0.99)

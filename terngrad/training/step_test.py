@@ -26,13 +26,13 @@ from terngrad.training.step import TrainStep
 
 TERNARY = Policy(grad_bits=1, clip_factor=2.5)
 MIXED = Policy(grad_bits=1, float_layers=("logits",))
-RESIDUAL = Policy(codec="terngrad.testing.residual_codec:ResidualCodec", clip_factor=2.5)
+FEEDBACK = Policy(codec="5-level-feedback")
 CHANNEL = Policy(grad_bits=1, clip_factor=2.5, scale_by="channel")
 POLICIES = {
     "ternary": TERNARY,
     "channel": CHANNEL,
     "mixed": MIXED,
-    "residual": RESIDUAL,
+    "feedback": FEEDBACK,
     "float": Policy(),
 }
 REFERENCE = ReferenceKernels()
@@ -102,7 +102,7 @@ def test_law_6_float_gradients_of_n_nodes_equal_those_of_the_whole_batch(nodes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "policy", [Policy(), TERNARY, RESIDUAL], ids=["float", "ternary", "residual"]
+    "policy", [Policy(), TERNARY, FEEDBACK], ids=["float", "ternary", "feedback"]
 )
 def test_law_4_devices_do_not_matter(policy):
     trainings = [Training(policy, 4, devices) for devices in (DEVICES[:1], DEVICES)]
@@ -176,7 +176,7 @@ def test_updates_in_the_only_process_wait_for_all_gradients(monkeypatch):
         in_ci=[  # each once
             ("momentum", "ternary", 4),
             ("adam", "mixed", 1),
-            ("rmsprop", "residual", 4),
+            ("rmsprop", "feedback", 4),
             ("adam", "channel", 4),
             ("momentum", "float", 1),
         ],
@@ -219,7 +219,7 @@ def test_packing_gives_the_same_parameters_bit_for_bit():
 
 @pytest.mark.slow
 def test_law_9_gradients_of_a_step_that_was_made_without_a_process_are_kept_whole(monkeypatch):
-    training = Training(RESIDUAL, 2)
+    training = Training(FEEDBACK, 2)
     training.run(3)
     before = [v.numpy() for v in training.memory.variables.values()]
     images, labels = next(iter(make_batches()))

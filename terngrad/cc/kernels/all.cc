@@ -7,5 +7,6 @@
 #include "terngrad/cc/kernels/encode_kernel.cc"
 #include "terngrad/cc/kernels/join_kernel.cc"
 #include "terngrad/cc/kernels/stats_kernel.cc"
+#include "terngrad/cc/kernels/subtract_kernel.cc"
 #include "terngrad/cc/kernels/sum_kernel.cc"
 #include "terngrad/cc/kernels/update_kernel.cc"

@@ -28,29 +28,38 @@ inline absl::Status ReadSums(tensorflow::OpKernelContext* context,
   return absl::OkStatus();
 }
 
-// Reads from the inputs `units` and `nodes` what a sum of 1 stands for in each
-// part of the variables.
+// Reads from the input `units` what a code of 1 stands for in each part of the
+// variables, and divides it.
 inline absl::Status ReadUnits(tensorflow::OpKernelContext* context,
-                              const PartsOfVariables& parts,
-                              NumbersOfParts* mean_units) {
-  const tensorflow::Tensor *units, *nodes;
+                              const PartsOfVariables& parts, float divisor,
+                              NumbersOfParts* quotients) {
+  const tensorflow::Tensor* units;
   TF_RETURN_IF_ERROR(context->input("units", &units));
-  TF_RETURN_IF_ERROR(context->input("nodes", &nodes));
   if (!tensorflow::TensorShapeUtils::IsVector(units->shape()) ||
       units->NumElements() != parts.total()) {
     return Invalid("shape of units is ", units->shape().DebugString(),
                    "; allowed is [", parts.total(), "]");
   }
+  const float* const values = units->vec<float>().data();
+  *quotients = NumbersOfParts(parts, [&](int64_t i) {
+    return (values[i] >= kSmallestScale ? values[i] : 0.0f) / divisor;
+  });
+  return absl::OkStatus();
+}
+
+// Reads from the inputs `units` and `nodes` what a sum of 1 stands for in each
+// part of the variables.
+inline absl::Status ReadMeanUnits(tensorflow::OpKernelContext* context,
+                                  const PartsOfVariables& parts,
+                                  NumbersOfParts* mean_units) {
+  const tensorflow::Tensor* nodes;
+  TF_RETURN_IF_ERROR(context->input("nodes", &nodes));
   if (!tensorflow::TensorShapeUtils::IsScalar(nodes->shape()) ||
       nodes->scalar<int32_t>()() < 1) {
     return Invalid("nodes must be a scalar of 1 or more");
   }
-  const float divisor = static_cast<float>(nodes->scalar<int32_t>()());
-  const float* const values = units->vec<float>().data();
-  *mean_units = NumbersOfParts(parts, [&](int64_t i) {
-    return (values[i] >= kSmallestScale ? values[i] : 0.0f) / divisor;
-  });
-  return absl::OkStatus();
+  return ReadUnits(context, parts,
+                   static_cast<float>(nodes->scalar<int32_t>()()), mean_units);
 }
 
 // Memory for a bucket's means, and their units.
@@ -59,12 +68,12 @@ struct Targets {
   std::vector<Target> items;
 };
 
-// Allocates the outputs `means`, of these shapes, for what `ReadUnits` reads.
+// Allocates the outputs `means`, of these shapes, and reads their units.
 inline absl::Status MakeTargets(
     tensorflow::OpKernelContext* context,
     const std::vector<tensorflow::TensorShape>& shapes,
     const PartsOfVariables& parts, Targets* targets) {
-  TF_RETURN_IF_ERROR(ReadUnits(context, parts, &targets->units));
+  TF_RETURN_IF_ERROR(ReadMeanUnits(context, parts, &targets->units));
   tensorflow::OpOutputList means;
   TF_RETURN_IF_ERROR(context->output_list("means", &means));
   for (size_t i = 0; i < shapes.size(); ++i) {

@@ -143,7 +143,7 @@ class UpdateOp : public PathOpKernel {
       return Invalid("there are ", averages.size(),
                      " averages; allowed are 0 and ", n);
     }
-    TF_RETURN_IF_ERROR(ReadUnits(context, parts_, units));
+    TF_RETURN_IF_ERROR(ReadMeanUnits(context, parts_, units));
     TF_RETURN_IF_ERROR(locked->Lock(context, {weights, slots, averages}));
     for (int i = 0; i < n; ++i) {
       Tensor* w;

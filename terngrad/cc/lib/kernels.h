@@ -89,6 +89,14 @@ struct Target {
   Units units;
 };
 
+// A variable's values and memory for what their codes do not say.
+struct Kept {
+  const float* values;
+  float* residuals;  // may be the values' memory
+  int64_t size;
+  Units units;
+};
+
 // A variable that is trained: its weights, what a rule keeps for each, and
 // their moving averages.
 struct Trained {
@@ -165,6 +173,9 @@ struct Kernels {
   void (*column_stats)(const float* values, int64_t count, int64_t columns,
                        float* sums, float* squares, uint32_t* max_bits);
 
+  // Writes a + b, to their memory or another.
+  void (*add)(const float* a, const float* b, int64_t count, float* sums);
+
   const Encoder* encoders;  // the last one has no name
 
   // Writes words [planes begin, planes end) of the sum of `inputs`, modulo
@@ -177,6 +188,11 @@ struct Kernels {
   // past the caches.
   void (*decode)(const Planes& sums, const Target* targets,
                  int64_t target_count, int64_t begin, int64_t end);
+
+  // Writes value - unit * code for elements [32 begin, 32 end) of the bucket
+  // that concatenates `variables`.
+  void (*subtract)(const Planes& codes, const Kept* variables,
+                   int64_t variable_count, int64_t begin, int64_t end);
 
   // Updates elements [32 begin, 32 end) of the bucket that concatenates
   // `variables` with their mean gradients, the values that `decode` writes.

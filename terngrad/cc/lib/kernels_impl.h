@@ -234,6 +234,19 @@ struct ColumnStatsKernel {
   }
 };
 
+// ---- Memory ----------------------------------------------------------------
+
+template <class Lanes>
+void Add(const float* a, const float* b, int64_t count, float* sums) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    Prefetch(a + i, kLanes);
+    Prefetch(b + i, kLanes);
+    Lanes::Store(sums + i, Lanes::Add(Lanes::Load(a + i), Lanes::Load(b + i)));
+  }
+  for (; i < count; ++i) sums[i] = a[i] + b[i];
+}
+
 // ---- Encoding --------------------------------------------------------------
 
 // Appends codes to a bucket, starting at the beginning of a word.
@@ -610,6 +623,81 @@ void Encode(const Source* sources, int64_t source_count, const NodeKey& key,
   run(sources, source_count, key, begin, end, words);
 }
 
+// Rounds values to the nearest level: the magnitude of a code is the number of
+// k from 1 to MAX_CODE with |x| * 2^16 / unit > (k - 1/2) 2^16.
+template <class Lanes, int MAX_CODE>
+class NearestEncoder {
+ public:
+  static constexpr int kPlanes = PlaneCount(MAX_CODE);
+  static_assert(MAX_CODE <= 2, "PutPlanes knows no larger codes");
+
+  using Writer = CodeWriter<Lanes, kPlanes>;
+
+  // Appends the codes of values [begin, end).
+  static void Run(const Source& source, int64_t begin, int64_t end,
+                  Writer* writer) {
+    if (IsPeriodic(source.parts)) {
+      PeriodicNumbers<Lanes> rates(source.parts, source.rates, begin);
+      return RunPart(source.values + begin, end - begin, rates, writer);
+    }
+    VisitRuns(source.parts, begin, end,
+              [&](int64_t part, int64_t first, int64_t last) {
+                OneNumber<Lanes> rates(source.rates[part]);
+                RunPart(source.values + first, last - first, rates, writer);
+              });
+  }
+
+ private:
+  template <class Numbers>
+  static void RunPart(const float* values, int64_t count, Numbers rates,
+                      Writer* writer) {
+    uint32_t planes[kPlanes];
+    for (; count >= kWordBits; values += kWordBits, count -= kWordBits) {
+      Prefetch(values, kWordBits);
+      PutPlanes(values, &rates, planes);
+      writer->Put(planes, kWordBits);
+    }
+    if (count == 0) return;
+    float rest[kWordBits] = {};
+    std::memcpy(rest, values, count * sizeof(float));
+    PutPlanes(rest, &rates, planes);
+    writer->Put(planes, static_cast<int>(count));
+  }
+
+  // Encodes 32 values.
+  template <class Numbers>
+  static void PutPlanes(const float* values, Numbers* rates,
+                        uint32_t (&planes)[kPlanes]) {
+    const auto low = Lanes::Load(values);
+    const auto high = Lanes::Load(values + kLanes);
+    const auto a = Lanes::Multiply(Lanes::Magnitude(low), rates->Next());
+    const auto b = Lanes::Multiply(Lanes::Magnitude(high), rates->Next());
+    const uint32_t nonzero = Lanes::Exceeds(a, b, 0x1p15f);
+    const uint32_t negative = nonzero & Lanes::SignBits(low, high);
+    if constexpr (MAX_CODE == 1) {
+      planes[0] = nonzero;
+      planes[1] = negative;
+    } else {
+      const uint32_t is_two = Lanes::Exceeds(a, b, 3 * 0x1p15f);
+      planes[0] = nonzero & ~is_two;
+      planes[1] = is_two | negative;
+      planes[2] = negative;
+    }
+  }
+};
+
+template <class Lanes, int MAX_CODE>
+void EncodeNearest(const Source* sources, int64_t source_count, const NodeKey&,
+                   int64_t begin, int64_t end, uint32_t* words) {
+  using Encoder = NearestEncoder<Lanes, MAX_CODE>;
+  typename Encoder::Writer writer(words + Encoder::kPlanes * begin);
+  VisitItems(sources, source_count, begin * kWordBits, end * kWordBits,
+             [&](const Source& source, int64_t first, int64_t last, int64_t) {
+               Encoder::Run(source, first, last, &writer);
+             });
+  writer.Finish(words + Encoder::kPlanes * end);
+}
+
 // ---- Sums ------------------------------------------------------------------
 
 inline constexpr int kTile = 64;  // words per plane that are summed at once
@@ -821,6 +909,39 @@ void Decode(const Planes& sums, const Target* targets, int64_t target_count,
       });
 }
 
+// Values that are decoded before their use; a multiple of kWordBits.
+inline constexpr int kPart = 1024;
+
+template <class Lanes>
+void SubtractSome(const float* a, const float* b, int64_t count,
+                  float* differences) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    Prefetch(a + i, kLanes);
+    Lanes::Store(differences + i,
+                 Lanes::Subtract(Lanes::Load(a + i), Lanes::Load(b + i)));
+  }
+  for (; i < count; ++i) differences[i] = a[i] - b[i];
+}
+
+template <class Lanes>
+void Subtract(const Planes& codes, const Kept* variables,
+              int64_t variable_count, int64_t begin, int64_t end) {
+  const auto decode = DecoderOf<Lanes>(codes.planes);
+  VisitItems(
+      variables, variable_count, begin * kWordBits, end * kWordBits,
+      [&](const Kept& variable, int64_t first, int64_t last, int64_t offset) {
+        for (int64_t i = first; i < last; i += kPart) {
+          const int64_t count = Smaller(kPart, last - i);
+          float sent[kPart];
+          decode(codes, offset + i - first, count, variable.units, i, false,
+                 sent);
+          SubtractSome<Lanes>(variable.values + i, sent, count,
+                              variable.residuals + i);
+        }
+      });
+}
+
 // ---- Updates ---------------------------------------------------------------
 
 // Means are decoded in small parts, which the cache holds until they are used:
@@ -851,8 +972,6 @@ class UpdateKernel {
 
  private:
   using Floats = typename Lanes::Floats;
-
-  static constexpr int kPart = 1024;  // a multiple of kWordBits
 
   static auto ApplierOf(Rule rule) {
     switch (rule) {
@@ -976,20 +1095,21 @@ class UpdateKernel {
 // The tables for an instruction set.
 template <class Lanes>
 inline constexpr Encoder kEncodersOf[] = {
-    {"ternary", 1, Encode<Lanes, 1>},       {"5-level", 2, Encode<Lanes, 2>},
-    {"7-level", 3, Encode<Lanes, 3>},       {"15-level", 7, Encode<Lanes, 7>},
-    {"255-level", 127, Encode<Lanes, 127>}, {}};
+    {"ternary", 1, Encode<Lanes, 1>},
+    {"5-level", 2, Encode<Lanes, 2>},
+    {"7-level", 3, Encode<Lanes, 3>},
+    {"15-level", 7, Encode<Lanes, 7>},
+    {"255-level", 127, Encode<Lanes, 127>},
+    {"ternary-feedback", 1, EncodeNearest<Lanes, 1>},
+    {"5-level-feedback", 2, EncodeNearest<Lanes, 2>},
+    {}};
 
 template <class Lanes>
-inline constexpr Kernels kKernelsOf = {Lanes::kPath,
-                                       StatsKernel<Lanes>::Run,
-                                       ColumnStatsKernel<Lanes>::Run,
-                                       kEncodersOf<Lanes>,
-                                       SumKernel<Lanes>::Run,
-                                       Decode<Lanes>,
-                                       UpdateKernel<Lanes>::Run,
-                                       PackPrefix<Lanes>,
-                                       UnpackPrefix<Lanes>};
+inline constexpr Kernels kKernelsOf = {
+    Lanes::kPath,      StatsKernel<Lanes>::Run, ColumnStatsKernel<Lanes>::Run,
+    Add<Lanes>,        kEncodersOf<Lanes>,      SumKernel<Lanes>::Run,
+    Decode<Lanes>,     Subtract<Lanes>,         UpdateKernel<Lanes>::Run,
+    PackPrefix<Lanes>, UnpackPrefix<Lanes>};
 
 }  // namespace terngrad
 

@@ -96,6 +96,16 @@ struct Avx2Lanes {
     return Mask(_mm256_packs_epi16(_mm256_cmpeq_epi16(a.low, b.low),
                                    _mm256_cmpeq_epi16(a.high, b.high)));
   }
+  // Which of 32 lanes are greater than `limit`; not NaN.
+  static uint32_t Exceeds(Floats low, Floats high, float limit) {
+    const __m256 limits = _mm256_set1_ps(limit);
+    const auto compare = [&](__m256 x) {
+      return static_cast<uint32_t>(
+          _mm256_movemask_ps(_mm256_cmp_ps(x, limits, _CMP_GT_OQ)));
+    };
+    return compare(low.low) | compare(low.high) << 8 | compare(high.low) << 16 |
+           compare(high.high) << 24;
+  }
   static uint32_t SignBits(Floats low, Floats high) {
     return Mask(_mm256_packs_epi16(PackSigns(low), PackSigns(high)));
   }

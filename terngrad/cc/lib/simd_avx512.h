@@ -56,6 +56,12 @@ struct Avx512Lanes {
   static uint32_t Equal(Halves a, Halves b) {
     return _mm512_cmpeq_epu16_mask(a, b);
   }
+  // Which of 32 lanes are greater than `limit`; not NaN.
+  static uint32_t Exceeds(Floats low, Floats high, float limit) {
+    const Floats limits = Broadcast(limit);
+    const uint32_t upper = _mm512_cmp_ps_mask(high, limits, _CMP_GT_OQ);
+    return _mm512_cmp_ps_mask(low, limits, _CMP_GT_OQ) | upper << 16;
+  }
   static uint32_t SignBits(Floats low, Floats high) {
     return _mm512_movepi32_mask(_mm512_castps_si512(low)) |
            _mm512_movepi32_mask(_mm512_castps_si512(high)) << 16;

@@ -94,6 +94,12 @@ struct PortableLanes {
       return (a.part[i] >= b.part[i]) & ~(a.part[i] >= b.part[i] + 1);
     });
   }
+  // Which of 32 lanes are greater than `limit`; not NaN.
+  static uint32_t Exceeds(const Floats& low, const Floats& high, float limit) {
+    return Mask([&](int i) {
+      return (Int4)((i < 4 ? low : high).part[i % 4] > limit);
+    });
+  }
   static uint32_t SignBits(const Floats& low, const Floats& high) {
     return Mask([&](int i) { return Signs(low, high, i); });
   }

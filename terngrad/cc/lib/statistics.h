@@ -42,20 +42,32 @@ class Statistics {
   int64_t pieces() const { return pieces_; }
   int64_t parts() const { return parts_.count; }
 
-  // Measures a piece; to be called once for each of them, from any thread.
-  void Measure(int64_t piece) {
+  // Values [first, last).
+  struct Range {
+    int64_t first, last;
+  };
+
+  // Returns the values of a piece.
+  Range RangeOf(int64_t piece) const {
     if (IsPeriodic(parts_)) {
       const int64_t first = piece * kStatsRows * columns_;
+      return {first, std::min(first + kStatsRows * columns_, size_)};
+    }
+    const int64_t begin = piece / pieces_of_run_ * run_;
+    const int64_t first = begin + piece % pieces_of_run_ * kStatsBlock;
+    const int64_t end = std::min(begin + run_, size_);
+    return {first, std::min<int64_t>(first + kStatsBlock, end)};
+  }
+
+  // Measures a piece; to be called once for each of them, from any thread.
+  void Measure(int64_t piece) {
+    const auto [first, last] = RangeOf(piece);
+    if (IsPeriodic(parts_)) {
       float* const sums = &sums_[2 * piece * columns_];
-      kernels_.column_stats(
-          values_ + first, std::min(kStatsRows * columns_, size_ - first),
-          columns_, sums, sums + columns_, &max_bits_[piece * columns_]);
+      kernels_.column_stats(values_ + first, last - first, columns_, sums,
+                            sums + columns_, &max_bits_[piece * columns_]);
     } else {
-      const int64_t begin = piece / pieces_of_run_ * run_;
-      const int64_t first = begin + piece % pieces_of_run_ * kStatsBlock;
-      const int64_t end = std::min(begin + run_, size_);
-      blocks_[piece] = kernels_.stats(
-          values_ + first, std::min<int64_t>(kStatsBlock, end - first));
+      blocks_[piece] = kernels_.stats(values_ + first, last - first);
     }
   }
 

@@ -12,12 +12,23 @@ using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
+// The last three outputs are statistics of the parts of the first `n` inputs;
+// outputs before them have these inputs' shapes.
 absl::Status StatsShape(InferenceContext* c) {
+  int n;
+  TF_RETURN_IF_ERROR(c->GetAttr("n", &n));
   std::vector<int64_t> parts;
   TF_RETURN_IF_ERROR(c->GetAttr("parts", &parts));
-  int64_t total = parts.empty() ? c->num_inputs() : 0;
+  int64_t total = parts.empty() ? n : 0;
   for (size_t i = 1; i < parts.size(); i += 3) total += parts[i];
-  for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->Vector(total));
+  const int values = c->num_outputs() - 3;
+  for (int i = 0; i < values; ++i) c->set_output(i, c->input(i));
+  for (int i = 0; i < 3; ++i) c->set_output(values + i, c->Vector(total));
+  return absl::OkStatus();
+}
+
+absl::Status SubtractShape(InferenceContext* c) {
+  for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->input(i));
   return absl::OkStatus();
 }
 
@@ -79,6 +90,28 @@ path: avx512, avx2 or portable; empty = the fastest that this processor
   supports. Unknown paths are InvalidArgument errors.
 )doc");
 
+REGISTER_OP("TerngradCorrect")
+    .Input("gradients: n * float")
+    .Input("memory: n * float")
+    .Output("corrected: n * float")
+    .Output("sum: float")
+    .Output("sum_of_squares: float")
+    .Output("max_abs: float")
+    .Attr("n: int >= 1")
+    .Attr("parts: list(int) = []")
+    .Attr("path: string = ''")
+    .SetShapeFn(StatsShape)
+    .Doc(R"doc(
+gradients + memory, and what TerngradStats says of it, in one pass.
+
+gradients: of any shape; their memory is taken for the output if nobody else
+  needs them.
+memory: in their shapes.
+corrected: the sums.
+sum, sum_of_squares, max_abs, parts, path: as for TerngradStats.
+Other shapes or values are InvalidArgument errors.
+)doc");
+
 REGISTER_OP("TerngradEncode")
     .Input("gradients: n * float")
     .Input("bounds: float")
@@ -104,6 +137,10 @@ t = min(fl(min(|x|, bound) * fl(2^24 / u)), L 2^24) and the 24-bit draw r of
 (seed, step, node, v, e) (terngrad/draws.py). Its code is
 sign(x) (floor(t / 2^24) + [float(r) < t mod 2^24]). Denormal x and t count as
 0. All codes of a part are 0 if u is below 2^-100 or not finite.
+
+ternary-feedback has L = 1, 5-level-feedback 2. They round to the next
+level, and the code is sign(x) times the number of k in [1, L] for which
+fl(|x| * fl(2^16 / u)) > (k - 1/2) 2^16. They need neither bounds nor draws.
 
 gradients: the variables of the bucket in its order, of any shape.
 bounds: [p], for each of the variables' parts the magnitude to clip to; infinity
@@ -160,6 +197,25 @@ means: the variables of the bucket in its order.
 shapes: shapes of the outputs.
 parts: as for TerngradStats; first may be more.
 path: as for TerngradStats.
+Other shapes or values are InvalidArgument errors.
+)doc");
+
+REGISTER_OP("TerngradSubtract")
+    .Input("values: n * float")
+    .Input("words: uint32")
+    .Input("units: float")
+    .Output("residuals: n * float")
+    .Attr("n: int >= 1")
+    .Attr("parts: list(int) = []")
+    .Attr("path: string = ''")
+    .SetShapeFn(SubtractShape)
+    .Doc(R"doc(
+What the codes of a bucket do not say: fl(value - fl(unit * code)); 0 where a
+unit is infinite.
+
+values: the variables of the bucket in its order, of any shape; their memory is
+  taken for the output if nobody else needs them.
+words, units, parts, path: as for TerngradDecode.
 Other shapes or values are InvalidArgument errors.
 )doc");
 

@@ -8,13 +8,14 @@ from typing import TypeVar
 
 import keras
 
-from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, MAX_CODES
+from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, FEEDBACK_CODES, MAX_CODES
 from terngrad.library.group import Group
 from terngrad.library.keras.optimizer import GradientExchange, attach, exchange_of, parts_of
 from terngrad.library.reducer import check_settings
 
 Optimizer = TypeVar("Optimizer", bound=keras.optimizers.Optimizer)
 
+_CLIP_FACTOR = 2.5  # the paper's
 _LEAST_EPSILON = 1e-16  # of Adafactor: smaller products of a row's and a column's are 0
 
 
@@ -23,7 +24,7 @@ def distribute(
     group: Group,
     *,
     gradients: str | type = "ternary",
-    clip_factor: float = 2.5,
+    clip_factor: float | None = None,
     scale_by: str = "variable",
     size_to_binarize: int = 1,
     float_layers: Sequence[str] = (),
@@ -44,10 +45,10 @@ def distribute(
     Args:
       optimizer: any optimizer of Keras, or a subclass of one.
       group: the processes, from `terngrad.join`.
-      gradients: "ternary", "5-level", "7-level", "15-level", "255-level", "float32", "float16" or a
-        codec; see `terngrad.Reducer`.
+      gradients: "ternary", "5-level", "7-level", "15-level", "255-level", "ternary-feedback",
+        "5-level-feedback", "float32", "float16" or a codec; see `terngrad.Reducer`.
       clip_factor: clip a gradient to this many standard deviations before it is encoded; 0 = no
-        clipping.
+        clipping. None = 2.5, and 0 for the codecs with feedback.
       scale_by: which values share a scale: "variable", all of a variable; "channel", those of an
         output channel; "block:N", N neighbours.
       size_to_binarize: variables with fewer elements stay float.
@@ -82,6 +83,9 @@ def distribute(
             f"distribute: nodes is {nodes}; an optimizer with gradient_accumulation_steps adds up "
             "the gradients of one node: allowed is 1"
         )
+    if clip_factor is None:
+        has_feedback = isinstance(gradients, str) and gradients in FEEDBACK_CODES
+        clip_factor = 0.0 if has_feedback else _CLIP_FACTOR
     settings = {
         "gradients": gradients,
         "clip_factor": clip_factor,
@@ -95,7 +99,7 @@ def distribute(
     }
     check_settings(**settings)
     kinds = [type(part).__name__ for part in parts_of(optimizer) if _is_faint(part)]
-    if kinds and gradients in MAX_CODES and group.is_chief:
+    if kinds and gradients in MAX_CODES | FEEDBACK_CODES and group.is_chief:
         warnings.warn(
             f"distribute: {kinds[0]} with an epsilon_1 below {_LEAST_EPSILON} makes weights NaN "
             "where a row and a column of a gradient are all zero, as often in coded ones; take "

@@ -102,7 +102,7 @@ def test_workers_stay_together_in_all_ways_to_train_and_unequal_models_are_named
 @pytest.mark.parametrize(
     ("codec", "servers"),
     [
-        ("terngrad.testing.residual_codec:ResidualCodec", 0),
+        ("5-level-feedback", 0),
         pytest.param("ternary", 0, marks=exhaustive),
         pytest.param("ternary", 1, marks=exhaustive),
     ],
