@@ -1,9 +1,9 @@
 """What does the codec cost, compared with copying the gradient once?
 
-Times statistics, encoding by each encoder, decoding, the sum of four nodes' codes, and the
-optimizers' updates on clipped Gaussian values: with the native kernels of each instruction set,
-with the reference ops, and np.copyto of the array. With --scale_by=channel the array is a matrix
-with a scale for each of its 4096 columns.
+Times statistics, encoding by each encoder, what a memory takes, decoding, the sum of four nodes'
+codes, and the optimizers' updates on clipped Gaussian values: with the native kernels of each
+instruction set, with the reference ops, and np.copyto of the array. With --scale_by=channel the
+array is a matrix with a scale for each of its 4096 columns.
 
 python -m benchmarks.codec_benchmark --json=figures.json --png=figures.png
 """
@@ -21,6 +21,7 @@ from inception.flags.table import Kind, at_least, flag
 from terngrad import parts
 from terngrad.draws import DrawKey
 from terngrad.encoders import ENCODERS
+from terngrad.layout import FEEDBACK_CODES
 from terngrad.ops.gradient_kernels import GradientKernels, Sums
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
@@ -129,11 +130,38 @@ def _tasks(kernels: GradientKernels, values: tf.Tensor, own: Parts) -> dict[str,
         tasks[f"encode {name}"] = functools.partial(
             kernels.encode, [values], [0], bound, bound, keys[0], name
         )
+    tasks |= _memory_tasks(kernels, values, own, keys[0])
     paired = dataclasses.replace(keys[0], antithetic=True)
     tasks["encode antithetic"] = lambda: kernels.encode([values], [0], bound, bound, paired)
     if isinstance(kernels, NativeKernels):  # one op: a function would only add its call
         return tasks
     return {name: tf.function(task, autograph=False) for name, task in tasks.items()}
+
+
+def _memory_tasks(
+    kernels: GradientKernels, values: tf.Tensor, own: Parts, key: DrawKey
+) -> dict[str, Task]:
+    """Returns the passes over memory of each codec with feedback, and all of them in a step."""
+    scales = tf.ones([own.count])
+    memory = tf.Variable(0.1 * values, trainable=False)
+    correct = lambda: kernels.correct([values], [memory.read_value()], [own])
+    tasks: dict[str, Task] = {"correct": tf.function(correct, autograph=False)}
+    for name, max_code in FEEDBACK_CODES.items():
+        encode = lambda values, name=name: kernels.encode(
+            values, [0], scales, scales, key, name, [own]
+        )
+        codes, units = encode([values]), scales / max_code
+
+        def step(encode: Callable = encode, units: tf.Tensor = units) -> tf.Tensor:
+            (corrected,), _ = correct()
+            codes = encode([corrected])
+            memory.assign(kernels.subtract([corrected], codes, units, [own])[0])
+            return codes
+
+        subtract = functools.partial(kernels.subtract, [values], codes, units, [own])
+        tasks[f"subtract {name}"] = subtract
+        tasks[f"step {name}"] = tf.function(step, autograph=False)
+    return tasks
 
 
 def _updates(kernels: GradientKernels, size: int, optimizer: str, own: Parts) -> dict[str, Task]:

@@ -454,12 +454,29 @@ int NaiveCode(const OwnSource& source, const NodeKey& node, int max_code,
   return x < 0.0f ? -code : code;
 }
 
+// Whether an encoder rounds to the nearest level, without draws.
+bool IsNearest(const Encoder& encoder) {
+  return std::strstr(encoder.name, "-feedback") != nullptr;
+}
+
+int NaiveNearest(const OwnSource& source, int max_code, int64_t i) {
+  const float unit = source.scales.Of(i) * (1.0f / max_code);
+  if (!(unit >= 0x1p-100f && unit <= FLT_MAX)) return 0;
+  const float levels = std::fabs(source.values[i]) * (0x1p16f / unit);
+  int code = 0;
+  while (code < max_code && levels > (code + 0.5f) * 0x1p16f) ++code;
+  return source.values[i] < 0.0f ? -code : code;
+}
+
 Words NaiveEncode(const std::vector<OwnSource>& sources, const NodeKey& node,
-                  int64_t groups, int max_code = 1) {
+                  int64_t groups, const Encoder& encoder) {
+  const int max_code = encoder.max_code;
   Integers codes;
   for (const OwnSource& source : sources) {
     for (int64_t i = 0; i < source.size; ++i) {
-      codes.push_back(NaiveCode(source, node, max_code, i));
+      codes.push_back(IsNearest(encoder)
+                          ? NaiveNearest(source, max_code, i)
+                          : NaiveCode(source, node, max_code, i));
     }
   }
   codes.resize(groups * kWordBits);
@@ -490,7 +507,7 @@ void CheckCodes(const Kernels& kernels, const std::vector<OwnSource>& sources,
   for (const Encoder* encoder = kernels.encoders; encoder->name; ++encoder) {
     for (bool antithetic : {false, true}) {
       node.antithetic = antithetic;
-      const Words naive = NaiveEncode(sources, node, groups, encoder->max_code);
+      const Words naive = NaiveEncode(sources, node, groups, *encoder);
       for (bool flush : {false, true}) {
         Words words;
         {
@@ -708,6 +725,7 @@ void TheScaleIsTheLargestCode(const Kernels& kernels) {
 void AntitheticNodesRoundOppositeWays(const Kernels& kernels) {
   constexpr int64_t kSize = 1000;
   for (const Encoder* encoder = kernels.encoders; encoder->name; ++encoder) {
+    if (IsNearest(*encoder)) continue;
     const int max_code = encoder->max_code;
     Random random(11);
     Floats values(kSize);
@@ -738,13 +756,12 @@ void AnyPartOfTheCodesCanBeWrittenAlone(const Kernels& kernels) {
   Random random(4);
   Bucket bucket = SomeBucket(9, random);
   const int64_t groups = GroupsOf(bucket.size) + 2;
-  for (const char* name : {"ternary", "15-level"}) {
+  for (const char* name : {"ternary", "15-level", "5-level-feedback"}) {
     const Encoder& encoder = *FindEncoder(kernels, name);
     const int planes = PlaneCount(encoder.max_code);
     const std::vector<Source> sources =
         ToSources(bucket.sources, encoder.max_code);
-    const Words whole =
-        NaiveEncode(bucket.sources, kNode, groups, encoder.max_code);
+    const Words whole = NaiveEncode(bucket.sources, kNode, groups, encoder);
     for (int64_t begin = 0; begin <= groups; ++begin) {
       for (int64_t end = begin; end <= groups; ++end) {
         TRY("%s [%d, %d)", name, static_cast<int>(begin),
@@ -942,6 +959,67 @@ void AnyPartOfTheMeansCanBeWrittenAlone(const Kernels& kernels) {
             Part(whole, kWordBits * begin, kWordBits * end, kGuardValue));
       }
     }
+  }
+}
+
+// Values of the targets' sizes, and memory for what their codes do not say.
+struct Residuals {
+  std::vector<PartNumbers> units;
+  std::vector<Floats> values, left;
+  std::vector<Kept> kept;
+
+  Residuals(Random& random, bool in_place) {
+    const size_t count = std::size(kTargetSizes);
+    for (size_t i = 0; i < count; ++i) {
+      units.push_back(UnitsOf(i));
+      values.push_back(SomeFloats(kTargetSizes[i], random));
+      left.emplace_back(in_place ? values[i]
+                                 : Floats(kTargetSizes[i], kGuardValue));
+    }
+    for (size_t i = 0; i < count; ++i) {
+      kept.push_back({in_place ? left[i].data() : values[i].data(),
+                      left[i].data(), kTargetSizes[i],
+                      Units{units[i].parts, units[i].values.data()}});
+    }
+  }
+};
+
+void ResidualsAreValuesLessTheirCodes(const Kernels& kernels) {
+  Random random(17);
+  const int64_t groups = GroupsOf(Targets().All().size());
+  for (int planes : {2, 3, 5}) {
+    for (bool in_place : {false, true}) {
+      TRY("%d planes, in place: %d", planes, in_place);
+      const Words words = SomeWords(groups * planes, random);
+      const Floats sent = NaiveDecode(words, planes);
+      Residuals all(random, in_place);
+      for (int64_t begin : {int64_t{0}, groups / 2}) {  // in two parts
+        kernels.subtract({words.data(), planes}, all.kept.data(),
+                         all.kept.size(), begin, begin ? groups : groups / 2);
+      }
+      size_t element = 0;
+      for (size_t i = 0; i < all.values.size(); ++i) {
+        Floats expected;
+        for (float value : all.values[i]) {
+          expected.push_back(value - sent[element++]);
+        }
+        CHECK_SAME(all.left[i], expected);
+      }
+    }
+  }
+}
+
+void SumsOfValuesAreRoundedOnce(const Kernels& kernels) {
+  Random random(18);
+  for (int64_t size : kSizes) {
+    TRY("size %d", static_cast<int>(size));
+    const Floats a = SomeFloats(size, random), b = SomeFloats(size, random);
+    Floats expected, got(size), in_place = a;
+    for (int64_t i = 0; i < size; ++i) expected.push_back(a[i] + b[i]);
+    kernels.add(a.data(), b.data(), size, got.data());
+    CHECK_SAME(got, expected);
+    kernels.add(in_place.data(), b.data(), size, in_place.data());
+    CHECK_SAME(in_place, expected);
   }
 }
 
@@ -1381,6 +1459,8 @@ constexpr struct {
     LAW(MeansAreUnitsTimesSums),
     LAW(AnyPartOfTheMeansCanBeWrittenAlone),
     LAW(LargeTargetsGetTheSameMeans),
+    LAW(ResidualsAreValuesLessTheirCodes),
+    LAW(SumsOfValuesAreRoundedOnce),
     LAW(UpdatesUseTheMeans),
     LAW(LargeVariablesAreUpdatedPartByPart),
     LAW(ThePrefixCodeIsThatOfItsFormat),
