@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from terngrad.layout import DRAWS, MAX_CODES
+from terngrad.layout import DRAWS, FEEDBACK_CODES, MAX_CODES
 from terngrad.limits import MAX_NODES, MAX_SUM, MAX_VARIABLES
 from terngrad.ops import array_checks as check
 from terngrad.ops import library
@@ -43,6 +43,7 @@ from terngrad.parts import Parts, parts_of
 __all__ = ["Stats", "UnavailableError", "decode", "encode", "stats", "sum"]
 
 _GROUP = 32  # values in a word
+_CODES = {**MAX_CODES, **FEEDBACK_CODES}  # largest code of each codec
 _SMALLEST_SCALE = np.float32(2.0**-100)
 
 
@@ -116,6 +117,8 @@ def encode(
       variables: index of each variable in the net, in [0, 65536); None = 0, 1, ...
       firsts: index in its variable of each array's first value; None = all 0.
       codec: "ternary" (L = 1), "5-level" (2), "7-level" (3), "15-level" (7) or "255-level" (127).
+        "ternary-feedback" (1) and "5-level-feedback" (2) take the code next to x L / scale: they
+        draw nothing and have no bounds. Add what an earlier call did not say to the gradients.
       draws: "independent", or "antithetic": nodes 2 k and 2 k + 1 share draws, so that the mean of
         both has less noise.
       scale_by: what the values of a part have in common, see above. The shape of an array decides,
@@ -141,13 +144,13 @@ def encode(
     check.integer(seed, 1 << 64, "seed")
     check.integer(step, 1 << 63, "step")
     check.integer(node, MAX_NODES, "node")
-    check.name(codec, MAX_CODES, "codec")
+    check.name(codec, _CODES, "codec")
     check.name(draws, DRAWS, "draws")
     check.values_are_distinct(arrays, index, first)
     check.scales_cover(scale, bound, _stats(arrays, parts).max_abs)
     rows = _rows(builtins.sum(values.size for values in arrays))
-    words = np.empty((rows, _planes_of(MAX_CODES[codec])), np.uint32)
-    held = [_of_parts(parts, numbers) for numbers in (bound, _rates(scale, MAX_CODES[codec]))]
+    words = np.empty((rows, _planes_of(_CODES[codec])), np.uint32)
+    held = [_of_parts(parts, numbers) for numbers in (bound, _rates(scale, _CODES[codec]))]
     sources = (library.Source * count)(
         *(
             (values.ctypes.data, values.size, first[i], index[i], _fields(parts[i]), *numbers)
@@ -232,8 +235,8 @@ def decode(
     """
     array = check.planes(words, "words")
     check.scale_by(scale_by)
-    check.name(codec, MAX_CODES, "codec")
-    max_code = MAX_CODES[codec]
+    check.name(codec, _CODES, "codec")
+    max_code = _CODES[codec]
     check.integer(nodes, MAX_SUM // max_code + 1, "nodes", low=1)
     largest = nodes * max_code
     shapes = [check.shape(shape, f"shapes[{i}]") for i, shape in enumerate(shapes)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import terngrad.numpy as arrays
 from terngrad import planes, ternary
 from terngrad.draws import DrawKey, draws
-from terngrad.layout import DRAWS, MAX_CODES
+from terngrad.layout import DRAWS, FEEDBACK_CODES, MAX_CODES
 from terngrad.ops import array_checks, library
 from terngrad.ops.native import NativeKernels
 from terngrad.parts import parts_of
@@ -28,6 +28,7 @@ shapes = st.lists(
     min_size=1,
     max_size=4,
 )
+CODES = {**MAX_CODES, **FEEDBACK_CODES}
 edges = st.sampled_from([0.0, -0.0, 1e-45, -1e-40, 2.0**-126, 1e-20, 3.4e38, np.inf, np.nan])
 
 
@@ -73,7 +74,7 @@ def _of_both(path, data):
     )
     variables = data.draw(distinct)
     seed, step = data.draw(st.integers(0, 2**64 - 1)), data.draw(st.integers(0, 2**40))
-    codec, antithetic = data.draw(st.sampled_from(sorted(MAX_CODES))), data.draw(st.booleans())
+    codec, antithetic = data.draw(st.sampled_from(sorted(CODES))), data.draw(st.booleans())
     codes = []
     for node in (0, 1, 65535):
         ours = arrays.encode(
@@ -95,7 +96,7 @@ def _of_both(path, data):
         yield ours, theirs.numpy()
         codes.append(ours)
 
-    max_code = MAX_CODES[codec]
+    max_code = CODES[codec]
     count = planes.plane_count(3 * max_code)
     total = arrays.sum(codes, count)
     yield total, kernels.sum([tf.constant(c) for c in codes], count).numpy()

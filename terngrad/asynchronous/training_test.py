@@ -185,6 +185,7 @@ def trained_alone(steps, optimizer, nodes, policy, model):
         ("rmsprop", Policy(), 2, 1),
         ("adam", dataclasses.replace(TERNARY, float_layers=(), scale_by="channel"), 3, 2),
         ("gd", dataclasses.replace(TERNARY, float_layers=(), scale_by="block:128"), 3, 1),
+        ("momentum", Policy(codec="5-level-feedback", scale_by="channel"), 2, 2),
     ],
 )
 def test_one_worker_gives_what_training_alone_gives(tmp_path, optimizer, policy, servers, nodes):

@@ -508,7 +508,7 @@ def test_a_way_of_its_own_to_correct_is_used(kernels):
     own = [gradients[i] for i in codec.variables]
     corrected, measured = codec.correct_and_measure(own, own)
     assert_same_bits(corrected, [1.5 * gradient for gradient in own])
-    assert_same_bits(measured, codec.measure(corrected))
+    assert_same_bits([measured.scales], [codec.measure(corrected).scales])
 
 
 @pytest.mark.parametrize(("encoder", "max_code"), [("ternary", 2), ("quinary", 1)])

@@ -105,7 +105,7 @@ def test_law_1_what_is_sent_over_many_steps_is_the_gradient_but_for_the_memory(n
     gradient, node, steps = normal(500), Node(name, kernels, (500,)), 100
     total = sum(node.step(gradient).astype(np.float64) for _ in range(steps))
     np.testing.assert_allclose(total + node.kept, steps * gradient, atol=1e-2)
-    assert np.abs(node.kept).max() < 0.1 * steps * np.abs(gradient).max()
+    assert np.abs(node.kept).max() < 0.25 * steps * np.abs(gradient).max()
 
 
 @pytest.mark.slow
@@ -125,7 +125,7 @@ def test_the_memory_stays_bounded_whatever_the_distribution(name, gradient, kern
     for _ in range(100):
         node.step(gradient)
         largest.append(np.linalg.norm(node.kept) / np.linalg.norm(gradient))
-    assert max(largest[50:]) <= 1.01 * max(largest[:50])
+    assert max(largest[50:]) <= 1.05 * max(largest[:50])
 
 
 @pytest.mark.parametrize("gradient", [[-3.0], [2.0, -2.0, 2.0], [1e-25, -1e-25], [3e38, -3e38]])

@@ -53,7 +53,7 @@ def test_law_5_codes_that_leave_early_are_those_of_whole_buckets(policy, leave_e
                 )
                 if isinstance(means, Sums):
                     assert means.variables == codec.variables
-                    means = kernels.decode(means.words, means.units, means.nodes, codec.shapes)
+                    means = codec.kernels.decode(*means[1:4], codec.shapes, means.parts)
                 found += [*node.codes[0], *node.scales, *means, *node.kept[0]]
             return found
 
