@@ -12,7 +12,6 @@ from terngrad.exchange.local import LocalExchange
 from terngrad.layout import FEEDBACK_CODES, Policy, make_layout
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
-from terngrad.training.memory import no_memories
 from terngrad.training.reduction import exchange_gradients
 
 KEY = DrawKey(tf.constant(5, tf.uint64), tf.constant(1, tf.int64), tf.constant(0))
@@ -155,7 +154,7 @@ def test_nodes_round_to_multiples_of_the_largest_of_their_units(name, kernels):
     codec = codec_of(name, kernels, [(64,)])
     gradients = [[tf.constant(normal(64, seed=i) * 10.0**i)] for i in range(2)]
     keys, devices = [KEY] * 2, ["/CPU:0"] * 2
-    exchange, memories = LocalExchange(2, kernels), no_memories([codec], 2)
+    exchange, memories = LocalExchange(2, kernels), [[codec.init(), codec.init()]]
     found = exchange_gradients(gradients, [codec], exchange, keys, devices, memories)
     own = [codec.measure(node).scales.numpy() for node in gradients]
     np.testing.assert_array_equal(found.scales, np.maximum(*own))
