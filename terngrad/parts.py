@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 ALLOWED = "variable, channel, and block:N with N a multiple of 128"
 _GROUP = 128  # values whose draws are made at once
@@ -13,9 +13,10 @@ _GROUP = 128  # values whose draws are made at once
 _LEAST_VALUES = 16
 
 
-@dataclasses.dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """The parts of a variable: value e belongs to part ((first + e) // block) % count.
+
+    A tuple of numbers, because functions of TensorFlow return no other objects.
 
     Attributes:
       block: number of neighbours in a part.

@@ -172,7 +172,7 @@ def _piece(place: Place, scale: int, first: int, size: int) -> Piece:
     """Returns `size` elements from `first` on of a variable whose scales begin at `scale`."""
     parts = place.parts
     if parts.block == 1:
-        return Piece(size, scale, dataclasses.replace(parts, first=first % parts.count))
+        return Piece(size, scale, parts._replace(first=first % parts.count))
     low = min(first // parts.block, parts.count - 1)
     high = min(-(-(first + size) // parts.block), parts.count)
     return Piece(size, scale + low, Parts(parts.block, high - low, first - low * parts.block))

@@ -1,6 +1,5 @@
 """Law 3: every implementation of the arithmetic gives the same bits."""
 
-import dataclasses
 import functools
 import os
 
@@ -116,7 +115,7 @@ PARTS = {
 def test_law_3_what_a_memory_adds_and_keeps_equals_the_references(natives, kind, planes_of_codes):
     """Also of special values, and of units that count as 0 or are infinite."""
     sizes_, parts = zip(*PARTS[kind], strict=True)
-    parts = [dataclasses.replace(own, first=0) for own in parts]  # statistics are of whole ones
+    parts = [own._replace(first=0) for own in parts]  # statistics are of whole ones
     values, memory = ([normal([j, i], n) for i, n in enumerate(sizes_)] for j in range(2))
     for one in values:
         one[:5] = [-0.0, 1e-40, 2.0**-126, 1e38, -2.0]
