@@ -58,7 +58,8 @@ static inline void FindMoves(uint64_t mask, uint64_t* moves) {
 #endif
 
 // Extract with a mask of `count` bits, which may be many.
-static inline uint64_t ExtractMany(uint64_t x, uint64_t mask, int count) {
+static inline uint64_t ExtractMany(uint64_t x, uint64_t mask,
+                                   [[maybe_unused]] int count) {
 #if !defined(__BMI2__)
   if (count > kFewBits && ~mask) {
     uint64_t moves[6];
@@ -74,7 +75,8 @@ static inline uint64_t ExtractMany(uint64_t x, uint64_t mask, int count) {
   return Extract(x, mask);
 }
 
-static inline uint64_t DepositMany(uint64_t x, uint64_t mask, int count) {
+static inline uint64_t DepositMany(uint64_t x, uint64_t mask,
+                                   [[maybe_unused]] int count) {
 #if !defined(__BMI2__)
   if (count > kFewBits && ~mask) {
     uint64_t moves[6];
