@@ -16,6 +16,7 @@ from terngrad.coordination import groups
 from terngrad.coordination.client import InterruptionError
 from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.worker.client import END_SECS, Client
+from terngrad.ops.packing import ReferencePacking
 from terngrad.service.messages import View
 from terngrad.testing.simulation.clock import Clock
 from terngrad.testing.simulation.laws import Ledger, Result, State, contributors_of, gradient
@@ -23,10 +24,26 @@ from terngrad.testing.simulation.ps import SimulatedPs
 from terngrad.testing.simulation.streams import SimulatedLink
 
 STEPS = 6
-# Codes so large travel in planes, and a sum over two workers takes fewer than one over three.
+# A sum of such codes over two workers takes fewer planes than one over three.
 _MAX_CODE = 48
 _T = TypeVar("_T")
 Waits = Generator[None, None, _T]
+
+
+class _Unpacked(ReferencePacking):
+    """Lets the simulation's integers travel as they are."""
+
+    def pack(self, words: memoryview, largest: int) -> memoryview:
+        """See base class."""
+        del largest
+        return words
+
+    def unpack(self, packed: memoryview, largest: int, words: np.ndarray) -> None:
+        """See base class."""
+        del largest
+        words[:] = packed
+
+
 _Delivered = tuple[np.ndarray, int, bool, tuple[int, int]]  # see `Deliver`
 
 
@@ -242,7 +259,7 @@ class SimulatedWorker:
             box: collections.deque[_Delivered] = collections.deque()
             self._results.append(box)
             deliver = lambda *delivered, box=box: box.append(delivered)
-            self._client.declare(operation, deliver, lambda: None)
+            self._client.declare(operation, deliver, lambda: None, _Unpacked())
 
     def _step(self) -> Waits[bool]:
         step = self.state.steps
