@@ -26,7 +26,7 @@ def test_codes_of_normal_gradients_take_little_more_bits_than_their_entropy():
     # 0.317 of the codes are not zero: 0.317 bits for signs, 0.901 for where they are.
     assert 1.218 < packed_bits(1) == pytest.approx(1.31, abs=0.02)
     assert packed_bits(1) < packed_bits(2) < packed_bits(4) < 2.6
-    assert packed_bits(32) == plane_count(32) == 7
+    assert packed_bits(8) < packed_bits(32) < 4 < plane_count(32) == 7  # a larger sum is coded, too
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,12 @@ class Membership(contextlib.AbstractContextManager):
 
 @pytest.fixture
 def shown(monkeypatch):
-    """Errors that Python has shown, with what the group then knew."""
+    """Errors that Python has shown; a group that ends the program may take its signals."""
     errors = []
     monkeypatch.setattr(sys, "excepthook", lambda kind, error, _: errors.append(error))
-    return errors
+    before = signal.getsignal(signal.SIGTERM)
+    yield errors
+    signal.signal(signal.SIGTERM, before)
 
 
 def test_who_is_lost_is_looked_for_before_an_error_is_shown(shown, capsys):
@@ -124,14 +126,11 @@ def test_a_closed_group_refuses_operations():
 
 
 def test_the_end_of_the_program_is_not_cut_short_once_it_has_left(shown):
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        group = Group(0, 2, membership=Membership())
-        with group:
-            pass
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # the program may go on
-        Group(0, 2, membership=(membership := Membership())).leaving._end()
-        assert membership.left_with is None and not shown
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    group = Group(0, 2, membership=Membership())
+    with group:
+        pass
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # the program may go on
+    Group(0, 2, membership=(membership := Membership())).leaving._end()
+    assert membership.left_with is None and not shown
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
