@@ -46,7 +46,7 @@ class Block {
     SetAll(at_);
     if (leaves_out_) {
       std::memcpy(at_, nonzero_, words_ * sizeof(*at_));
-      Decrease(at_);
+      Count<true>(at_);
     }
     low_ = LowBits();
     if (--left_ < 0) return -1;
@@ -72,7 +72,7 @@ class Block {
     SetAll(at_);
     if (leaves_out_ && !Take(at_, at_)) return false;
     if (!TakeValues()) return false;
-    if (leaves_out_) Increase(at_);
+    if (leaves_out_) Count<false>(at_);
     FindNonzero();  // there is one 0
     for (int64_t i = 0; i < n; ++i) negative_[i] &= nonzero_[i];
     Store(words);
@@ -139,21 +139,9 @@ class Block {
     return Ones(nonzero_, words_);
   }
 
-  // Subtracts 1 from the magnitudes `at`, which are not 0.
-  void Decrease(const uint64_t* at) {
-    const int64_t n = words_;  // it stays in a register
-    Plane borrow;
-    std::memcpy(borrow, at, words_ * sizeof(*borrow));
-    for (int j = 0; j < bits_; ++j) {
-      for (int64_t i = 0; i < n; ++i) {
-        const uint64_t own = planes_[j][i];
-        planes_[j][i] = own ^ borrow[i];
-        borrow[i] &= ~own;
-      }
-    }
-  }
-
-  void Increase(const uint64_t* at) {
+  // Adds 1 to the magnitudes `at`, or subtracts it; those are not 0 then.
+  template <bool SUBTRACTS>
+  void Count(const uint64_t* at) {
     const int64_t n = words_;  // it stays in a register
     Plane carry;
     std::memcpy(carry, at, words_ * sizeof(*carry));
@@ -161,7 +149,7 @@ class Block {
       for (int64_t i = 0; i < n; ++i) {
         const uint64_t own = planes_[j][i];
         planes_[j][i] = own ^ carry[i];
-        carry[i] &= own;
+        carry[i] &= SUBTRACTS ? ~own : own;
       }
     }
   }

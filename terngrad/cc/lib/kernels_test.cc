@@ -1290,6 +1290,15 @@ Octets Pack(const Kernels& kernels, const Words& words, int largest) {
   return packed;
 }
 
+void CheckComesBack(const Kernels& kernels, const Octets& packed, int largest,
+                    int64_t rows, const Words& words) {
+  Words back(words.size(), kGuardWord);
+  CHECK_SAME(static_cast<uint32_t>(kernels.unpack(packed.data(), packed.size(),
+                                                  largest, rows, back.data())),
+             1u);
+  CHECK_SAME(back, words);
+}
+
 void ThePrefixCodeIsThatOfItsFormat(const Kernels& kernels) {
   Random random(11);
   for (const int largest : {1, 2, 3, 4, 7, 8, 15, 16, 31}) {
@@ -1302,12 +1311,7 @@ void ThePrefixCodeIsThatOfItsFormat(const Kernels& kernels) {
         const Octets naive = NaivePack(words, largest);
         CHECK_SAME(Words(packed.begin(), packed.end()),
                    Words(naive.begin(), naive.end()));
-        Words back(words.size(), kGuardWord);
-        CHECK_SAME(
-            static_cast<uint32_t>(kernels.unpack(packed.data(), packed.size(),
-                                                 largest, rows, back.data())),
-            1u);
-        CHECK_SAME(back, words);
+        CheckComesBack(kernels, packed, largest, rows, words);
       }
     }
   }
@@ -1326,12 +1330,7 @@ void WhatIsPackedComesBack(const Kernels& kernels) {
         const Octets same = Pack(*PortableKernels(), words, largest);
         CHECK_SAME(Words(packed.begin(), packed.end()),
                    Words(same.begin(), same.end()));
-        Words back(words.size(), kGuardWord);
-        CHECK_SAME(
-            static_cast<uint32_t>(kernels.unpack(packed.data(), packed.size(),
-                                                 largest, rows, back.data())),
-            1u);
-        CHECK_SAME(back, words);
+        CheckComesBack(kernels, packed, largest, rows, words);
       }
     }
   }
