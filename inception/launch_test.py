@@ -262,6 +262,7 @@ def test_a_signal_after_a_failure_keeps_its_status_and_starts_no_other_attempt(l
 def test_workers_end_by_themselves_after_a_killed_launcher(launch, tmp_path):
     run = launch("touch('ready')\nwhile True: print('x'); time.sleep(0.01)")
     wait_for_files(tmp_path / "ready_0", tmp_path / "ready_1")
+    assert len(workers_of(tmp_path)) == 2
     run.process.kill()
     run.process.wait()
     wait_until(lambda: not workers_of(tmp_path), "the workers end")

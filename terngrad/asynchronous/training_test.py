@@ -443,7 +443,8 @@ def test_a_worker_leaves_a_ps_that_is_gone_without_looking_for_it(tmp_path):
     with serving(tmp_path, 2) as (_, hosts):
         worker = Worker(hosts)
         worker.begin()
-    worker.client.bye(stop=True)  # else it would raise an error after the time-out
+    assert not worker.client.bye(stop=True)  # nobody confirmed it; a search would raise an error
+    assert worker.told == []
 
 
 @pytest.mark.slow

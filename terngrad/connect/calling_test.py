@@ -80,9 +80,12 @@ def test_law_10_why_a_ps_refuses_is_one_line():
         call(60.0)
 
 
-def test_what_cannot_be_told_is_not_told_for_long():
+def test_last_messages_to_a_ps_that_cannot_be_reached_are_given_up_without_an_error():
     (host,) = free_addresses(1)
-    opener(host, 0.1).send_last([b"why"])
+    caller = opener(host, 0.1)
+    with pytest.raises(MembershipError):
+        caller.open()
+    assert caller.send_last([b"why"]) is None
 
 
 @pytest.mark.parametrize("said", ["NaN", "1" + 400 * "0", "-1", "0", "true", "null", '"x"'])
