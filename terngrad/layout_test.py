@@ -114,7 +114,7 @@ def test_each_part_of_a_coded_variable_has_a_scale():
         ({"draws": "other"}, "draws is 'other'; allowed are independent, antithetic"),
         ({"clip_factor": -1.0}, "clip_factor is -1.0; allowed are 0 and more"),
         ({"clip_factor": float("nan")}, "clip_factor is nan"),
-        ({"scale_by": "row"}, "scale_by is 'row'; allowed are variable, channel, and block:N"),
+        ({"scale_by": "row"}, "scale_by is 'row'; allowed are variable, channel, or block:N"),
         ({"codec": "a:C", "grad_bits": 1}, "codec is a:C and grad_bits 1: set only one"),
     ],
 )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-ALLOWED = "variable, channel, and block:N with N a multiple of 128"
+ALLOWED = "variable, channel, or block:N with N a multiple of 128"
 _GROUP = 128  # values whose draws are made at once
 # A float32 scale for fewer values takes more bytes than their ternary codes.
 _LEAST_VALUES = 16

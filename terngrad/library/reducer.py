@@ -137,13 +137,7 @@ class Reducer:
             bucket_elements=bucket_elements,
             draws=draws,
         )
-        held = [plain(variable) for variable in variables]
-        if not held:
-            raise ValueError("reducer: there are no variables; allowed are one and more")
-        for name, variable in zip(names := names_of(variables), held, strict=True):
-            _check_variable(name, variable)
-            if group.connection is not None:
-                _check_value(name, variable)
+        names, held = _plain_by_name(variables, with_values=group.connection is not None)
         codec = gradients if isinstance(gradients, str) else _path_of(gradients)
         policy = Policy(
             grad_bits=_BITS.get(codec, 32),
@@ -173,17 +167,15 @@ class Reducer:
         self._calls = Calls()
         self.state = ReducerState(step, self.memory.variables)
         group.step = step
-        group.agree(
-            {
-                "gradients of the reducer": codec,
-                "variables of the reducer": self.layout.fingerprint().hex(),
-                "seed of the reducer": str(seed),
-                "nodes of the reducer": str(nodes),
-                "kernels": kernels.family,
-                "tensorflow": tf.version.VERSION,
-            },
-            "a new Reducer",
-        )
+        settings = {
+            "gradients": codec,
+            "variables": self.layout.fingerprint().hex(),
+            "seed": str(seed),
+            "nodes": str(nodes),
+        }
+        facts = {f"{name} of the reducer": value for name, value in settings.items()}
+        facts |= {"kernels": kernels.family, "tensorflow": tf.version.VERSION}
+        group.agree(facts, "a new Reducer")
         group.at_new_state.append(self.memory.clear)
         if not group.is_elastic:  # `Group.run_steps` copies the whole state
             group.broadcast(held)
@@ -353,6 +345,28 @@ def names_of(variables: Sequence[Any]) -> list[str]:
         seen[name] += 1
         names.append(name if seen[name] == 1 else f"{name}_{seen[name] - 1}")
     return names
+
+
+def _plain_by_name(
+    variables: Sequence[Any], *, with_values: bool
+) -> tuple[list[str], list[tf.Variable]]:
+    """Returns names and tf.Variables.
+
+    Args:
+      variables: tf.Variables or Keras variables.
+      with_values: whether their values will be sent, so that these are checked, too.
+
+    Raises:
+      ValueError: there are none, or one cannot be exchanged.
+    """
+    held = [plain(variable) for variable in variables]
+    if not held:
+        raise ValueError("reducer: there are no variables; allowed are one and more")
+    for name, variable in zip(names := names_of(variables), held, strict=True):
+        _check_variable(name, variable)
+        if with_values:
+            _check_value(name, variable)
+    return names, held
 
 
 def _check_variable(name: str, variable: tf.Variable) -> None:

@@ -138,7 +138,7 @@ def test_wrong_gradients_are_named(gradients, why):
         (
             None,
             {"scale_by": "row"},
-            "scale_by is 'row'; allowed are variable, channel, and block:N",
+            "scale_by is 'row'; allowed are variable, channel, or block:N",
         ),
         (None, {"bucket_elements": 0}, "bucket_elements is 0; allowed are 1 and more"),
         (None, {"draws": "x"}, "draws is 'x'; allowed are independent, antithetic"),
@@ -158,7 +158,7 @@ def test_wrong_settings_of_a_reducer_are_named(given, settings, why):
     [
         (None, {"gradients": 3}, "gradients is 3; allowed are ternary, 5-level"),
         (None, {"float_layers": "dense"}, "float_layers is 'dense'; allowed is a list of names"),
-        (None, {"scale_by": 128}, "scale_by is 128; allowed are variable, channel, and"),
+        (None, {"scale_by": 128}, "scale_by is 128; allowed are variable, channel, or"),
         (None, {"clip_factor": "2.5"}, "clip_factor is '2.5'; allowed are numbers"),
         (None, {"seed": 1.5}, "seed is 1.5; allowed are integers"),
         ([np.ones(3)], {}, "list of tf.Variables or Keras variables has an item of type ndarray"),
