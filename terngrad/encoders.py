@@ -13,7 +13,7 @@ from terngrad.layout import FEEDBACK_CODES, MAX_CODES
 
 
 class Encoder(NamedTuple):
-    """Defines the codes that a kernel of `kEncodersOf` (cc/lib/kernels_impl.h) writes.
+    """Defines the codes that a kernel of `kEncodersOf` (cc/lib/encode_impl.h) writes.
 
     Attributes:
       max_code: largest magnitude of a code.

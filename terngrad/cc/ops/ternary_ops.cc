@@ -152,7 +152,7 @@ words: [ceil(M / 32), k], bit planes, k = ceil(log2(2 L + 1)); ternary: k = 2,
   "nonzero" and "negative".
 variables: index of each variable in the layout, 0 <= v < 2^16.
 parts: as for TerngradStats; first may be more.
-encoder: a row of kEncodersOf (terngrad/cc/lib/kernels_impl.h).
+encoder: a row of kEncodersOf (terngrad/cc/lib/encode_impl.h).
 antithetic: nodes 2 k and 2 k + 1 share the draws of key node k, r; the draw is
   2^24 - 1 - r where (node is odd) xor (x < 0).
 path: as for TerngradStats.
