@@ -13,7 +13,7 @@ import pytest
 from terngrad.cluster import admission
 from terngrad.cluster.channel import MembershipError, OtherFailedError, split_address
 from terngrad.connect.config import ConnectConfig
-from terngrad.connect.introduction import MAGIC, Hello, frame
+from terngrad.connect.introduction import MAGIC, VERSION, Hello, frame
 from terngrad.testing import meeting
 from terngrad.testing.addresses import free_address
 from terngrad.testing.exhaustive import sample
@@ -211,7 +211,11 @@ def await_that(condition):
         (b"GET / HTTP/1.1\r\n\r\n", "it did not introduce itself"),
         (b"\xff" * 5000, "it did not introduce itself"),
         (MAGIC + frame([1]), "it did not introduce itself"),
-        (MAGIC + frame({"version": 8}), "it did not introduce itself"),
+        (MAGIC + frame({"version": VERSION}), "it did not introduce itself"),
+        (
+            MAGIC + frame({"version": VERSION - 1}),
+            f"its version is {VERSION - 1}; allowed is {VERSION}",
+        ),
         (MAGIC + b"\0\0\1\0" + b"[" * (1 << 16), "it did not introduce itself"),
         (MAGIC + b"\0\0\0\1" + b"[" * 200_000, "it did not introduce itself"),
         (

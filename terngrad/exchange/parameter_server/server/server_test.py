@@ -19,7 +19,7 @@ import pytest
 from terngrad.cluster.channel import MembershipError, PortError
 from terngrad.connect.certificates import Tls, serial_of
 from terngrad.connect.channel import End
-from terngrad.connect.introduction import MAGIC
+from terngrad.connect.introduction import MAGIC, VERSION
 from terngrad.connect.tls import Members
 from terngrad.coordination import groups
 from terngrad.coordination.coordinator import Coordinator
@@ -273,7 +273,10 @@ def test_law_10_a_port_that_is_taken_is_named():
         (lambda hello: MAGIC + b"\x00\x00\x01\x00" + b"[" * 65536, "it did not introduce itself"),
         (lambda hello: hello(worker=-1), "it did not introduce itself"),
         (lambda hello: hello(ps_hosts=[1]), "it did not introduce itself"),
-        (lambda hello: hello(version=8), "its version is 8; allowed is 9"),
+        (
+            lambda hello: hello(version=VERSION - 1),
+            f"its version is {VERSION - 1}; allowed is {VERSION}",
+        ),
         (lambda hello: hello(worker=2), "its worker index is 2; allowed are 0 to 1"),
         (lambda hello: hello(callee=1), "it wants to join ps 1; this is ps 0"),
         (lambda hello: hello(worker_hosts=["x:1"]), "^its worker hosts differ from"),
