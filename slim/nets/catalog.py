@@ -122,6 +122,9 @@ NETS = {
     ),
     "cifarnet": NetSpec(_of("cifarnet"), 32, 3, "cifarnet", has_dropout=True, min_image_size=4),
     "cifar10_alexnet": NetSpec(_of("cifar10_alexnet"), 24, 3, "cifarnet"),
+    "resnet_20": NetSpec(
+        _of("resnet_cifar", "resnet_20"), 32, 3, "cifarnet", logits_layers=("resnet_20/logits",)
+    ),
     "mlp": NetSpec(_of("mlp"), 28, 1, "unit"),
     "alexnet": _large(_of("alexnet"), 224, 217, "alexnet/logits"),
     "alexnet_v2": _large(_of("alexnet", "alexnet_v2"), 224, 195, "alexnet_v2/fc8"),

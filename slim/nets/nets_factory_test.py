@@ -23,6 +23,7 @@ FAMILIES = (
     "inception_v1",
     "inception_v3",
     "overfeat",
+    "resnet_20",
     "resnet_v1_50",
     "resnet_v2_50",
     "vgg_a",

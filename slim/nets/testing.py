@@ -56,9 +56,10 @@ _INCEPTION_V2 = {
 
 # Parameters are those of: the papers' tables and torchvision (AlexNet 60,965,224, VGG, ResNet v1;
 # the statistics are added), keras.applications (VGG, Inception v3, Inception-ResNet-v2, ResNet v2,
-# all equal), TF-Slim's own tests (inception_v1 5,607,184 and inception_v2 10,173,112 before the
-# last layer), timm (inception_v4: 42,679,816 with gammas, without statistics). The names' digests
-# are those of the variables that tf_slim 1.1.0 makes; it lacks alexnet, v4 and Inception-ResNet.
+# all equal), ResNet-20's paper (.27 million with 10 classes), TF-Slim's own tests (inception_v1
+# 5,607,184 and inception_v2 10,173,112 before the last layer), timm (inception_v4: 42,679,816 with
+# gammas, without statistics). The names' digests are those of the variables that tf_slim 1.1.0
+# makes; it lacks alexnet, v4, Inception-ResNet and ResNet-20.
 PUBLISHED = {
     "lenet": Published(1_256_080, "", 0, {"": 0.05, "fc3": 0.048, "logits": 0.0767}),
     "lenet_slim": Published(3_274_634, "", 1, {"": 0.1}),
@@ -88,6 +89,7 @@ PUBLISHED = {
         _INCEPTION_V4,
     ),
     "inception_resnet_v2": Published(55_873_736, "9a44c7b5d1d5dee5", 1, _XAVIER),
+    "resnet_20": Published(271_098, "01c4457ef8117938", 0, _RESNET),
     "resnet_v1_50": Published(25_610_152, "6f8ad703eea923d7", 0, _RESNET),
     "resnet_v1_101": Published(44_654_504, "4fc94c2de914b12a", 0, _RESNET),
     "resnet_v1_152": Published(60_344_232, "46ba5149f925860e", 0, _RESNET),
@@ -205,7 +207,8 @@ def parameters(tried: Tried) -> int:
     spec = catalog.get_spec(tried.name)
     shapes = {k: v.shape for k, v in tried.variables.items() if "/AuxLogits/" not in k}
     last = shapes[f"{spec.logits_layers[0]}/kernel"]
-    more = 0 if tried.name in SMALL else (1000 - CLASSES) * (math.prod(last[:-1]) + 1)
+    small = spec.image_size <= 32
+    more = 0 if small else (1000 - CLASSES) * (math.prod(last[:-1]) + 1)
     return sum(math.prod(shape) for shape in shapes.values()) + more
 
 
