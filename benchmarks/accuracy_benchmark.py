@@ -1,8 +1,12 @@
-"""Do ternary gradients train as well as float ones?
+"""Do coded gradients train as well as float ones?
 
-Trains a recipe of the paper (arXiv 1705.07878, section 4) with each kind of gradients, evaluates
-every checkpoint on the test images, and compares the results with the paper's. On 2 cores lenet
-takes half an hour and cifar10 two hours. Run a stopped command again to continue it.
+Trains a recipe with each kind of gradients, evaluates every checkpoint on the test images, and
+compares accuracy and bits: with the paper's (arXiv 1705.07878, section 4) for lenet and cifar10,
+of all codecs for codecs (cifar10_alexnet) and resnet (ResNet-20). On 2 cores lenet takes half an
+hour and cifar10 two hours. Run a stopped command again to continue it.
+
+With --tuning_steps each kind of gradients first chooses its learning rate: that with the lowest
+training loss after so many steps with seed 1.
 
 python -m benchmarks.accuracy_benchmark --recipe=lenet --data_dir=DIR --output_dir=DIR
 """
@@ -11,14 +15,16 @@ import dataclasses
 import functools
 import math
 import os
+import statistics
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 
 from benchmarks import report
 from benchmarks.recipes import RECIPES, Gradients, Recipe
-from inception.flags.table import TEXT, at_least, flag, one_of
+from inception.flags.table import NAMES, TEXT, at_least, flag, one_of, refuse
 from inception.results import comparison
-from inception.results.report import Run, read_run
+from inception.results.report import Run, read_run, read_scalars
 from inception.training.evaluate import measure_checkpoints
 
 _CHECKPOINTS = 20
@@ -27,81 +33,167 @@ _LOG_EVERY = 10  # steps; shorter runs have no curve
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(report.Options):
-    recipe: str = flag("Training", one_of(*RECIPES), "lenet", "recipe to train: lenet or cifar10")
+    recipe: str = flag("Training", one_of(*RECIPES), "lenet", "recipe to train")
+    trainings: tuple[str, ...] = flag("Training", NAMES, (), "kinds of gradients; not set = all")
     data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of the record files")
-    output_dir: str = flag("Training", TEXT, "results", "folder for the runs and the picture")
+    output_dir: str = flag("Training", TEXT, "results", "folder for the runs and the pictures")
     max_steps: int | None = flag("Training", at_least(_LOG_EVERY), None, "not set = the recipe's")
+    seeds: int = flag("Training", at_least(1), 1, "trainings of each kind, with seeds 1, 2, ...")
+    tuning_steps: int | None = flag(
+        "Training", at_least(_LOG_EVERY), None, "steps to choose a learning rate; not set = none"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Training:
+    """A training of a recipe; its folder tells it from all others."""
+
+    recipe: Recipe
+    name: str
+    steps: int
+    learning_rate: float
+    seed: int = 1
+
+    @property
+    def gradients(self) -> Gradients:
+        return self.recipe.trainings[self.name]
+
+    @property
+    def batch_size(self) -> int:
+        return round(self.recipe.batch_size * self.gradients.batch_share)
+
+    def folder(self, output_dir: str) -> str:
+        """Returns its folder; the name says what is not the recipe's own."""
+        own = self.steps == self.recipe.max_steps
+        length = "" if own else f"_{self.steps}"
+        own = self.learning_rate == self.recipe.learning_rates[0]
+        rate = "" if own else f"_rate{self.learning_rate:g}"
+        seed = "" if self.seed == 1 else f"_seed{self.seed}"
+        return os.path.join(output_dir, f"{self.recipe.prefix}_{self.name}{length}{rate}{seed}")
+
+    def run(self, data_dir: str, output_dir: str) -> str:
+        """Trains unless that is done; returns the folder."""
+        folder = self.folder(output_dir)
+        if not os.path.exists(os.path.join(folder, f"model.ckpt-{self.steps}.index")):
+            about = f"{self.gradients.title}, rate {self.learning_rate:g}, seed {self.seed}"
+            print(f"\nTraining {self.recipe.title}, {about}:", flush=True)
+            code = subprocess.run(self._command(data_dir, folder), check=False).returncode
+            if code:
+                sys.exit(code if code > 0 else 128 - code)
+        return folder
+
+    def _command(self, data_dir: str, folder: str) -> list[str]:
+        recipe, program = self.recipe, f"inception.{self.recipe.dataset}_"
+        launched = [str(recipe.workers), f"{program}distributed_train"]
+        return [
+            *(sys.executable, "-m"),
+            *([f"{program}train"] if recipe.workers == 1 else ["inception.launch", *launched]),
+            f"--data_dir={data_dir}",
+            f"--train_dir={folder}",
+            f"--net={recipe.net}",
+            f"--batch_size={self.batch_size // recipe.workers}",
+            f"--max_steps={self.steps}",
+            f"--save_iter={math.ceil(self.steps / _CHECKPOINTS)}",
+            "--keep_checkpoints=0",
+            *recipe.flags,
+            f"--initial_learning_rate={self.learning_rate}",
+            f"--seed={self.seed}",
+            *self.gradients.flags,
+            "--quantize_logits=True",
+        ]
 
 
 def main(options: _Options) -> None:
     """Trains the missing runs, evaluates all, and reports."""
     recipe = RECIPES[options.recipe]
     steps = options.max_steps or recipe.max_steps
+    names = options.trainings or tuple(recipe.trainings)
+    if not set(names) <= set(recipe.trainings):
+        allowed = f"allowed are {', '.join(recipe.trainings)}"
+        raise refuse("trainings", ",".join(names), allowed)
     evaluate = functools.partial(
         measure_checkpoints,
         net=recipe.net,
         dataset_name=recipe.dataset,
         data_dir=options.data_dir,
     )
-    runs = {}
-    for name, training in recipe.trainings.items():
-        folder = folder_of(options.output_dir, recipe, name, steps)
-        if not os.path.exists(os.path.join(folder, f"model.ckpt-{steps}.index")):
-            print(f"\nTraining {recipe.title}, {training.title}:", flush=True)
-            _train(recipe, training, options.data_dir, folder, steps)
-        runs[name] = read_run(folder, batch_size=recipe.batch_size, evaluate=evaluate)
+    rates = {name: _learning_rate(recipe, name, options) for name in names}
+    runs: dict[str, list[Run]] = {name: [] for name in names}
+    for seed in range(1, options.seeds + 1):  # so that all kinds are there when it is stopped
+        for name in names:
+            training = _Training(recipe, name, steps, rates[name], seed)
+            folder = training.run(options.data_dir, options.output_dir)
+            found = read_run(folder, batch_size=training.batch_size, evaluate=evaluate)
+            runs[name].append(found)
     title = f"{recipe.title}: {steps} steps"
-    report.print_table([_row(run, recipe, name) for name, run in runs.items()], title)
-    picture = os.path.join(options.output_dir, f"{options.recipe}_accuracy.png")
-    titled = {recipe.trainings[name].title: run for name, run in runs.items()}
-    comparison.draw(titled, picture, title)
-    print(f"Curves: {picture}")
+    rows = [_row(runs[name], recipe, name, rates[name]) for name in names]
+    report.print_table(rows, title)
+    _draw(runs, recipe, os.path.join(options.output_dir, options.recipe), title)
     figures = {
-        name: {"paper": recipe.trainings[name].paper, **dataclasses.asdict(run)}
-        for name, run in runs.items()
+        name: {
+            "paper": recipe.trainings[name].paper,
+            "learning_rate": rates[name],
+            "seeds": [dataclasses.asdict(run) for run in runs[name]],
+        }
+        for name in names
     }
     report.conclude(options, {"steps": steps, "runs": figures})
 
 
-def folder_of(output_dir: str, recipe: Recipe, name: str, steps: int) -> str:
-    """Returns the folder of a training; its name has the length if that is not the recipe's."""
-    length = "" if steps == recipe.max_steps else f"_{steps}"
-    return os.path.join(output_dir, f"{recipe.prefix}_{name}{length}")
+def _learning_rate(recipe: Recipe, name: str, options: _Options) -> float:
+    """Returns the recipe's own learning rate, or the best one after short trainings."""
+    if options.tuning_steps is None:
+        return recipe.learning_rates[0]
+
+    def loss(rate: float) -> float:
+        training = _Training(recipe, name, options.tuning_steps, rate)
+        losses = read_scalars(training.run(options.data_dir, options.output_dir))
+        values = losses["losses/total_loss"].values
+        return statistics.fmean(values[-math.ceil(len(values) / 10) :])
+
+    return min(recipe.learning_rates, key=loss)
 
 
-def _train(
-    recipe: Recipe, training: Gradients, data_dir: str, train_dir: str, max_steps: int
-) -> None:
-    command = [
-        *(sys.executable, "-m", f"inception.{recipe.dataset}_train"),
-        f"--data_dir={data_dir}",
-        f"--train_dir={train_dir}",
-        f"--net={recipe.net}",
-        f"--batch_size={recipe.batch_size}",
-        f"--max_steps={max_steps}",
-        f"--save_iter={math.ceil(max_steps / _CHECKPOINTS)}",
-        "--keep_checkpoints=0",
-        *recipe.flags,
-        f"--grad_bits={training.grad_bits}",
-        f"--num_nodes={training.num_nodes}",
-        f"--clip_factor={training.clip_factor}",
-        "--quantize_logits=True",
-    ]
-    code = subprocess.run(command, check=False).returncode
-    if code:
-        sys.exit(code if code > 0 else 128 - code)
-
-
-def _row(run: Run, recipe: Recipe, name: str) -> dict[str, str]:
+def _row(runs: Sequence[Run], recipe: Recipe, name: str, rate: float) -> dict[str, str]:
     paper = recipe.trainings[name].paper
+    compared = {f"paper, {recipe.paper_steps:,} steps": f"{paper:.2f} %" if paper else ""}
+    mean, deviation = _precision(runs)
     return {
         "gradients": recipe.trainings[name].title,
-        "precision @ 1": f"{100 * run.metrics.precision_at_1:.2f} %",
-        f"paper, {recipe.paper_steps:,} steps": f"{paper:.2f} %" if paper else "",
-        "bytes per node and step": f"{run.payload_bytes:,.0f}",
-        "bits per parameter": f"{run.bits_per_parameter:.3f}",
-        "ms/step": f"{run.ms_per_step:.1f}",
+        "learning rate": f"{rate:g}",
+        "precision @ 1": f"{mean:.2f} %" + (f" ± {deviation:.2f}" if len(runs) > 1 else ""),
+        **(compared if recipe.paper_steps else {}),
+        "bytes per node and step": f"{_median(runs, 'payload_bytes'):,.0f}",
+        "bits per parameter": f"{_median(runs, 'bits_per_parameter'):.3f}",
+        "ms/step": f"{_median(runs, 'ms_per_step'):.1f}",
     }
+
+
+def _precision(runs: Sequence[Run]) -> tuple[float, float]:
+    """Returns the mean in percent and the standard deviation of the seeds; 0 for one seed."""
+    values = [100 * run.metrics.precision_at_1 for run in runs]
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def _median(runs: Sequence[Run], field: str) -> float:
+    return statistics.median(getattr(run, field) for run in runs)
+
+
+def _draw(runs: Mapping[str, Sequence[Run]], recipe: Recipe, path: str, title: str) -> None:
+    """Draws the curves of seed 1, and accuracy over bits."""
+    curves, bits = f"{path}_accuracy.png", f"{path}_bits.png"
+    titles = {name: recipe.trainings[name].title for name in runs}
+    comparison.draw({titles[name]: each[0] for name, each in runs.items()}, curves, title)
+    with report.picture(bits, width=8.0, height=5.0) as (axes,):
+        for name, each in runs.items():
+            mean, deviation = _precision(each)
+            sent = _median(each, "bits_per_parameter")
+            axes.errorbar(sent, mean, deviation, fmt="o", capsize=3, label=titles[name])
+        axes.set(title=title, xlabel="bits sent per parameter and step", xscale="log")
+        axes.set(ylabel="test precision @ 1 (%)")
+        axes.grid(alpha=0.3)
+        axes.legend()
+    print(f"Curves: {curves}\nAccuracy over bits: {bits}")
 
 
 if __name__ == "__main__":

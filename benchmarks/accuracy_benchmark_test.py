@@ -1,11 +1,16 @@
-"""The benchmark trains the missing runs and compares them with the paper."""
+"""The benchmark trains the missing runs and compares them with the paper and with each other."""
 
 import dataclasses
 
 import pytest
+from absl import flags
 
-from benchmarks.accuracy_benchmark import folder_of
+from benchmarks import accuracy_benchmark
+from benchmarks.accuracy_benchmark import _learning_rate, _Options, _row, _Training
 from benchmarks.recipes import RECIPES
+from inception.flags import command_line
+from inception.results.metrics import Metrics
+from inception.results.report import Curve, Run
 from terngrad.training import checkpoints
 
 STEPS = 10
@@ -21,23 +26,94 @@ def test_a_recipe_is_trained_once_and_reported(run, digits, tmp_path, monkeypatc
     figures = run("accuracy_benchmark", *arguments)
     runs = figures["runs"]
     assert {name: found["paper"] for name, found in runs.items()} == {"float": 99.21, "t2": 99.22}
-    assert runs["float"]["payload_bytes"] / runs["t2"]["payload_bytes"] == pytest.approx(16, 1e-3)
-    for name, found in runs.items():
-        curve = found["accuracy"]
+    found = {name: of_all_seeds["seeds"][0] for name, of_all_seeds in runs.items()}
+    assert found["float"]["payload_bytes"] / found["t2"]["payload_bytes"] == pytest.approx(16, 1e-3)
+    for name, each in found.items():
+        curve = each["accuracy"]
         assert curve["steps"] == list(range(1, STEPS + 1))
-        assert curve["values"][-1] == found["metrics"]["precision_at_1"]
-        assert found["ms_per_step"] > 0
+        assert curve["values"][-1] == each["metrics"]["precision_at_1"]
+        assert each["ms_per_step"] > 0
         newest = checkpoints.latest_checkpoint(str(tmp_path / f"lenet_{name}_{STEPS}"))
         assert checkpoints.step_of(newest) == STEPS
-    assert (tmp_path / "lenet_accuracy.png").stat().st_size > 0
+    for picture in ("lenet_accuracy.png", "lenet_bits.png"):
+        assert (tmp_path / picture).stat().st_size > 0
 
     assert "Training LeNet" in capsys.readouterr().out
     assert run("accuracy_benchmark", *arguments)["runs"] == runs
     assert "Training LeNet" not in capsys.readouterr().out
 
 
-def test_the_recipes_own_length_has_the_plain_folder_names(tmp_path):
-    recipe = RECIPES["cifar10"]
-    folder = folder_of(str(tmp_path), recipe, "clip", recipe.max_steps)
-    assert folder == str(tmp_path / "cifar_clip")
-    assert folder_of(str(tmp_path), recipe, "clip", 5).endswith("cifar_clip_5")
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_workers_send_packed_codes_and_each_seed_trains_another_net(
+    run, digits, tmp_path, monkeypatch
+):
+    lenet = RECIPES["lenet"]
+    chosen = {"ternary": RECIPES["codecs"].trainings["ternary"]}
+    monkeypatch.setitem(RECIPES, "lenet", dataclasses.replace(lenet, trainings=chosen, workers=2))
+    arguments = (f"--data_dir={digits}", f"--output_dir={tmp_path}", f"--max_steps={STEPS}")
+    first, second = run("accuracy_benchmark", *arguments, "--seeds=2")["runs"]["ternary"]["seeds"]
+    assert 0 < first["bits_per_parameter"] < 2
+    assert first["loss"] != second["loss"]
+
+
+def test_the_folder_of_a_training_says_what_is_not_the_recipes_own(tmp_path):
+    recipe = RECIPES["codecs"]
+    own = recipe.learning_rates[0]
+    folder = lambda *which: _Training(recipe, "float", *which).folder(str(tmp_path))
+    assert folder(recipe.max_steps, own) == str(tmp_path / "codecs_float")
+    assert folder(5, own) == str(tmp_path / "codecs_float_5")
+    assert folder(5, 8e-4, 3) == str(tmp_path / "codecs_float_5_rate0.0008_seed3")
+
+
+def test_the_learning_rate_with_the_lowest_last_losses_is_chosen(monkeypatch):
+    recipe = RECIPES["codecs"]
+    losses = dict(zip(recipe.learning_rates, ([1.0, 3.0], [9.0, 1.0], [0.0, 2.0]), strict=True))
+    trained = []
+
+    def train(training, data_dir, output_dir):
+        trained.append((training.name, training.steps, training.seed))
+        return training.learning_rate
+
+    monkeypatch.setattr(_Training, "run", train)
+    curve = lambda rate: {"losses/total_loss": Curve([1, 2], losses[rate])}
+    monkeypatch.setattr(accuracy_benchmark, "read_scalars", curve)
+    assert _learning_rate(recipe, "ternary", _Options(tuning_steps=50)) == recipe.learning_rates[1]
+    assert trained == [("ternary", 50, 1)] * 3
+    assert _learning_rate(recipe, "ternary", _Options()) == recipe.learning_rates[0]
+    assert len(trained) == 3
+
+
+def test_a_row_tells_mean_and_deviation_of_the_seeds():
+    recipe = RECIPES["codecs"]
+    runs = [
+        Run(Curve([], []), Curve([], []), Metrics(precision, 1.0, 100), 10, 20.0, 2.0, 3.0)
+        for precision in (0.5, 0.75, 1.0)
+    ]
+    row = _row(runs, recipe, "ternary", 2e-4)
+    assert (row["gradients"], row["precision @ 1"]) == ("ternary", "75.00 % ± 25.00")
+    assert _row(runs[:1], recipe, "ternary", 2e-4)["precision @ 1"] == "50.00 %"
+
+
+def test_an_unknown_kind_of_gradients_is_refused_with_those_that_there_are(run):
+    text = "flag --trainings=float,t3: allowed are float, t2, t4, t8"
+    with pytest.raises(SystemExit, match=text):
+        run("accuracy_benchmark", "--trainings=float,t3")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name"),
+    [pytest.param(recipe, name) for recipe in RECIPES for name in RECIPES[recipe].trainings],
+)
+def test_the_training_program_takes_the_flags_of_each_training(recipe, name):
+    recipe = RECIPES[recipe]
+    command = _Training(recipe, name, STEPS, 0.25, seed=3)._command("data", "folder")
+    program = next(part for part in command if part.startswith("inception.") and "train" in part)
+    define = command_line.define_train if recipe.workers == 1 else command_line.define_distributed
+    values = flags.FlagValues()
+    define(values, recipe.dataset)
+    values([program, *(part for part in command if part.startswith("--"))])
+    config = command_line.read_train(values)
+    assert (config.net, config.seed, config.initial_learning_rate) == (recipe.net, 3, 0.25)
+    share = recipe.trainings[name].batch_share
+    assert config.batch_size * recipe.workers == recipe.batch_size * share

@@ -1,6 +1,7 @@
 """Law 3: every implementation of the arithmetic gives the same bits."""
 
 import functools
+import gc
 import os
 
 import numpy as np
@@ -9,7 +10,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from terngrad import planes, prefix_code, ternary
+from terngrad import allocator, planes, prefix_code, ternary
 from terngrad.draws import DrawKey, draws
 from terngrad.encoders import ENCODERS
 from terngrad.ops import library
@@ -663,8 +664,17 @@ def available_bytes():
     return int(fields["MemAvailable"].split()[0]) * 1024
 
 
+@pytest.fixture
+def memory_given_back():
+    """Gives what a test freed back to the kernel; malloc may have been told to keep it."""
+    yield
+    gc.collect()
+    allocator.give_back()
+
+
 @pytest.mark.exhaustive
 @pytest.mark.slow
+@pytest.mark.usefixtures("memory_given_back")
 def test_a_variable_of_more_than_2_pow_31_values():
     if not os.path.exists("/proc/meminfo") or available_bytes() < 16 << 30:
         pytest.skip("needs 16 GB of memory")
