@@ -107,7 +107,8 @@ def prepare(
     devices = devices or set_up(config)
     goal = problem.resolve(config)
     if config.codec:
-        find_codec(config.codec)  # an unknown codec fails before other processes wait for this one
+        # A codec that cannot be fails before other processes wait for this one.
+        find_codec(config.codec, config.scale_by)
     data = None if config.benchmark_mode else open_dataset(config)
     own = own_settings(holders) if holders else {}
     noted = settings.describe(config, data, group.size, group.batches_per_step, own)

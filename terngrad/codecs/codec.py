@@ -22,14 +22,12 @@ from terngrad.ops.gradient_kernels import EncodeInputs, Sums
 # codec's variables. Empty for a codec without a memory.
 NodeMemory = list[tf.Tensor]
 
-# The attribute that says what a method does, or does it in its place.
+# The methods that each attribute says something about, or that it does in their place.
 _STATEMENTS = {
-    "encode": "encoder",
-    "encode_each": "encoder",
-    "deliver": "sums_codes",
-    "decode": "sums_codes",
-    "correct": "correct_and_measure",
-    "measure": "correct_and_measure",
+    "encoder": ("encode", "encode_each"),
+    "sums_codes": ("deliver", "decode"),
+    "correct_and_measure": ("correct", "measure"),
+    "scales_parts": ("measure", "encode", "deliver", "decode", "update"),
 }
 
 
@@ -69,7 +67,7 @@ class Codec(abc.ABC):
 
     A class that overrides `encode`, or `deliver` or `decode`, does not inherit what another class
     states about it, `encoder` or `sums_codes`; nor `correct_and_measure` if it overrides `correct`
-    or `measure`.
+    or `measure`; nor `scales_parts` if it overrides a method that has to do with scales.
 
     Attributes:
       variables: indices in the layout, in the order of gradients and scales.
@@ -80,6 +78,8 @@ class Codec(abc.ABC):
         kernel does what `encode` does.
       sums_codes: whether means are the decoded sums of codes, so that others can add and decode
         them without the codec; then `deliver` gives sums where they are wanted.
+      scales_parts: whether a variable may have several parts. False = bounds and scales are those
+        of variables, and `make_codecs` refuses a policy with another `scale_by`.
       antithetic: whether nodes 2 k and 2 k + 1 share their draws; see draws.py.
     """
 
@@ -88,13 +88,14 @@ class Codec(abc.ABC):
     max_code: int = 0
     encoder: str | None = None
     sums_codes: bool = False
+    scales_parts: bool = False
     antithetic: bool = False
 
     def __init_subclass__(cls, **arguments: object) -> None:
         """Lets a class that overrides a method state anew what it does."""
         super().__init_subclass__(**arguments)
-        for method, statement in _STATEMENTS.items():
-            if _place(cls, method) < _place(cls, statement):
+        for statement, methods in _STATEMENTS.items():
+            if any(_place(cls, method) < _place(cls, statement) for method in methods):
                 setattr(cls, statement, getattr(Codec, statement))
 
     @property

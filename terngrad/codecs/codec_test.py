@@ -484,22 +484,34 @@ class Fading(TernaryFeedbackCodec):
 
 
 @pytest.mark.parametrize(
-    ("codec", "encoder", "sums_codes"),
+    ("codec", "encoder", "sums_codes", "scales_parts"),
     [
-        (TernaryCodec, "ternary", True),
-        (Keeping, "ternary", True),
-        (Stating, "ternary", True),
-        (Encoding, None, True),
-        (Mixed, None, True),
-        (Decoding, "ternary", False),
-        (_OldDeliver, "ternary", False),
-        (FloatCodec, None, False),
-        (TernaryFeedbackCodec, "ternary-feedback", True),
-        (Fading, "ternary-feedback", True),
+        (TernaryCodec, "ternary", True, True),
+        (Keeping, "ternary", True, True),
+        (Stating, "ternary", True, False),
+        (Encoding, None, True, False),
+        (Mixed, None, True, False),
+        (Decoding, "ternary", False, False),
+        (_OldDeliver, "ternary", False, False),
+        (FloatCodec, None, False, False),
+        (TernaryFeedbackCodec, "ternary-feedback", True, True),
+        (Fading, "ternary-feedback", True, True),
     ],
 )
-def test_a_codec_that_overrides_a_method_states_anew_what_it_does(codec, encoder, sums_codes):
-    assert (codec.encoder, codec.sums_codes) == (encoder, sums_codes)
+def test_a_codec_that_overrides_a_method_states_anew_what_it_does(
+    codec, encoder, sums_codes, scales_parts
+):
+    found = (codec.encoder, codec.sums_codes, codec.scales_parts)
+    assert found == (encoder, sums_codes, scales_parts)
+
+
+@pytest.mark.parametrize("scale_by", ["channel", "block:128"])
+def test_law_10_a_codec_with_scales_of_variables_is_refused_with_scales_of_parts(scale_by):
+    name = f"{__name__}:Encoding"
+    layout = make_layout(NAMES, SHAPES, Policy(codec=name, scale_by=scale_by))
+    text = f"codec '{name}' goes with scale_by=variable only, not with {scale_by}: its class does"
+    with pytest.raises(ValueError, match=text):
+        make_codecs(layout, ReferenceKernels())
 
 
 def test_a_way_of_its_own_to_correct_is_used(kernels):

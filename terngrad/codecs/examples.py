@@ -25,6 +25,7 @@ class OwnScaleTernaryCodec(IntegerCodec):
     """Each node scales by its own maximum: sums of codes have no meaning then."""
 
     max_code = 1
+    scales_parts = True
 
     def agree(self, exchange: Exchange, measured: Sequence[Measured]) -> list[tf.Tensor]:
         """See base class."""
@@ -63,6 +64,7 @@ class UnpackedTernaryCodec(IntegerCodec):
     """Sends codes as float32, as simulations do: the same numbers in sixteen times the bytes."""
 
     max_code = 1
+    scales_parts = True
 
     def encode(
         self, gradients: Sequence[tf.Tensor], bounds: tf.Tensor, scales: tf.Tensor, key: DrawKey

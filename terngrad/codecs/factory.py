@@ -20,11 +20,12 @@ MakeCodec = Callable[
 ]  # the int is the bucket's index in the layout
 
 
-def find_codec(name: str) -> MakeCodec:
+def find_codec(name: str, scale_by: str = "variable") -> MakeCodec:
     """Returns the class of a codec: one of `CODECS`, or MODULE:CLASS, which is imported.
 
     Raises:
-      ValueError: there is no codec of this name, or a method of it takes other arguments.
+      ValueError: there is no codec of this name, a method of it takes other arguments, or it does
+        not go with `scale_by`.
     """
     module, _, attribute = CODECS.get(name, name).partition(":")
     if not module or not attribute:
@@ -41,6 +42,11 @@ def find_codec(name: str) -> MakeCodec:
             inspect.signature(getattr(made, method)).bind(*wanted)
         except TypeError:
             raise ValueError(f"codec {name!r}: {method} must take {', '.join(wanted)}.") from None
+    if scale_by != "variable" and not made.scales_parts:
+        raise ValueError(
+            f"codec {name!r} goes with scale_by=variable only, not with {scale_by}: its class does "
+            "not state scales_parts = True."
+        )
     return made
 
 
@@ -53,10 +59,10 @@ def make_codecs(layout: Layout, kernels: GradientKernels) -> list[Codec]:
     """Returns one codec for each bucket of coded variables and each of float variables.
 
     Raises:
-      ValueError: the policy names an unknown codec.
+      ValueError: the policy names an unknown codec, or one that does not go with its `scale_by`.
     """
     policy = layout.policy
-    make = find_codec(policy.codec_name if policy.is_coded else "ternary")
+    make = find_codec(policy.codec_name if policy.is_coded else "ternary", policy.scale_by)
     codecs: list[Codec] = [make(layout, i, kernels) for i in range(len(layout.buckets))]
     wire_type = tf.as_dtype(layout.policy.float_type)
     for i, variables in enumerate(layout.float_buckets):

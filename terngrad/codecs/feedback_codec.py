@@ -27,6 +27,8 @@ class FeedbackCodec(IntegerCodec):
     A subclass sets `max_code`, one of `layout.FEEDBACK_CODES`, and the encoder of that name.
     """
 
+    scales_parts = True
+
     def __init__(self, layout: Layout, bucket: int, kernels: GradientKernels) -> None:
         """See base class.
 

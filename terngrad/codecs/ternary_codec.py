@@ -19,6 +19,8 @@ class RandomRoundingCodec(IntegerCodec):
     A subclass sets `max_code`, one of `layout.MAX_CODES`, and the encoder of that name.
     """
 
+    scales_parts = True
+
     def encode(
         self, gradients: Sequence[tf.Tensor], bounds: tf.Tensor, scales: tf.Tensor, key: DrawKey
     ) -> list[tf.Tensor]:
