@@ -48,6 +48,7 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("folder")
     options.add_argument("--gradients", default="ternary")
+    options.add_argument("--scale_by", default="variable")
     options.add_argument("--epochs", type=int, default=2)
     options.add_argument("--nodes", type=int, default=1, help="nodes of this process")
     options.add_argument("--pause", choices=_PAUSES, help="what worker 1 does after six batches")
@@ -77,9 +78,8 @@ def main() -> None:
     dataset = group.shard(dataset).batch(nets.BATCH // group.size)
     if given.short:  # so that Keras does not know the lengths before
         dataset = dataset.take(_STEPS - group.rank).filter(lambda *batch: True)
-    optimizer = terngrad.keras.distribute(
-        optimizer, group, gradients=given.gradients, seed=3, nodes=given.nodes
-    )
+    settings = {"gradients": given.gradients, "scale_by": given.scale_by, "nodes": given.nodes}
+    optimizer = terngrad.keras.distribute(optimizer, group, seed=3, **settings)
     model.compile(optimizer, loss, metrics=["accuracy"])
     validation = (images[:8], labels[:8]) if group.is_chief else None
     history = model.fit(

@@ -57,7 +57,8 @@ def assert_same_weights(first, *others):
 @pytest.mark.parametrize(
     ("servers", "option"),
     [
-        (0, "--gradients=ternary"),
+        (0, "--scale_by=channel"),
+        pytest.param(0, "--gradients=ternary", marks=exhaustive),
         pytest.param(0, "--gradients=float32", marks=exhaustive),
         pytest.param(2, "--batch_norm", marks=exhaustive),
     ],

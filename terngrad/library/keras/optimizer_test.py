@@ -1,6 +1,7 @@
 """Distributed optimizers: conformance over all optimizers of Keras, without other processes."""
 
 import contextlib
+import math
 import warnings
 
 import keras
@@ -119,6 +120,11 @@ def test_momentum_in_one_pass_has_the_bits_of_keras(settings, nesterov, graph, o
     assert_equal(trained(optimizer, graph=graph), expected)
 
 
+def rising(shape):
+    """Returns 1, 2, ... in a shape."""
+    return tf.reshape(tf.range(1.0, 1.0 + math.prod(shape)), shape)
+
+
 def trained_in_graph(optimizer, held, *, calls=1):
     """Applies gradients in a graph, of which the first variable has none.
 
@@ -131,7 +137,7 @@ def trained_in_graph(optimizer, held, *, calls=1):
     def apply(draw):
         traces.append(1)
         for call in range(calls):
-            given = [tf.cast(draw * tf.ones(v.shape) * (call + 1), v.dtype) for v in held]
+            given = [tf.cast(draw * rising(v.shape) * (call + 1), v.dtype) for v in held]
             optimizer.apply([None, *given[1:]], held)
 
     for step in range(STEPS):
@@ -152,8 +158,9 @@ _WAYS = [  # settings, how codes travel, and how often an update is fused
     ({"weight_decay": 0.01}, {}, 1),
     ({"use_ema": True, "ema_momentum": 0.9}, {}, 1),
     ({"gradient_accumulation_steps": 2}, {}, 1),
-    ({}, {"bucket_elements": 4}, 2),
+    ({}, {"bucket_elements": 4}, 3),
     ({}, {"size_to_binarize": 5}, 1),  # the vector stays float
+    ({}, {"scale_by": "channel"}, 1),
     ({"clipnorm": 0.3}, {}, 0),
     ({"loss_scale_factor": 4.0}, {}, 0),
 ]
@@ -175,7 +182,8 @@ def test_fused_updates_give_the_bits_of_decoded_means(
     optimizer_class, own, settings, how, fused, monkeypatch
 ):
     make = lambda: terngrad.keras.distribute(optimizer_class(**own, **settings), ALONE, **how)
-    held = lambda: [keras.Variable(np.ones(2, "float32"), name="unused"), *variables()]
+    unused, channels = np.ones(2, "float32"), np.ones((16, 3), "float32")
+    held = lambda: [keras.Variable(unused), *variables(), keras.Variable(channels)]
     for calls in (1, 2):
         with counted_updates(monkeypatch) as updates:
             found, traces = trained_in_graph(make(), held(), calls=calls)
