@@ -126,6 +126,7 @@ setuptools.setup(
             "clang-format~=23.1.5",
             "hypothesis>=6.100,<7",
             "kubernetes-validate>=1.29,<2",  # the schemas of Kubernetes, with jsonschema and PyYAML
+            "nvidia-cuda-nvrtc-cu12>=12.8,<13",  # compiles GPU kernels in tests, which need no GPU
             "pytest>=8,<10",
             "pytest-timeout>=2.3,<3",
             "pytest-xdist>=3.5,<4",
