@@ -10,7 +10,7 @@
 #ifndef TERNGRAD_CC_LIB_KERNELS_H_
 #define TERNGRAD_CC_LIB_KERNELS_H_
 
-#include <cstdint>
+#include "terngrad/cc/lib/device.h"
 
 namespace terngrad {
 
@@ -46,7 +46,7 @@ struct Parts {
 // Returns whether neighbours belong to different parts, such as output
 // channels. Vectors read the numbers of such parts from any of them on: an
 // array of them repeats the first kPartsPadding ones at its end.
-static inline bool IsPeriodic(const Parts& parts) {
+TERNGRAD_DEVICE static inline bool IsPeriodic(const Parts& parts) {
   return parts.block == 1 && parts.count > 1;
 }
 
@@ -64,7 +64,7 @@ struct Units {
 // Returns 2^16 / unit, unit being the value of a code of 1 where `scale` is
 // that of the largest code; 0 if all codes are 0, because the unit is too small
 // or not finite.
-static inline float RateOf(float scale, int max_code) {
+TERNGRAD_DEVICE static inline float RateOf(float scale, int max_code) {
   const float unit = scale * (1.0f / max_code);
   const bool is_usable = unit >= kSmallestScale && unit <= 0x1.fffffep127f;
   return is_usable ? 0x1p16f / unit : 0.0f;
@@ -119,7 +119,7 @@ enum class Rule {
              // v = momentum v + g rate / sqrt(s + epsilon); w = w - v
 };
 
-static constexpr int SlotCount(Rule rule) {
+TERNGRAD_DEVICE static constexpr int SlotCount(Rule rule) {
   return rule == Rule::kAdam || rule == Rule::kRmsProp ? 2 : 1;
 }
 
@@ -215,7 +215,7 @@ struct Kernels {
 };
 
 // Returns the number of planes of integers up to `largest` in magnitude.
-static constexpr int PlaneCount(int64_t largest) {
+TERNGRAD_DEVICE static constexpr int PlaneCount(int64_t largest) {
   int planes = 0;
   for (int64_t left = 2 * largest; left > 0; left /= 2) ++planes;
   return planes;
