@@ -46,8 +46,8 @@ def build(folder: str = library.FOLDER, force: bool = False) -> str:
     if not os.access(folder, os.W_OK):
         raise BuildError(f"{folder} is not writable")
     arrays = library.arrays_path(folder)
-    arithmetic = compiled(cxx, sources("lib", "*.cc"), FLAGS)
-    _link(cxx, arithmetic, [], arrays)
+    arithmetic = compiled(cxx, library.array_sources(), FLAGS)
+    _link(cxx, arithmetic, ["-ldl"], arrays)
     for old in library.others(arrays):
         os.remove(old)
     version, compile_flags, link_flags = tensorflow()

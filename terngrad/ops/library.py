@@ -31,6 +31,8 @@ FLAGS = (
 
 PATHS = ("avx512", "avx2", "portable")  # instruction sets of the library, the fastest first
 
+_FOR_TESTS = ("_test.cc", "/fake_driver.cc", "/host_entries.cc")
+_ARRAYS = ("lib", "gpu")  # folders of the sources of the library for arrays
 _PREFIX, _ARRAYS_PREFIX, _SUFFIX = "kernels-tf", "arrays-", ".so"
 _REMEDY = "`python -m terngrad.ops.build` builds them"
 _SEAL_BYTES = hashlib.sha256().digest_size
@@ -41,9 +43,9 @@ class UnavailableError(RuntimeError):
 
 
 def sources(*parts: str) -> list[str]:
-    """Returns the files of `terngrad/cc` without tests, relative to the repository."""
+    """Returns the files of `terngrad/cc` without those for tests, relative to the repository."""
     found = glob.glob(os.path.join("terngrad", "cc", *parts), root_dir=ROOT)
-    return sorted(path for path in found if not path.endswith("_test.cc"))
+    return sorted(path for path in found if not path.endswith(_FOR_TESTS))
 
 
 def path_for(version: str, folder: str = FOLDER) -> str:
@@ -65,12 +67,17 @@ def find(version: str, folder: str = FOLDER) -> str:
     return built_by_bazel if os.path.exists(built_by_bazel) else path_for(version, folder)
 
 
+def array_sources() -> list[str]:
+    """Returns the files that the library for arrays is compiled from."""
+    return [source for folder in _ARRAYS for source in sources(folder, "*.cc")]
+
+
 def arrays_path(folder: str = FOLDER) -> str:
     """Returns the path of the library for arrays, of these sources and this processor kind."""
     built_by_bazel = os.path.join(folder, f"{_ARRAYS_PREFIX}bazel{_SUFFIX}")
     if os.path.exists(built_by_bazel):
         return built_by_bazel
-    return os.path.join(folder, f"{_ARRAYS_PREFIX}{_fingerprint('lib')}{_SUFFIX}")
+    return os.path.join(folder, f"{_ARRAYS_PREFIX}{_fingerprint(*_ARRAYS)}{_SUFFIX}")
 
 
 def seal(path: str) -> None:
@@ -227,7 +234,7 @@ def load_functions() -> ctypes.CDLL:
 
     load()  # first: TensorFlow finds no ops in a library that is already loaded
     functions = ctypes.CDLL(find(tf.version.VERSION))
-    return _declared(functions, _SIGNATURES | _MESH_SIGNATURES)
+    return declared(functions, _SIGNATURES | _MESH_SIGNATURES)
 
 
 @functools.cache
@@ -245,12 +252,12 @@ def load_arrays(folder: str = FOLDER) -> ctypes.CDLL:
     if not is_whole(path):
         raise UnavailableError(f"{path} is damaged: it cannot be loaded; {_REMEDY}")
     try:
-        return _declared(ctypes.CDLL(path), _SIGNATURES)
+        return declared(ctypes.CDLL(path), _SIGNATURES)
     except OSError as error:
         raise UnavailableError(f"{path} cannot be loaded: {error}; {_REMEDY}") from None
 
 
-def _declared(functions: ctypes.CDLL, signatures: Mapping[str, Sequence]) -> ctypes.CDLL:
+def declared(functions: ctypes.CDLL, signatures: Mapping[str, Sequence]) -> ctypes.CDLL:
     """Tells ctypes the types of some functions."""
     for name, (result, *arguments) in signatures.items():
         function = getattr(functions, name)
@@ -271,9 +278,11 @@ def choose_path(functions: ctypes.CDLL, wanted: str = "") -> str:
 
 
 @functools.cache
-def _fingerprint(part: str = "*") -> str:
+def _fingerprint(*folders: str) -> str:
+    """Returns a digest of the sources in some folders of terngrad/cc, by default in all."""
     digest = hashlib.sha256("\0".join((platform.machine(), *FLAGS)).encode())
-    for source in sources(part, "*.cc") + sources(part, "*.h"):
+    parts = [(folder, kind) for folder in folders or ("*",) for kind in ("*.cc", "*.h")]
+    for source in [source for part in parts for source in sources(*part)]:
         digest.update(source.encode())
         with open(os.path.join(ROOT, source), "rb") as file:
             digest.update(file.read())

@@ -1,0 +1,131 @@
+"""Arrays on a GPU, of CuPy or PyTorch: where they are, and how to make more of the same kind.
+
+Neither package is imported here: it is there if there is an array of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple, Protocol
+
+
+class View(NamedTuple):
+    """What kernels must know of an array.
+
+    Attributes:
+      owner: the array, or a contiguous copy of it; its memory lives as long.
+      address: of its first value, in the device's memory.
+      shape: its shape.
+      dtype: "float32", "float16", "bfloat16", "uint32" and so on.
+      device: index of its device.
+    """
+
+    owner: Any
+    address: int
+    shape: tuple[int, ...]
+    dtype: str
+    device: int
+
+
+class Framework(Protocol):
+    """How the arrays of a package are read and made."""
+
+    name: str
+
+    def is_on_gpu(self, array: Any) -> bool:
+        """Returns whether an array of the package lies on a GPU."""
+
+    def view(self, array: Any) -> View:
+        """Returns the view of an array on a GPU; copies the array if it is not contiguous."""
+
+    def empty(self, shape: Sequence[int], dtype: str, device: int) -> Any:
+        """Returns a new array; its memory belongs to the current stream."""
+
+    def stream(self, device: int) -> int:
+        """Returns the handle of the device's current stream."""
+
+
+class CuPy:
+    """Arrays of CuPy."""
+
+    name = "CuPy"
+
+    def __init__(self, cupy: ModuleType):
+        """Takes the package."""
+        self._cupy = cupy
+
+    def is_on_gpu(self, array: Any) -> bool:
+        """See Framework."""
+        return isinstance(array, self._cupy.ndarray)
+
+    def view(self, array: Any) -> View:
+        """See Framework."""
+        device = array.device.id
+        with self._cupy.cuda.Device(device):
+            array = self._cupy.ascontiguousarray(array.reshape(1) if array.ndim == 0 else array)
+        return View(array, array.data.ptr, array.shape, array.dtype.name, device)
+
+    def empty(self, shape: Sequence[int], dtype: str, device: int) -> Any:
+        """See Framework."""
+        with self._cupy.cuda.Device(device):
+            return self._cupy.empty(tuple(shape), dtype)
+
+    def stream(self, device: int) -> int:
+        """See Framework."""
+        with self._cupy.cuda.Device(device):
+            return self._cupy.cuda.get_current_stream().ptr
+
+
+class PyTorch:
+    """Tensors of PyTorch 2.3 or later, which has uint32."""
+
+    name = "PyTorch"
+
+    def __init__(self, torch: ModuleType):
+        """Takes the package."""
+        self._torch = torch
+
+    def is_on_gpu(self, array: Any) -> bool:
+        """See Framework."""
+        return isinstance(array, self._torch.Tensor) and array.is_cuda
+
+    def view(self, array: Any) -> View:
+        """See Framework."""
+        tensor = array.detach().contiguous()
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        return View(tensor, tensor.data_ptr(), tuple(tensor.shape), dtype, tensor.device.index)
+
+    def empty(self, shape: Sequence[int], dtype: str, device: int) -> Any:
+        """See Framework."""
+        return self._torch.empty(
+            tuple(shape),
+            dtype=getattr(self._torch, dtype),
+            device=self._torch.device("cuda", device),
+        )
+
+    def stream(self, device: int) -> int:
+        """See Framework."""
+        return self._torch.cuda.current_stream(device).cuda_stream
+
+
+FRAMEWORKS: Mapping[str, Callable[[ModuleType], Framework]] = {"cupy": CuPy, "torch": PyTorch}
+
+
+def framework_of(array: Any) -> Framework | None:
+    """Returns the framework of an array on a GPU; None if it is something else.
+
+    Raises:
+      ValueError: it is on a GPU, and of another package.
+    """
+    if not hasattr(type(array), "__cuda_array_interface__"):
+        return None
+    package = type(array).__module__.partition(".")[0]
+    if package in FRAMEWORKS:
+        framework = FRAMEWORKS[package](sys.modules[package])
+        return framework if framework.is_on_gpu(array) else None
+    if getattr(array, "__cuda_array_interface__", None) is None:  # such as of JAX, on a CPU
+        return None
+    what = "arrays on a GPU must be of CuPy or PyTorch, which take others by from_dlpack"
+    raise ValueError(f"an array is of {package}; {what}")
