@@ -33,6 +33,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from terngrad.gpu import arrays as gpu
 from terngrad.layout import DRAWS, FEEDBACK_CODES, MAX_CODES
 from terngrad.limits import MAX_NODES, MAX_SUM, MAX_VARIABLES
 from terngrad.ops import array_checks as check
@@ -42,7 +43,6 @@ from terngrad.parts import Parts, parts_of
 
 __all__ = ["Stats", "UnavailableError", "decode", "encode", "stats", "sum"]
 
-_GROUP = 32  # values in a word
 _CODES = {**MAX_CODES, **FEEDBACK_CODES}  # largest code of each codec
 _SMALLEST_SCALE = np.float32(2.0**-100)
 
@@ -71,6 +71,8 @@ def stats(gradients: Sequence[NDArray[np.float32]], *, scale_by: str = "variable
     Raises:
       ValueError: gradients is a single array, one of them is not float32, or scale_by is unknown.
     """
+    if gpu.are_on_gpu(gradients):
+        return Stats(*gpu.stats(gradients, scale_by))
     arrays = check.gradients(gradients)
     check.scale_by(scale_by)
     return _stats(arrays, [parts_of(values.shape, scale_by) for values in arrays])
@@ -131,6 +133,20 @@ def encode(
       ValueError: a shape, a dtype or a number is not as above, or two arrays have the same values
         of a variable.
     """
+    if gpu.are_on_gpu(gradients, scales, bounds):
+        return gpu.encode(
+            gradients,
+            scales,
+            seed=seed,
+            step=step,
+            node=node,
+            bounds=bounds,
+            variables=variables,
+            firsts=firsts,
+            codec=codec,
+            draws=draws,
+            scale_by=scale_by,
+        )
     arrays = check.gradients(gradients)
     check.scale_by(scale_by)
     parts = [parts_of(values.shape, scale_by) for values in arrays]
@@ -148,8 +164,8 @@ def encode(
     check.name(draws, DRAWS, "draws")
     check.values_are_distinct(arrays, index, first)
     check.scales_cover(scale, bound, _stats(arrays, parts).max_abs)
-    rows = _rows(builtins.sum(values.size for values in arrays))
-    words = np.empty((rows, _planes_of(_CODES[codec])), np.uint32)
+    rows = check.rows_of(builtins.sum(values.size for values in arrays))
+    words = np.empty((rows, check.planes_of(_CODES[codec])), np.uint32)
     held = [_of_parts(parts, numbers) for numbers in (bound, _rates(scale, _CODES[codec]))]
     sources = (library.Source * count)(
         *(
@@ -177,6 +193,8 @@ def sum(words: Sequence[NDArray[np.uint32]], planes: int) -> NDArray[np.uint32]:
     Raises:
       ValueError: a shape, a dtype or a number is not as above, or the sum needs more planes.
     """
+    if gpu.are_on_gpu(words):
+        return gpu.add(words, planes)
     arrays = [check.planes(array, f"words[{i}]") for i, array in enumerate(words)]
     if not arrays:
         raise ValueError("words has no arrays; must have one or more")
@@ -185,15 +203,13 @@ def sum(words: Sequence[NDArray[np.uint32]], planes: int) -> NDArray[np.uint32]:
     for i, array in enumerate(arrays):
         if len(array) != rows:
             raise ValueError(f"words[{i}] has {len(array)} rows; must have {rows}, as words[0]")
-    if planes < (least := _planes_of(len(arrays))):
-        nodes = "1 node" if len(arrays) == 1 else f"{len(arrays)} nodes"
-        raise ValueError(f"planes is {planes}; must be {least} or more for {nodes}")
+    check.planes_suffice(planes, len(arrays))
     most = builtins.sum(check.largest_in(array.shape[1]) for array in arrays)
-    if _planes_of(most) > check.MAX_PLANES and len(arrays) > 2:  # all at once might wrap
+    if check.planes_of(most) > check.MAX_PLANES and len(arrays) > 2:  # all at once might wrap
         *first, last = arrays
         total = functools.reduce(lambda one, other: sum([one, other], check.MAX_PLANES), first)
         return sum([total, last], planes)
-    width = max(planes, min(_planes_of(most), check.MAX_PLANES))
+    width = max(planes, min(check.planes_of(most), check.MAX_PLANES))
     inputs = (library.Planes * len(arrays))(*((a.ctypes.data, a.shape[1]) for a in arrays))
     total = np.empty((rows, width), np.uint32)
     _call("sum", inputs, len(arrays), width, rows, total.ctypes.data)
@@ -233,6 +249,8 @@ def decode(
     Raises:
       ValueError: a shape, a dtype or a number is not as above, or the sums are of more nodes.
     """
+    if gpu.are_on_gpu(words, scales):
+        return gpu.decode(words, scales, nodes, shapes, codec=codec, scale_by=scale_by)
     array = check.planes(words, "words")
     check.scale_by(scale_by)
     check.name(codec, _CODES, "codec")
@@ -243,13 +261,10 @@ def decode(
     parts = [parts_of(shape, scale_by) for shape in shapes]
     scale = check.vector(scales, builtins.sum(own.count for own in parts), "scales")
     values = builtins.sum(math.prod(shape) for shape in shapes)
-    rows = _rows(values)
-    if len(array) != rows:
-        raise ValueError(f"words has {len(array)} rows; must have {rows} for these shapes")
-    if values % _GROUP and np.any(array[-1] >> np.uint32(values % _GROUP)):
+    rows = check.rows_of(values)
+    check.planes_fit(array.shape, rows, nodes, largest)
+    if values % check.GROUP and np.any(array[-1] >> np.uint32(values % check.GROUP)):
         raise ValueError(f"words has more values than the {values} of these shapes")
-    if array.shape[1] < (least := _planes_of(largest)):
-        raise ValueError(f"words has {array.shape[1]} planes; sums of {nodes} nodes have {least}")
     if check.exceed(array, largest):
         raise ValueError(f"words has a value beyond {largest}; sums of {nodes} nodes have none")
     means = [np.empty(shape, np.float32) for shape in shapes]
@@ -299,11 +314,3 @@ def _path() -> bytes:
 def _call(name: str, *arguments: object) -> None:
     done = getattr(library.load_arrays(), f"terngrad_{name}")(_path(), *arguments)
     assert done, name  # the arguments were checked
-
-
-def _planes_of(largest: int) -> int:
-    return (2 * largest).bit_length()
-
-
-def _rows(values: int) -> int:
-    return -(-values // _GROUP)

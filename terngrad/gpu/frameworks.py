@@ -5,6 +5,7 @@ Neither package is imported here: it is there if there is an array of it.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
@@ -27,6 +28,11 @@ class View(NamedTuple):
     shape: tuple[int, ...]
     dtype: str
     device: int
+
+    @property
+    def size(self) -> int:
+        """The number of values."""
+        return math.prod(self.shape)
 
 
 class Framework(Protocol):
