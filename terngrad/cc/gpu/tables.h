@@ -94,8 +94,9 @@ struct UnitRule {
 
 // ---- Sizes of launches -----------------------------------------------------
 
-inline constexpr int kTileRows = 4;   // words of each plane that a warp makes
-inline constexpr int kWarpTiles = 4;  // tiles that a warp makes, in turn
+inline constexpr int kTileRows =
+    8;  // words of each plane that a warp makes at once
+inline constexpr int kWarpTiles = 2;  // tiles that a warp makes, in turn
 inline constexpr int kWarps = 8;      // of a block, of kernels of a bucket
 inline constexpr int kThreads = kWarps * 32;
 inline constexpr int kBlockRows = kWarps * kWarpTiles * kTileRows;
@@ -109,7 +110,7 @@ inline constexpr int kPieceThreads = 64;
 inline constexpr int kTotalThreads = 128;
 inline constexpr int kShortRun = 64;
 
-static inline int64_t BlocksOf(int64_t count, int64_t each) {
+TERNGRAD_DEVICE static inline int64_t BlocksOf(int64_t count, int64_t each) {
   return (count + each - 1) / each;
 }
 

@@ -9,6 +9,7 @@
 
 #include "terngrad/cc/kernels/common.h"
 #include "terngrad/cc/kernels/parts.h"
+#include "terngrad/cc/lib/code_rules.h"
 
 namespace terngrad {
 
@@ -42,7 +43,7 @@ inline absl::Status ReadUnits(tensorflow::OpKernelContext* context,
   }
   const float* const values = units->vec<float>().data();
   *quotients = NumbersOfParts(parts, [&](int64_t i) {
-    return (values[i] >= kSmallestScale ? values[i] : 0.0f) / divisor;
+    return MeanUnitOf(values[i], divisor);
   });
   return absl::OkStatus();
 }

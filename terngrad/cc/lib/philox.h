@@ -4,7 +4,7 @@
 #ifndef TERNGRAD_CC_LIB_PHILOX_H_
 #define TERNGRAD_CC_LIB_PHILOX_H_
 
-#include <cstdint>
+#include "terngrad/cc/lib/device.h"
 
 namespace terngrad {
 
@@ -32,7 +32,8 @@ struct PhiloxBlock {
 
 // The functions of this header are static: the linker must not replace a copy
 // by one that was compiled for another instruction set.
-static inline PhiloxBlock Philox(const DrawKey& key, uint64_t block) {
+TERNGRAD_DEVICE static inline PhiloxBlock Philox(const DrawKey& key,
+                                                 uint64_t block) {
   uint32_t c0 = static_cast<uint32_t>(block);
   uint32_t c1 = static_cast<uint32_t>(block >> 32);
   uint32_t c2 = key.step;
@@ -52,23 +53,32 @@ static inline PhiloxBlock Philox(const DrawKey& key, uint64_t block) {
   return {{c0, c1, c2, c3}};
 }
 
-// Returns the 24-bit draw of an element of a variable.
-//
-// Upper 16: value e of 128 takes half (e / 16) % 2 of word e / 32 of block
-// e % 16. Lower 8: value e of 256 takes byte (e / 16) % 4 of word e / 64 of
-// block e % 16, counted from 2^63.
-static inline uint32_t Draw(const DrawKey& key, uint64_t element) {
-  const uint64_t lane = element % kDrawBlocks;
-  const uint32_t in_128 = element % 128;
+// Returns the lower 8 bits of the draw of an element of a variable: value e of
+// 256 takes byte (e / 16) % 4 of word e / 64 of block e % 16, counted from
+// 2^63.
+TERNGRAD_DEVICE static inline uint32_t LowerDraw(const DrawKey& key,
+                                                 uint64_t element) {
   const uint32_t in_256 = element % 256;
-  const PhiloxBlock high = Philox(key, element / 128 * kDrawBlocks + lane);
-  const PhiloxBlock low =
-      Philox(key, kLowBytesFromBlock + element / 256 * kDrawBlocks + lane);
-  const uint32_t upper =
-      high.words[in_128 / 32] >> (16 * (in_128 / 16 % 2)) & 0xFFFF;
-  const uint32_t lower =
-      low.words[in_256 / 64] >> (8 * (in_256 / 16 % 4)) & 0xFF;
-  return upper << 8 | lower;
+  const uint64_t block = element / 256 * kDrawBlocks + element % kDrawBlocks;
+  const PhiloxBlock low = Philox(key, kLowBytesFromBlock + block);
+  return low.words[in_256 / 64] >> (8 * (in_256 / 16 % 4)) & 0xFF;
+}
+
+// Returns the upper 16 bits: value e of 128 takes half (e / 16) % 2 of word
+// e / 32 of block e % 16.
+TERNGRAD_DEVICE static inline uint32_t UpperDraw(const DrawKey& key,
+                                                 uint64_t element) {
+  const uint32_t in_128 = element % kDrawGroup;
+  const uint64_t block =
+      element / kDrawGroup * kDrawBlocks + element % kDrawBlocks;
+  const PhiloxBlock high = Philox(key, block);
+  return high.words[in_128 / 32] >> (16 * (in_128 / 16 % 2)) & 0xFFFF;
+}
+
+// Returns the 24-bit draw of an element of a variable.
+TERNGRAD_DEVICE static inline uint32_t Draw(const DrawKey& key,
+                                            uint64_t element) {
+  return UpperDraw(key, element) << 8 | LowerDraw(key, element);
 }
 
 }  // namespace terngrad

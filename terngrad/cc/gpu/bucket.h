@@ -1,0 +1,106 @@
+// How the threads of a grid share a bucket.
+
+#ifndef TERNGRAD_CC_GPU_BUCKET_H_
+#define TERNGRAD_CC_GPU_BUCKET_H_
+
+#include "terngrad/cc/gpu/tables.h"
+#include "terngrad/cc/gpu/warp.h"
+#include "terngrad/cc/lib/code_rules.h"
+#include "terngrad/cc/lib/device.h"
+
+namespace terngrad {
+namespace gpu {
+
+// The items of a bucket.
+template <class Item>
+struct Items {
+  const Item* items;
+  int64_t count;
+
+  // Returns the item that has an element of the bucket, given one at or before
+  // it; the last one for elements after all.
+  TERNGRAD_DEVICE int64_t From(int64_t item, int64_t element) const {
+    while (item + 1 < count && element >= items[item + 1].offset) ++item;
+    return item;
+  }
+
+  // Returns the item that has an element.
+  TERNGRAD_DEVICE int64_t Find(int64_t element) const {
+    int64_t first = 0;
+    for (int64_t left = count; left > 1;) {
+      const int64_t half = left / 2;
+      if (element >= items[first + half].offset) first += half;
+      left -= half;
+    }
+    return first;
+  }
+};
+
+inline constexpr int kTileValues = kTileRows * kWordBits;
+
+// Calls run(warp, row, item) for each tile of kTileRows rows that the block
+// makes: its first row, and the item that has the row's first element.
+template <class Item, class Run>
+TERNGRAD_DEVICE static inline void ForTiles(const Block& block,
+                                            const Items<Item>& items,
+                                            int64_t rows, Run run) {
+  block.ForWarps([&](const Warp& warp) {
+    constexpr int64_t kRows = kTileRows * kWarpTiles;
+    const int64_t begin = (block.index() * kWarps + warp.index()) * kRows;
+    const int64_t end = begin + kRows < rows ? begin + kRows : rows;
+    if (begin >= end) return;
+    int64_t item = items.Find(begin * kWordBits);
+#pragma unroll 1
+    for (int64_t row = begin; row < end; row += kTileRows) {
+      item = items.From(item, row * kWordBits);
+      run(warp, row, item);
+    }
+  });
+}
+
+// Returns whether a tile that begins with an item's value `begin` has values of
+// this item only.
+template <class Item>
+TERNGRAD_DEVICE static inline bool IsWithin(const Item& item, int64_t begin) {
+  return begin + kTileValues <= item.size;
+}
+
+// The parts of values i, i + 32, i + 64 and so on of a variable.
+class PartsFrom {
+ public:
+  TERNGRAD_DEVICE PartsFrom(const Parts& parts, int64_t i) : parts_(parts) {
+    if (parts.count == 1) return;
+    const uint64_t place = parts.first + i;
+    const uint64_t block = parts.block, count = parts.count;
+    const uint64_t run = block == 1 ? place : place / block;
+    part_ = run % count;
+    in_block_ = place - run * block;
+    // Of a step:
+    const uint32_t runs =
+        block > kWordBits ? 0 : kWordBits / static_cast<uint32_t>(block);
+    step_ = runs < count ? runs : runs % static_cast<uint32_t>(count);
+    step_in_block_ = kWordBits - runs * block;
+  }
+
+  TERNGRAD_DEVICE int64_t part() const { return part_; }
+
+  TERNGRAD_DEVICE void Next() {
+    if (parts_.count == 1) return;
+    in_block_ += step_in_block_;
+    part_ += step_;
+    if (in_block_ >= parts_.block) {
+      in_block_ -= parts_.block;
+      ++part_;
+    }
+    if (part_ >= parts_.count) part_ -= parts_.count;
+  }
+
+ private:
+  const Parts& parts_;
+  int64_t part_ = 0, in_block_ = 0, step_ = 0, step_in_block_ = 0;
+};
+
+}  // namespace gpu
+}  // namespace terngrad
+
+#endif  // TERNGRAD_CC_GPU_BUCKET_H_

@@ -1,0 +1,365 @@
+// Kernels that turn values into codes.
+
+#ifndef TERNGRAD_CC_GPU_ENCODE_H_
+#define TERNGRAD_CC_GPU_ENCODE_H_
+
+#include "terngrad/cc/gpu/bucket.h"
+#include "terngrad/cc/gpu/scalars.h"
+#include "terngrad/cc/gpu/tables.h"
+#include "terngrad/cc/gpu/warp.h"
+#include "terngrad/cc/lib/code_rules.h"
+#include "terngrad/cc/lib/device.h"
+#include "terngrad/cc/lib/kernels.h"
+#include "terngrad/cc/lib/philox.h"
+
+namespace terngrad {
+namespace gpu {
+
+TERNGRAD_DEVICE static inline float BoundOf(const Source& source,
+                                            int64_t part) {
+  return source.bounds ? source.bounds[part] : FloatOf(0x7F800000);
+}
+
+// The words of a tile, row by row, spread over the lanes.
+template <int PLANES>
+class TileWords {
+ public:
+  TERNGRAD_DEVICE explicit TileWords(const Warp& warp) : warp_(warp) {
+    warp_.ForLanes([&](int lane) {
+      for (auto& kept : kept_) kept[lane] = 0;
+    });
+  }
+
+  // Makes the words of a row. is_set(lane, j) says whether plane j has the bit
+  // of a lane's element, which is element lane - rotation, modulo 32.
+  template <class IsSet>
+  TERNGRAD_DEVICE void Put(int row, int rotation, IsSet is_set) {
+#pragma unroll
+    for (int j = 0; j < PLANES; ++j) {
+      const uint32_t rotated =
+          warp_.Ballot([&](int lane) { return is_set(lane, j); });
+      const uint32_t word =
+          rotated >> rotation | rotated << (kWordBits - rotation) % kWordBits;
+      const int place = row * PLANES + j;
+      warp_.ForLanes([&](int lane) {
+#pragma unroll
+        for (int i = 0; i < kKept; ++i) {
+          if (place == i * kWarpLanes + lane) kept_[i][lane] = word;
+        }
+      });
+    }
+  }
+
+  // Writes the words of the first `rows` rows.
+  TERNGRAD_DEVICE void Store(int64_t rows, uint32_t* words) const {
+    const int64_t count = rows < kTileRows ? rows * PLANES : kCount;
+    warp_.ForLanes([&](int lane) {
+#pragma unroll
+      for (int i = 0; i < kKept; ++i) {
+        const int place = i * kWarpLanes + lane;
+        if (place < count) words[place] = kept_[i][lane];
+      }
+    });
+  }
+
+ private:
+  static constexpr int kCount = kTileRows * PLANES;
+  static constexpr int kKept = (kCount + kWarpLanes - 1) / kWarpLanes;
+
+  const Warp& warp_;
+  PerLane<uint32_t> kept_[kKept];
+};
+
+// The complements of the upper halves of a tile's draws: two rows in each word.
+// Row r of lane i is for the element with e % 32 = i of elements e from
+// `element` + 32 r on.
+class TileDraws {
+ public:
+  TERNGRAD_DEVICE TileDraws(const Warp& warp, const DrawKey& key,
+                            uint64_t element) {
+    const uint64_t group = element / kDrawGroup;
+    // Lanes i and i + 16 need both halves of the same blocks.
+    PerLane<uint32_t> sent[2];
+    warp.ForLanes([&](int lane) {
+      const bool is_upper = lane >= kDrawBlocks;
+      uint32_t lower[2], upper[2];
+      Halves(key, group * kDrawBlocks + lane, lower, upper);
+      for (int i = 0; i < 2; ++i) {
+        pairs_[i][lane] = is_upper ? upper[i] : lower[i];
+        sent[i][lane] = is_upper ? lower[i] : upper[i];
+      }
+    });
+    warp.SwapHalves(&sent[0]);
+    warp.SwapHalves(&sent[1]);
+    warp.ForLanes([&](int lane) {
+      const bool is_upper = lane >= kDrawBlocks;
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t own = pairs_[i][lane], received = sent[i][lane];
+        pairs_[i][lane] = is_upper ? received : own;
+        pairs_[i + 2][lane] = is_upper ? own : received;
+      }
+    });
+    const uint32_t in_group = element % kDrawGroup;
+    if (in_group == 0) return;
+    warp.ForLanes([&](int lane) { Skip(key, group + 2, in_group, lane); });
+  }
+
+  TERNGRAD_DEVICE uint32_t operator()(int row, int lane) const {
+    const uint32_t pair = pairs_[row / 2][lane];
+    return row % 2 ? pair >> 16 : pair & 0xFFFF;
+  }
+
+ private:
+  static constexpr int kPairs = kTileRows / 2;
+  static_assert(kTileRows * kWordBits == 2 * kDrawGroup, "see the constructor");
+
+  // Returns the lower and the upper halves of a block's words, complemented.
+  TERNGRAD_DEVICE static void Halves(const DrawKey& key, uint64_t block,
+                                     uint32_t (&lower)[2],
+                                     uint32_t (&upper)[2]) {
+    const PhiloxBlock draws = Philox(key, block);
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t a = ~draws.words[2 * i], b = ~draws.words[2 * i + 1];
+      lower[i] = (a & 0xFFFF) | b << 16;
+      upper[i] = a >> 16 | (b & 0xFFFF0000);
+    }
+  }
+
+  // Appends the draws of group `next` and leaves out those of the elements
+  // before element `in_group` of the first group.
+  TERNGRAD_DEVICE void Skip(const DrawKey& key, uint64_t next,
+                            uint32_t in_group, int lane) {
+    uint32_t lower[2], upper[2];
+    Halves(key, next * kDrawBlocks + lane % kDrawBlocks, lower, upper);
+    const bool is_upper = lane >= kDrawBlocks;
+    uint32_t pairs[kPairs + 2];
+    for (int i = 0; i < kPairs; ++i) pairs[i] = pairs_[i][lane];
+    for (int i = 0; i < 2; ++i) {
+      pairs[kPairs + i] = is_upper ? upper[i] : lower[i];
+    }
+    const uint32_t rows = (in_group + kWordBits - 1 - lane) / kWordBits;
+    // At most 4.
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      if (rows & 4) pairs[i] = pairs[i + 2];
+    }
+#pragma unroll
+    for (int i = 0; i < kPairs + 1; ++i) {
+      if (rows & 2) pairs[i] = pairs[i + 1];
+    }
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const uint32_t odd = pairs[i] >> 16 | pairs[i + 1] << 16;
+      pairs_[i][lane] = (rows & 1) ? odd : pairs[i];
+    }
+  }
+
+  PerLane<uint32_t> pairs_[kPairs];
+};
+
+// Encodes by draws. S = t / 2^8, rounded down, + 2^16 - 1 - d, t being what a
+// value is worth (see SourceEncoder) and d the upper 16 bits of its draw, has
+// the code in its upper half. The lower half is 2^16 - 1 where the lower bits
+// of the draw decide.
+template <int MAX_CODE>
+class RandomEncoder {
+ public:
+  static constexpr int kPlanes = PlaneCount(MAX_CODE);
+
+  TERNGRAD_DEVICE explicit RandomEncoder(const NodeKey& key) : key_(key) {}
+
+  // Returns the code of the i-th value.
+  TERNGRAD_DEVICE int CodeOf(const Source& source, int64_t i) const {
+    const int64_t part = PartOf(source.parts, i);
+    return RandomCodeOf<MAX_CODE>(key_, source.variable, source.first + i,
+                                  Load(source.values, source.type, i),
+                                  BoundOf(source, part),
+                                  RateOf(source.scales[part], MAX_CODE));
+  }
+
+  // Encodes a tile of a source's values, from `begin` on.
+  TERNGRAD_DEVICE void EncodeTile(const Warp& warp, const Source& source,
+                                  int64_t begin,
+                                  TileWords<kPlanes>* words) const {
+    const uint64_t element = source.first + begin;
+    const int rotation = element % kWordBits;
+    const TileDraws draws(warp, DrawKeyOf(key_, source.variable), element);
+    PerLane<bool> negative[kTileRows];
+    PerLane<uint32_t> sums[kTileRows];
+    warp.ForLanes([&](int lane) {
+      const int64_t i = begin + (lane - rotation + kWordBits) % kWordBits;
+      uint32_t lane_sums[kTileRows];
+      bool lane_negative[kTileRows];
+      uint32_t ties = Add(source, i, draws, lane, lane_sums, lane_negative);
+      if (ties) Settle(source, i, ties, lane_sums);
+#pragma unroll
+      for (int row = 0; row < kTileRows; ++row) {
+        sums[row][lane] = lane_sums[row];
+        negative[row][lane] = lane_negative[row];
+      }
+    });
+#pragma unroll
+    for (int row = 0; row < kTileRows; ++row) {
+      words->Put(row, rotation, [&](int lane, int plane) {
+        return HasBit(sums[row][lane], negative[row][lane], plane);
+      });
+    }
+  }
+
+ private:
+  // Computes S of values i, i + 32 and so on, and returns in which the lower
+  // bits decide.
+  TERNGRAD_DEVICE uint32_t Add(const Source& source, int64_t i,
+                               const TileDraws& draws, int lane,
+                               uint32_t (&sums)[kTileRows],
+                               bool (&negative)[kTileRows]) const {
+    float x[kTileRows];
+    Load(source.values, source.type, i, x);
+    PartsFrom parts(source.parts, i);
+    float bound = 0.0f, rate = 0.0f;
+    uint32_t ties = 0;
+    const bool is_odd = key_.node & 1;
+#pragma unroll
+    for (int row = 0; row < kTileRows; ++row) {
+      if (row == 0 || source.parts.count > 1) {
+        bound = BoundOf(source, parts.part());
+        rate = RateOf(source.scales[parts.part()], MAX_CODE);
+        parts.Next();
+      }
+      const float size = MagnitudeOf(x[row]);
+      const float clipped = size > bound ? bound : size;
+      const uint32_t threshold = RoundedDown(OneLane::Multiply(clipped, rate));
+      constexpr uint32_t kLargest = uint32_t{MAX_CODE} << 16;
+      negative[row] = x[row] < 0.0f;
+      const bool flips = key_.antithetic && is_odd != negative[row];
+      sums[row] = (threshold < kLargest ? threshold : kLargest) +
+                  (draws(row, lane) ^ (flips ? 0xFFFF : 0));
+      ties |= uint32_t{(sums[row] & 0xFFFF) == 0xFFFF} << row;
+    }
+    return ties;
+  }
+
+  // Adds 1 to the codes of `ties` that all 24 bits of their draws round up.
+  TERNGRAD_DEVICE void Settle(const Source& source, int64_t i, uint32_t ties,
+                              uint32_t (&sums)[kTileRows]) const {
+    uint32_t rounded_up = 0;
+#pragma unroll 1
+    for (int row = 0; row < kTileRows; ++row) {
+      if (!(ties >> row & 1)) continue;
+      const int64_t place = i + row * kWordBits,
+                    part = PartOf(source.parts, place);
+      const float value = Load(source.values, source.type, place);
+      const float threshold = ThresholdOf<MAX_CODE>(
+          value, BoundOf(source, part), RateOf(source.scales[part], MAX_CODE));
+      const uint32_t draw =
+          Draw(DrawKeyOf(key_, source.variable), source.first + place);
+      rounded_up |= uint32_t{IsRoundedUp(threshold, DrawFor(key_, draw, value))}
+                    << row;
+    }
+#pragma unroll
+    for (int row = 0; row < kTileRows; ++row) {
+      sums[row] += (rounded_up >> row & 1) << 16;
+    }
+  }
+
+  TERNGRAD_DEVICE static bool HasBit(uint32_t sum, bool negative, int plane) {
+    if constexpr (MAX_CODE == 1) {
+      return sum >= 1 << 16 && (plane == 0 || negative);
+    } else {
+      const int magnitude = sum >> 16;
+      return ((negative ? -magnitude : magnitude) >> plane & 1) != 0;
+    }
+  }
+
+  const NodeKey& key_;
+};
+
+// Rounds to the nearest level: see NearestEncoder.
+template <int MAX_CODE>
+class NearestLevelEncoder {
+ public:
+  static constexpr int kPlanes = PlaneCount(MAX_CODE);
+
+  TERNGRAD_DEVICE explicit NearestLevelEncoder(const NodeKey&) {}
+
+  TERNGRAD_DEVICE int CodeOf(const Source& source, int64_t i) const {
+    const int64_t part = PartOf(source.parts, i);
+    return NearestCodeOf<MAX_CODE>(Load(source.values, source.type, i),
+                                   RateOf(source.scales[part], MAX_CODE));
+  }
+
+  TERNGRAD_DEVICE void EncodeTile(const Warp& warp, const Source& source,
+                                  int64_t begin,
+                                  TileWords<kPlanes>* words) const {
+    PerLane<int> codes[kTileRows];
+    warp.ForLanes([&](int lane) {
+      float x[kTileRows];
+      Load(source.values, source.type, begin + lane, x);
+      PartsFrom parts(source.parts, begin + lane);
+      float rate = 0.0f;
+#pragma unroll
+      for (int row = 0; row < kTileRows; ++row) {
+        if (row == 0 || source.parts.count > 1) {
+          rate = RateOf(source.scales[parts.part()], MAX_CODE);
+          parts.Next();
+        }
+        codes[row][lane] = NearestCodeOf<MAX_CODE>(x[row], rate);
+      }
+    });
+#pragma unroll
+    for (int row = 0; row < kTileRows; ++row) {
+      words->Put(row, 0, [&](int lane, int plane) {
+        return (codes[row][lane] >> plane & 1) != 0;
+      });
+    }
+  }
+};
+
+// Encodes a tile that has values of several sources, or ends with the bucket.
+template <class Encoder>
+TERNGRAD_DEVICE static inline void EncodeMixedTile(
+    const Warp& warp, const Encoder& encoder, const Items<Source>& sources,
+    int64_t first_source, int64_t first_row,
+    TileWords<Encoder::kPlanes>* words) {
+#pragma unroll 1
+  for (int row = 0; row < kTileRows; ++row) {
+    PerLane<int> codes;
+    warp.ForLanes([&](int lane) {
+      const int64_t element = (first_row + row) * kWordBits + lane;
+      const Source& source = sources.items[sources.From(first_source, element)];
+      const int64_t i = element - source.offset;
+      codes[lane] = i < source.size ? encoder.CodeOf(source, i) : 0;
+    });
+    words->Put(row, 0, [&](int lane, int plane) {
+      return (codes[lane] >> plane & 1) != 0;
+    });
+  }
+}
+
+// Writes words[rows * Encoder::kPlanes], the codes of the bucket of all
+// sources. Elements after the last source are 0.
+template <class Encoder>
+TERNGRAD_DEVICE static inline void Encode(const Block& block,
+                                          const Source* sources, int64_t count,
+                                          const NodeKey& key, int64_t rows,
+                                          uint32_t* words) {
+  const Encoder encoder(key);
+  const Items<Source> items = {sources, count};
+  ForTiles(block, items, rows,
+           [&](const Warp& warp, int64_t row, int64_t item) {
+             const Source& source = sources[item];
+             const int64_t begin = row * kWordBits - source.offset;
+             TileWords<Encoder::kPlanes> tile(warp);
+             if (IsWithin(source, begin)) {
+               encoder.EncodeTile(warp, source, begin, &tile);
+             } else {
+               EncodeMixedTile(warp, encoder, items, item, row, &tile);
+             }
+             tile.Store(rows - row, words + row * Encoder::kPlanes);
+           });
+}
+
+}  // namespace gpu
+}  // namespace terngrad
+
+#endif  // TERNGRAD_CC_GPU_ENCODE_H_
