@@ -42,9 +42,8 @@ inline absl::Status ReadUnits(tensorflow::OpKernelContext* context,
                    "; allowed is [", parts.total(), "]");
   }
   const float* const values = units->vec<float>().data();
-  *quotients = NumbersOfParts(parts, [&](int64_t i) {
-    return MeanUnitOf(values[i], divisor);
-  });
+  *quotients = NumbersOfParts(
+      parts, [&](int64_t i) { return MeanUnitOf(values[i], divisor); });
   return absl::OkStatus();
 }
 
