@@ -33,6 +33,7 @@ const char* Missing(void* library, Driver* found) {
   FIND(cuMemAllocAsync);
   FIND(cuMemFreeAsync);
   FIND(cuMemcpyHtoDAsync_v2);
+  FIND(cuMemcpyDtoDAsync_v2);
 #undef FIND
   return nullptr;
 }

@@ -47,6 +47,8 @@ struct Driver {
   Status (*cuMemFreeAsync)(Address memory, Stream stream);
   Status (*cuMemcpyHtoDAsync_v2)(Address to, const void* from, size_t bytes,
                                  Stream stream);
+  Status (*cuMemcpyDtoDAsync_v2)(Address to, Address from, size_t bytes,
+                                 Stream stream);
 };
 
 // Finds a driver's functions in a library, by default kDriverLibrary, which

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "terngrad/cc/gpu/gpus.h"
 #include "terngrad/cc/gpu/launch.h"
 
 #define TERNGRAD_EXPORT extern "C" __attribute__((visibility("default")))
@@ -33,6 +34,11 @@ TERNGRAD_EXPORT const char* terngrad_gpu_open(const char* library, int ordinal,
 }
 
 TERNGRAD_EXPORT void terngrad_gpu_close(Gpu* gpu) { delete gpu; }
+
+// Hands a GPU over to TensorFlow's ops; see Keep.
+TERNGRAD_EXPORT void terngrad_gpu_keep(Gpu* gpu, int ordinal) {
+  terngrad::gpu::Keep(ordinal, std::unique_ptr<Gpu>(gpu));
+}
 
 TERNGRAD_EXPORT int terngrad_gpu_capability(const Gpu* gpu) {
   return gpu->capability();

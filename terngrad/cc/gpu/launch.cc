@@ -162,6 +162,17 @@ std::string Gpu::Upload(const void* from, int64_t bytes, void* to,
                                                from, bytes, stream));
 }
 
+std::string Gpu::Copy(const void* from, int64_t bytes, void* to,
+                      Stream stream) const {
+  if (bytes == 0) return "";
+  const Current current(*this);
+  if (!current.error().empty()) return current.error();
+  return Describe(driver_, "a copy on the GPU",
+                  driver_.cuMemcpyDtoDAsync_v2(reinterpret_cast<Address>(to),
+                                               reinterpret_cast<Address>(from),
+                                               bytes, stream));
+}
+
 template <class Item>
 std::string Gpu::RunWithTable(const char* entry, const Item* items,
                               int64_t count, int64_t blocks, void** arguments,

@@ -99,6 +99,10 @@ class Gpu {
   std::string Upload(const void* from, int64_t bytes, void* to,
                      Stream stream) const;
 
+  // Copies bytes from the device's memory.
+  std::string Copy(const void* from, int64_t bytes, void* to,
+                   Stream stream) const;
+
  private:
   class Current;  // makes the device's context that of the thread
   class Scratch;

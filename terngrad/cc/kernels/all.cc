@@ -5,6 +5,8 @@
 
 #include "terngrad/cc/kernels/decode_kernel.cc"
 #include "terngrad/cc/kernels/encode_kernel.cc"
+#include "terngrad/cc/kernels/gpu_codes_kernel.cc"
+#include "terngrad/cc/kernels/gpu_means_kernel.cc"
 #include "terngrad/cc/kernels/join_kernel.cc"
 #include "terngrad/cc/kernels/stats_kernel.cc"
 #include "terngrad/cc/kernels/subtract_kernel.cc"

@@ -62,22 +62,12 @@ class SourcesReader {
                     Sources* sources) const {
     TF_RETURN_IF_ERROR(ReadKey(context, &sources->key));
     tensorflow::OpInputList gradients;
-    const tensorflow::Tensor *bounds, *scales;
+    const float *all_bounds, *all_scales;
     TF_RETURN_IF_ERROR(context->input_list("gradients", &gradients));
-    TF_RETURN_IF_ERROR(context->input("bounds", &bounds));
-    TF_RETURN_IF_ERROR(context->input("scales", &scales));
+    TF_RETURN_IF_ERROR(ReadNumbers(context, "bounds", &all_bounds));
+    TF_RETURN_IF_ERROR(ReadNumbers(context, "scales", &all_scales));
     sources->encoder = encoder_;
-    sources->planes = PlaneCount(max_code_);
-    for (const tensorflow::Tensor* vector : {bounds, scales}) {
-      if (!tensorflow::TensorShapeUtils::IsVector(vector->shape()) ||
-          vector->NumElements() != parts_.total()) {
-        return Invalid("shape of bounds or scales is ",
-                       vector->shape().DebugString(), "; allowed is [",
-                       parts_.total(), "]");
-      }
-    }
-    const float* const all_bounds = bounds->vec<float>().data();
-    const float* const all_scales = scales->vec<float>().data();
+    sources->planes = planes();
     sources->bounds =
         NumbersOfParts(parts_, [&](int64_t part) { return all_bounds[part]; });
     sources->rates = NumbersOfParts(parts_, [&](int64_t part) {
@@ -93,9 +83,21 @@ class SourcesReader {
     return absl::OkStatus();
   }
 
- private:
-  static constexpr int64_t kIds = int64_t{1} << 16;  // of variables and nodes
+  // Reads one of the inputs with a number for each part: where they are.
+  absl::Status ReadNumbers(tensorflow::OpKernelContext* context,
+                           const char* name, const float** numbers) const {
+    const tensorflow::Tensor* vector;
+    TF_RETURN_IF_ERROR(context->input(name, &vector));
+    if (!tensorflow::TensorShapeUtils::IsVector(vector->shape()) ||
+        vector->NumElements() != parts_.total()) {
+      return Invalid("shape of ", name, " is ", vector->shape().DebugString(),
+                     "; allowed is [", parts_.total(), "]");
+    }
+    *numbers = vector->vec<float>().data();
+    return absl::OkStatus();
+  }
 
+  // Reads the inputs `seed`, `step` and `node`.
   absl::Status ReadKey(tensorflow::OpKernelContext* context,
                        NodeKey* key) const {
     const tensorflow::Tensor *seed, *step, *node;
@@ -117,6 +119,14 @@ class SourcesReader {
             static_cast<uint32_t>(index), antithetic_};
     return absl::OkStatus();
   }
+
+  const PartsOfVariables& parts() const { return parts_; }
+  const std::string& encoder() const { return encoder_; }
+  int planes() const { return PlaneCount(max_code_); }
+  uint32_t variable(int i) const { return variables_[i]; }
+
+ private:
+  static constexpr int64_t kIds = int64_t{1} << 16;  // of variables and nodes
 
   const PartsOfVariables parts_;
   std::vector<int64_t> variables_;

@@ -1,11 +1,11 @@
 #include <vector>
 
+#include "terngrad/cc/kernels/addends.h"
 #include "terngrad/cc/kernels/common.h"
 
 namespace terngrad {
 namespace {
 
-using tensorflow::OpInputList;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
@@ -13,29 +13,14 @@ using tensorflow::Tensor;
 class SumOp : public PathOpKernel {
  public:
   explicit SumOp(OpKernelConstruction* context) : PathOpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("planes", &planes_));
-    OP_REQUIRES(
-        context, planes_ >= 1 && planes_ <= kMaxPlanes,
-        Invalid("planes is ", planes_, "; allowed are 1 to ", kMaxPlanes));
+    OP_REQUIRES_OK(context, ReadPlanes(context, &planes_));
   }
 
   void Compute(OpKernelContext* context) override {
-    OpInputList words;
-    OP_REQUIRES_OK(context, context->input_list("words", &words));
     std::vector<Planes> inputs;
-    const int64_t rows = words[0].dims() == 2 ? words[0].dim_size(0) : -1;
-    int64_t cycles = 0;
-    for (const Tensor& input : words) {
-      OP_REQUIRES(context,
-                  input.dims() == 2 && input.dim_size(0) == rows &&
-                      input.dim_size(1) >= 1 && input.dim_size(1) <= kMaxPlanes,
-                  Invalid("shape of words is ", input.shape().DebugString(),
-                          "; allowed is [G, 1 to ", kMaxPlanes,
-                          "] with the same G for all"));
-      inputs.push_back(
-          {input.flat<uint32_t>().data(), static_cast<int>(input.dim_size(1))});
-      cycles += planes_;
-    }
+    int64_t rows;
+    OP_REQUIRES_OK(context, ReadWords(context, &inputs, &rows));
+    const int64_t cycles = planes_ * static_cast<int64_t>(inputs.size());
     Tensor* output;
     OP_REQUIRES_OK(context,
                    context->allocate_output(0, {rows, planes_}, &output));

@@ -29,11 +29,11 @@ inline absl::Status ReadSums(tensorflow::OpKernelContext* context,
   return absl::OkStatus();
 }
 
-// Reads from the input `units` what a code of 1 stands for in each part of the
-// variables, and divides it.
-inline absl::Status ReadUnits(tensorflow::OpKernelContext* context,
-                              const PartsOfVariables& parts, float divisor,
-                              NumbersOfParts* quotients) {
+// Finds the input `units`, what a code of 1 stands for in each part of the
+// variables.
+inline absl::Status FindUnits(tensorflow::OpKernelContext* context,
+                              const PartsOfVariables& parts,
+                              const float** values) {
   const tensorflow::Tensor* units;
   TF_RETURN_IF_ERROR(context->input("units", &units));
   if (!tensorflow::TensorShapeUtils::IsVector(units->shape()) ||
@@ -41,7 +41,29 @@ inline absl::Status ReadUnits(tensorflow::OpKernelContext* context,
     return Invalid("shape of units is ", units->shape().DebugString(),
                    "; allowed is [", parts.total(), "]");
   }
-  const float* const values = units->vec<float>().data();
+  *values = units->vec<float>().data();
+  return absl::OkStatus();
+}
+
+// Reads the input `nodes`, the number of nodes in sums.
+inline absl::Status ReadNodes(tensorflow::OpKernelContext* context,
+                              float* number) {
+  const tensorflow::Tensor* nodes;
+  TF_RETURN_IF_ERROR(context->input("nodes", &nodes));
+  if (!tensorflow::TensorShapeUtils::IsScalar(nodes->shape()) ||
+      nodes->scalar<int32_t>()() < 1) {
+    return Invalid("nodes must be a scalar of 1 or more");
+  }
+  *number = static_cast<float>(nodes->scalar<int32_t>()());
+  return absl::OkStatus();
+}
+
+// Reads the input `units`, and divides it.
+inline absl::Status ReadUnits(tensorflow::OpKernelContext* context,
+                              const PartsOfVariables& parts, float divisor,
+                              NumbersOfParts* quotients) {
+  const float* values;
+  TF_RETURN_IF_ERROR(FindUnits(context, parts, &values));
   *quotients = NumbersOfParts(
       parts, [&](int64_t i) { return MeanUnitOf(values[i], divisor); });
   return absl::OkStatus();
@@ -52,14 +74,9 @@ inline absl::Status ReadUnits(tensorflow::OpKernelContext* context,
 inline absl::Status ReadMeanUnits(tensorflow::OpKernelContext* context,
                                   const PartsOfVariables& parts,
                                   NumbersOfParts* mean_units) {
-  const tensorflow::Tensor* nodes;
-  TF_RETURN_IF_ERROR(context->input("nodes", &nodes));
-  if (!tensorflow::TensorShapeUtils::IsScalar(nodes->shape()) ||
-      nodes->scalar<int32_t>()() < 1) {
-    return Invalid("nodes must be a scalar of 1 or more");
-  }
-  return ReadUnits(context, parts,
-                   static_cast<float>(nodes->scalar<int32_t>()()), mean_units);
+  float nodes;
+  TF_RETURN_IF_ERROR(ReadNodes(context, &nodes));
+  return ReadUnits(context, parts, nodes, mean_units);
 }
 
 // Memory for a bucket's means, and their units.

@@ -1,0 +1,63 @@
+// Shared by the ops' kernels for GPUs: each launches kernels of cc/gpu on
+// TensorFlow's stream and waits for nothing.
+
+#ifndef TERNGRAD_CC_KERNELS_GPU_H_
+#define TERNGRAD_CC_KERNELS_GPU_H_
+
+#include <string>
+
+#include "tensorflow/core/framework/device_base.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "terngrad/cc/gpu/gpus.h"
+#include "terngrad/cc/gpu/launch.h"
+#include "terngrad/cc/kernels/common.h"
+#include "xla/stream_executor/stream.h"
+
+namespace terngrad {
+
+// The GPU on which an op runs, and its stream.
+class OpGpu {
+ public:
+  // Fails where the GPU's kernels were not loaded: terngrad/gpu/ops.py does it.
+  absl::Status Find(tensorflow::OpKernelContext* context) {
+    const auto* const info =
+        context->device()->tensorflow_accelerator_device_info();
+    gpu_ = info ? gpu::KeptGpu(info->gpu_id) : nullptr;
+    if (!gpu_) {
+      return absl::FailedPreconditionError(
+          "the kernels for GPUs are not loaded: terngrad.gpu.ops.prepare()");
+    }
+    stream_ = context->op_device_context()
+                  ->stream()
+                  ->platform_specific_handle()
+                  .stream;
+    return absl::OkStatus();
+  }
+
+  const gpu::Gpu& operator*() const { return *gpu_; }
+  const gpu::Gpu* operator->() const { return gpu_; }
+  gpu::Stream stream() const { return stream_; }
+
+  // Takes scratch memory from TensorFlow, which reuses it for what comes later
+  // on the same stream. `memory` holds it until the launch.
+  absl::Status Take(tensorflow::OpKernelContext* context, int64_t bytes,
+                    tensorflow::Tensor* memory, gpu::Place* place) const {
+    TF_RETURN_IF_ERROR(
+        context->allocate_temp(tensorflow::DT_UINT8, {bytes}, memory));
+    *place = {stream_, memory->flat<uint8_t>().data()};
+    return absl::OkStatus();
+  }
+
+ private:
+  const gpu::Gpu* gpu_ = nullptr;
+  gpu::Stream stream_ = nullptr;
+};
+
+// Returns the status of a launch, which says why it failed, or nothing.
+inline absl::Status Launched(const std::string& error) {
+  return error.empty() ? absl::OkStatus() : absl::InternalError(error);
+}
+
+}  // namespace terngrad
+
+#endif  // TERNGRAD_CC_KERNELS_GPU_H_
