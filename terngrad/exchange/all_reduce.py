@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-import tensorflow as tf
-
 from terngrad.connect.config import ConnectConfig
 from terngrad.exchange import collective, sockets
 from terngrad.exchange.two_shot import Transport
@@ -60,8 +58,6 @@ def connect(transport: str, config: ConnectConfig, token: bytes) -> Transport:
 
 
 def _why_no_sockets() -> str:
-    if tf.config.list_physical_devices("GPU"):
-        return "gradients on GPUs need TensorFlow's collectives"
     if os.environ.get("TERNGRAD_KERNELS") == "reference":
         return "it needs native kernels, not TERNGRAD_KERNELS=reference"
     try:

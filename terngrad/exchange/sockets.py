@@ -145,6 +145,7 @@ class SocketExchange(TwoShotExchange):
         operation = self._transport.mesh.declare(
             name, Kind.CODES, rows, largest, self._kernels.path
         )
+        on_gpu = self._kernels.on_gpu  # only codes and their sums leave it
         nodes, codes = self._nodes.read_value(), None
         if self._encodes_in_parts(bucket):
             local = Encoding(bucket.nodes[0], bucket.variables, bucket.encoder, bucket.parts)
@@ -155,10 +156,16 @@ class SocketExchange(TwoShotExchange):
             local,
             operation,
             [rows, plane_count(largest[1])],
-            Decoding(bucket.units, nodes, bucket.shapes, bucket.parts) if bucket.decoded else None,
+            None
+            if on_gpu or not bucket.decoded
+            else Decoding(bucket.units, nodes, bucket.shapes, bucket.parts),
         )
         unordered(found.octets)
         self._count_both(found.octets)
+        if bucket.decoded and on_gpu:
+            arguments = bucket.units, nodes, bucket.shapes, bucket.parts
+            with tf.device(bucket.nodes[0].gradients[0].device):
+                return Summed(codes, self._kernels.decode(found.result, *arguments))
         if bucket.decoded:
             return Summed(codes or [found.codes], found.result)
         sums = Sums(bucket.variables, found.result, bucket.units, nodes, bucket.parts)
@@ -166,7 +173,8 @@ class SocketExchange(TwoShotExchange):
 
     def _encodes_in_parts(self, bucket: LocalBucket) -> bool:
         is_large = bucket.elements > _WHOLE_ELEMENTS
-        return is_large and bucket.encoder is not None and self.local_nodes == 1
+        is_one = bucket.encoder is not None and self.local_nodes == 1
+        return is_large and is_one and not self._kernels.on_gpu
 
     def _join_floats(self, local: tf.Tensor, name: str) -> tf.Tensor:
         total, octets = self._transport.sum_floats(local, f"{name}/floats")

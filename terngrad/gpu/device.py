@@ -47,7 +47,12 @@ def device(ordinal: int, driver: str = "") -> Device:
       UnavailableError: there is no driver, no such GPU, no NVRTC or no native code, or the GPU is
         too old, or the driver is older than NVRTC.
     """
-    native, handle = functions.load(), ctypes.c_void_p()
+    return Device(opened(functions.load(), ordinal, driver))
+
+
+def opened(native: ctypes.CDLL, ordinal: int, driver: str = "") -> ctypes.c_void_p:
+    """Returns the handle of a GPU with the kernels on it; see `device`."""
+    handle = ctypes.c_void_p()
     if error := native.terngrad_gpu_open(driver.encode(), ordinal, ctypes.byref(handle)):
         raise UnavailableError(error.decode())
     try:
@@ -57,4 +62,4 @@ def device(ordinal: int, driver: str = "") -> Device:
     except UnavailableError:
         native.terngrad_gpu_close(handle)
         raise
-    return Device(handle)
+    return handle

@@ -119,6 +119,7 @@ _UNITS = ctypes.POINTER(UnitRule)
 _SIGNATURES = {  # the result, then the arguments
     "terngrad_gpu_open": (_TEXT, _TEXT, ctypes.c_int, ctypes.POINTER(_POINTER)),
     "terngrad_gpu_close": (None, _POINTER),
+    "terngrad_gpu_keep": (None, _POINTER, ctypes.c_int),
     "terngrad_gpu_capability": (ctypes.c_int, _POINTER),
     "terngrad_gpu_load": (_TEXT, _POINTER, _POINTER),
     "terngrad_gpu_upload": (_TEXT, _POINTER, _POINTER, _COUNT, _POINTER, _POINTER),
@@ -157,4 +158,9 @@ def load() -> ctypes.CDLL:
     Raises:
       UnavailableError: see `library.load_arrays`.
     """
-    return library.declared(library.load_arrays(), _SIGNATURES)
+    return of(library.load_arrays())
+
+
+def of(loaded: ctypes.CDLL) -> ctypes.CDLL:
+    """Returns the functions of a library that has them: that for arrays, or that with the ops."""
+    return library.declared(loaded, _SIGNATURES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from terngrad.gpu.ops import GpuKernels
 from terngrad.ops import library
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.ops.library import PATHS
@@ -36,7 +37,7 @@ def choose_kernels(wanted: str = "", path: str = "", on_gpu: bool = False) -> Ch
     Args:
       wanted: one of `CHOICES`; "" = native ones if possible.
       path: instruction set of the native ones, "" = the fastest.
-      on_gpu: gradients are on GPUs, for which there are no native ones.
+      on_gpu: gradients are on GPUs.
 
     Raises:
       ValueError: an unknown choice or path, or native ones are wanted but not to be had.
@@ -48,16 +49,15 @@ def choose_kernels(wanted: str = "", path: str = "", on_gpu: bool = False) -> Ch
         raise ValueError(f"TERNGRAD_SIMD is {path!r}; allowed are {allowed}")
     wanted = wanted or ("native" if path else "")
     if wanted == "reference":
-        return Choice(ReferenceKernels())
-    if on_gpu and not wanted:
-        return Choice(ReferenceKernels(_best_packing()), "native kernels compute on CPUs only")
+        return Choice(ReferenceKernels(on_gpu=on_gpu))
     try:
-        return Choice(NativeKernels(path))
+        return Choice(GpuKernels(path) if on_gpu else NativeKernels(path))
     except library.UnavailableError as error:
         if wanted:
             name = f"TERNGRAD_SIMD={path}" if path else "TERNGRAD_KERNELS=native"
             raise ValueError(f"{name}: {error}") from None
-        return Choice(ReferenceKernels(), str(error))
+        packing = _best_packing() if on_gpu else None
+        return Choice(ReferenceKernels(packing, on_gpu), str(error))
 
 
 def _best_packing() -> Packing:

@@ -54,7 +54,8 @@ class GradientKernels(abc.ABC):
       title: for the log.
       family: within one even those sums agree bit for bit, so all workers need the same.
       updates: whether they also update variables with sums, see `apply_update`.
-      path: instruction set of native ones; else "".
+      path: instruction set of native ones, of those on GPUs that of what packs codes; else "".
+      on_gpu: whether gradients are on GPUs. Then only codes and their sums come to the CPU.
       packing: packs codes that have left the tensors.
     """
 
@@ -62,6 +63,7 @@ class GradientKernels(abc.ABC):
     family: Literal["native", "reference"]
     updates: bool = False
     path: str = ""
+    on_gpu: bool = False
     packing: Packing
 
     @abc.abstractmethod

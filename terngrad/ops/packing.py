@@ -17,7 +17,12 @@ class Packing(abc.ABC):
 
     Buffers are little-endian bytes of bit planes, see planes.py. Implementations give the same
     bytes. Many threads may call at the same time; each computes by itself.
+
+    Attributes:
+      path: instruction set of native functions; else "".
     """
+
+    path: str = ""
 
     def sum_buffers(self, buffers: Sequence[memoryview], planes: int, count: int) -> memoryview:
         """Returns the sum of buckets of `planes` planes each, modulo 2^count, in `count` planes.
@@ -81,32 +86,32 @@ class NativePacking(Packing):
     def __init__(self, path: str = "") -> None:
         """Loads the functions; for the path and errors see `NativeKernels`."""
         self._functions = library.load_functions()
-        self._path = library.choose_path(self._functions, path)
+        self.path = library.choose_path(self._functions, path)
 
     def _sum(self, words: Sequence[np.ndarray], count: int) -> np.ndarray:
         rows = words[0].shape[0]
         total = np.empty((rows, count), "<u4")
         inputs = (library.Planes * len(words))(*((w.ctypes.data, w.shape[1]) for w in words))
-        compute, path = self._functions.terngrad_sum, self._path.encode()
+        compute, path = self._functions.terngrad_sum, self.path.encode()
         if not compute(path, inputs, len(words), count, rows, total.ctypes.data):
             given = max(w.shape[1] for w in words)
-            raise ValueError(f"path is {self._path!r}, planes are {given} and {count}")
+            raise ValueError(f"path is {self.path!r}, planes are {given} and {count}")
         return total
 
     def pack(self, words: memoryview, largest: int) -> memoryview:
         """See base class."""
         (array,) = _arrays([words], plane_count(largest))
         packed = np.empty(array.nbytes, np.uint8)
-        compute, path = self._functions.terngrad_pack, self._path.encode()
+        compute, path = self._functions.terngrad_pack, self.path.encode()
         size = compute(path, array.ctypes.data, largest, array.shape[0], packed.ctypes.data)
         if size < 0:
-            raise ValueError(f"path is {self._path!r}, largest is {largest}")
+            raise ValueError(f"path is {self.path!r}, largest is {largest}")
         return packed[:size].data
 
     def unpack(self, packed: memoryview, largest: int, words: np.ndarray) -> None:
         """See base class."""
         array, rows = np.frombuffer(packed, np.uint8), _rows(words, largest)
-        compute, path = self._functions.terngrad_unpack, self._path.encode()
+        compute, path = self._functions.terngrad_unpack, self.path.encode()
         source, target = array.ctypes.data, words.ctypes.data
         if not compute(path, source, array.size, largest, rows, target):
             raise ValueError(f"{array.size} bytes are no code of {rows} rows up to {largest}")

@@ -22,9 +22,11 @@ class ReferenceKernels(GradientKernels):
     title = "the reference ops (TensorFlow)"
     family = "reference"
 
-    def __init__(self, packing: Packing | None = None) -> None:
+    def __init__(self, packing: Packing | None = None, on_gpu: bool = False) -> None:
         """Uses the `packing`; None = the reference, too."""
         self.packing = packing or ReferencePacking()
+        self.path = self.packing.path
+        self.on_gpu = on_gpu
 
     def stats(self, gradients: Sequence[tf.Tensor], parts: Sequence[Parts] = ()) -> Stats:
         """See base class."""

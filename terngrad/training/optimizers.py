@@ -42,8 +42,8 @@ class Optimizer(abc.ABC):
         self._kernels = kernels
         self.slots = {name: _filled_like(variables, value) for name, value in slots.items()}
         devices = {variable.device for variable in variables}
-        is_on_cpu = len(devices) == 1 and "GPU" not in min(devices)
-        self.takes_sums = kernels is not None and kernels.updates and is_on_cpu
+        is_one = len(devices) == 1 and kernels is not None
+        self.takes_sums = is_one and kernels.updates and kernels.on_gpu == ("GPU" in min(devices))
 
     def apply(
         self, gradients: Sequence[tf.Tensor | None], rate: tf.Tensor, step: tf.Tensor

@@ -18,7 +18,7 @@ def test_kernels_are_chosen_by_the_environment(monkeypatch):
 
 
 def test_where_the_environment_names_none_gpus_have_the_reference():
-    assert runtime.kernels(on_gpu=True).why_reference == "native kernels compute on CPUs only"
+    assert runtime.kernels(on_gpu=True).why_reference == "TensorFlow sees no GPU"
 
 
 @pytest.mark.parametrize("name", ["TERNGRAD_KERNELS", "TERNGRAD_SIMD"])

@@ -49,8 +49,10 @@ class Fused:
         """
         for sums in found.sums:
             own = [weights[i] for i in sums.variables]
-            is_float = all(found.means[i].dtype == tf.float32 for i in sums.variables)
-            if is_float and all(map(is_float_on_cpu, own)) and len({w.device for w in own}) == 1:
+            types = {found.means[i].dtype for i in sums.variables} | {w.dtype for w in own}
+            devices = {weight.device for weight in own}
+            is_there = len(devices) == 1 and ("GPU" in min(devices)) == self._kernels.on_gpu
+            if types == {tf.float32} and is_there:
                 self._buckets.append((sums, own))
 
     def apply(self, optimizer: keras.optimizers.Optimizer, rate: Any) -> set:
