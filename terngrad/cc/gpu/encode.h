@@ -9,8 +9,8 @@
 #include "terngrad/cc/gpu/warp.h"
 #include "terngrad/cc/lib/code_rules.h"
 #include "terngrad/cc/lib/device.h"
-#include "terngrad/cc/lib/kernels.h"
 #include "terngrad/cc/lib/philox.h"
+#include "terngrad/cc/lib/types.h"
 
 namespace terngrad {
 namespace gpu {

@@ -9,7 +9,7 @@
 #include "terngrad/cc/gpu/warp.h"
 #include "terngrad/cc/lib/code_rules.h"
 #include "terngrad/cc/lib/device.h"
-#include "terngrad/cc/lib/kernels.h"
+#include "terngrad/cc/lib/types.h"
 #include "terngrad/cc/lib/update_rules.h"
 
 namespace terngrad {
