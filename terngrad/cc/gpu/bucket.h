@@ -65,6 +65,32 @@ TERNGRAD_DEVICE static inline bool IsWithin(const Item& item, int64_t begin) {
   return begin + kTileValues <= item.size;
 }
 
+// Returns a / b. Numbers of more than 32 bits are rare: the compilers' own
+// division of these is a function, for which registers would be spilled.
+TERNGRAD_DEVICE static inline uint64_t Quotient(uint64_t a, uint64_t b) {
+  if (((a | b) >> 32) == 0) {
+    return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
+  }
+  uint64_t quotient = 0, rest = 0;
+#pragma unroll 1
+  for (int i = 63; i >= 0; --i) {
+    const bool is_large = rest >> 63;  // 2 rest is more than 64 bits hold
+    rest = rest << 1 | (a >> i & 1);
+    const bool fits = is_large || rest >= b;
+    if (fits) rest -= b;
+    quotient = quotient << 1 | uint64_t{fits};
+  }
+  return quotient;
+}
+
+// Returns PartOf(parts, i).
+TERNGRAD_DEVICE static inline int64_t PartAt(const Parts& parts, int64_t i) {
+  if (parts.count == 1) return 0;
+  const uint64_t place = parts.first + i;
+  const uint64_t run = parts.block == 1 ? place : Quotient(place, parts.block);
+  return run - Quotient(run, parts.count) * parts.count;
+}
+
 // The parts of values i, i + 32, i + 64 and so on of a variable.
 class PartsFrom {
  public:
@@ -72,8 +98,8 @@ class PartsFrom {
     if (parts.count == 1) return;
     const uint64_t place = parts.first + i;
     const uint64_t block = parts.block, count = parts.count;
-    const uint64_t run = block == 1 ? place : place / block;
-    part_ = run % count;
+    const uint64_t run = block == 1 ? place : Quotient(place, block);
+    part_ = run - Quotient(run, count) * count;
     in_block_ = place - run * block;
     // Of a step:
     const uint32_t runs =

@@ -170,7 +170,7 @@ class RandomEncoder {
 
   // Returns the code of the i-th value.
   TERNGRAD_DEVICE int CodeOf(const Source& source, int64_t i) const {
-    const int64_t part = PartOf(source.parts, i);
+    const int64_t part = PartAt(source.parts, i);
     return RandomCodeOf<MAX_CODE>(key_, source.variable, source.first + i,
                                   Load(source.values, source.type, i),
                                   BoundOf(source, part),
@@ -247,7 +247,7 @@ class RandomEncoder {
     for (int row = 0; row < kTileRows; ++row) {
       if (!(ties >> row & 1)) continue;
       const int64_t place = i + row * kWordBits,
-                    part = PartOf(source.parts, place);
+                    part = PartAt(source.parts, place);
       const float value = Load(source.values, source.type, place);
       const float threshold = ThresholdOf<MAX_CODE>(
           value, BoundOf(source, part), RateOf(source.scales[part], MAX_CODE));
@@ -283,7 +283,7 @@ class NearestLevelEncoder {
   TERNGRAD_DEVICE explicit NearestLevelEncoder(const NodeKey&) {}
 
   TERNGRAD_DEVICE int CodeOf(const Source& source, int64_t i) const {
-    const int64_t part = PartOf(source.parts, i);
+    const int64_t part = PartAt(source.parts, i);
     return NearestCodeOf<MAX_CODE>(Load(source.values, source.type, i),
                                    RateOf(source.scales[part], MAX_CODE));
   }
