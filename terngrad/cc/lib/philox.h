@@ -39,6 +39,17 @@ struct PhiloxBlock {
 
 // The functions of this header are static: the linker must not replace a copy
 // by one that was compiled for another instruction set.
+
+TERNGRAD_DEVICE static inline uint64_t MultiplyWide(uint32_t a, uint32_t b) {
+#ifdef __CUDACC__  // else NVRTC also adds upper halves, which are 0
+  uint64_t product;
+  asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+  return product;
+#else
+  return uint64_t{a} * b;
+#endif
+}
+
 TERNGRAD_DEVICE static inline PhiloxBlock Philox(const DrawKey& key,
                                                  uint64_t block) {
   uint32_t c0 = static_cast<uint32_t>(block);
@@ -48,8 +59,8 @@ TERNGRAD_DEVICE static inline PhiloxBlock Philox(const DrawKey& key,
   uint32_t k0 = static_cast<uint32_t>(key.seed);
   uint32_t k1 = static_cast<uint32_t>(key.seed >> 32);
   for (int round = 0; round < kPhiloxRounds; ++round) {
-    const uint64_t p0 = uint64_t{kPhiloxMultiplier0} * c0;
-    const uint64_t p1 = uint64_t{kPhiloxMultiplier1} * c2;
+    const uint64_t p0 = MultiplyWide(kPhiloxMultiplier0, c0);
+    const uint64_t p1 = MultiplyWide(kPhiloxMultiplier1, c2);
     c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
     c1 = static_cast<uint32_t>(p1);
     c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;

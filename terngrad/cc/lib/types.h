@@ -4,6 +4,7 @@
 #define TERNGRAD_CC_LIB_TYPES_H_
 
 #include "terngrad/cc/lib/device.h"
+#include "terngrad/cc/lib/inverse.h"
 
 namespace terngrad {
 
@@ -54,7 +55,7 @@ TERNGRAD_DEVICE static inline int64_t PaddedCount(const Parts& parts) {
 TERNGRAD_DEVICE static inline float RateOf(float scale, int max_code) {
   const float unit = scale * (1.0f / max_code);
   const bool is_usable = unit >= kSmallestScale && unit <= 0x1.fffffep127f;
-  return is_usable ? 0x1p16f / unit : 0.0f;
+  return is_usable ? InverseOf(unit) : 0.0f;
 }
 
 // Codes, or sums of codes, of a whole bucket.
