@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from terngrad.gpu import functions
-from terngrad.gpu.device import Device, device
+from terngrad.gpu.device import device
 from terngrad.gpu.frameworks import Framework, View, framework_of
 from terngrad.layout import DRAWS, FEEDBACK_CODES, MAX_CODES
 from terngrad.limits import MAX_NODES, MAX_SUM, MAX_VARIABLES
@@ -97,11 +97,7 @@ class _Call:
 
     def run(self, name: str, *arguments: object) -> None:
         """Runs a function of cc/gpu/functions.cc on the call's stream."""
-        _opened(self.device).call(name, *arguments, self.stream)
-
-
-def _opened(ordinal: int) -> Device:
-    return device(ordinal)
+        device(self.device).call(name, *arguments, self.stream)
 
 
 def _named(groups: Mapping[str, Any]) -> list[tuple[str, Any]]:

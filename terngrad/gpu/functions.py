@@ -6,12 +6,11 @@ import ctypes
 import functools
 
 from terngrad.ops import library
-from terngrad.ops.library import NodeKey, Parts, Planes
+from terngrad.ops.library import NodeKey, Parts, Planes, Update
 
 _POINTER, _COUNT, _TEXT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p
 
 VALUE_TYPES = {"float32": 0, "float16": 1, "bfloat16": 2}  # ValueType of cc/gpu/tables.h
-RULES = ("momentum", "keras_momentum", "nesterov", "adam", "rmsprop")  # Rule of cc/lib/kernels.h
 
 # Those of cc/gpu/tables.h. Launches fill in offsets.
 
@@ -99,16 +98,6 @@ class UnitRule(ctypes.Structure):
     """What a sum of 1 is worth: scale * share / divisor."""
 
     _fields_ = (("share", ctypes.c_float), ("divisor", ctypes.c_float))
-
-
-class Update(ctypes.Structure):
-    """How means change weights: `Update` of cc/lib/kernels.h."""
-
-    _fields_ = (
-        ("rule", ctypes.c_int),
-        *((name, ctypes.c_float) for name in ("rate", "momentum", "mean_share")),
-        *((name, ctypes.c_float) for name in ("square_share", "epsilon", "gain")),
-    )
 
 
 def _table(item: type[ctypes.Structure]) -> tuple:

@@ -168,6 +168,48 @@ class Target(ctypes.Structure):
     )
 
 
+class Kept(ctypes.Structure):
+    """A variable's values and memory for what codes do not say: `Kept` of cc/lib/kernels.h."""
+
+    _fields_ = (
+        ("values", ctypes.c_void_p),
+        ("residuals", ctypes.c_void_p),
+        ("size", ctypes.c_int64),
+        ("parts", Parts),
+        ("units", ctypes.c_void_p),
+    )
+
+
+class Trained(ctypes.Structure):
+    """A variable that is trained: `Trained` of cc/lib/kernels.h."""
+
+    _fields_ = (
+        ("weights", ctypes.c_void_p),
+        ("slots", ctypes.c_void_p * 2),
+        ("averages", ctypes.c_void_p),
+        ("size", ctypes.c_int64),
+        ("parts", Parts),
+        ("units", ctypes.c_void_p),
+    )
+
+
+RULES = ("momentum", "keras_momentum", "nesterov", "adam", "rmsprop")  # Rule of cc/lib/kernels.h
+
+
+class Update(ctypes.Structure):
+    """How means change weights: `Update` of cc/lib/kernels.h."""
+
+    _fields_ = (
+        ("rule", ctypes.c_int),  # index in RULES
+        ("rate", ctypes.c_float),
+        ("momentum", ctypes.c_float),
+        ("mean_share", ctypes.c_float),
+        ("square_share", ctypes.c_float),
+        ("epsilon", ctypes.c_float),
+        ("gain", ctypes.c_float),
+    )
+
+
 class NodeKey(ctypes.Structure):
     """The seed, step and node of the draws: `NodeKey` of cc/lib/kernels.h."""
 
@@ -202,6 +244,14 @@ _SIGNATURES = {  # of cc/lib/functions.cc: the result, then the arguments
     "terngrad_decode": (
         *(ctypes.c_bool, _TEXT, ctypes.POINTER(Planes)),
         *(ctypes.POINTER(Target), _COUNT, _COUNT),
+    ),
+    "terngrad_subtract": (
+        *(ctypes.c_bool, _TEXT, ctypes.POINTER(Planes)),
+        *(ctypes.POINTER(Kept), _COUNT, _COUNT),
+    ),
+    "terngrad_update": (
+        *(ctypes.c_bool, _TEXT, ctypes.POINTER(Planes)),
+        *(ctypes.POINTER(Trained), _COUNT, ctypes.POINTER(Update), _COUNT),
     ),
 }
 _MESH_SIGNATURES = {  # of cc/net/meshes.cc

@@ -65,39 +65,70 @@ TERNGRAD_DEVICE static inline bool IsWithin(const Item& item, int64_t begin) {
   return begin + kTileValues <= item.size;
 }
 
-// The parts of values i, i + 32, i + 64 and so on of a variable.
+// Returns a / b. Numbers of more than 32 bits are rare: the compilers' own
+// division of these is a function, for which registers would be spilled.
+TERNGRAD_DEVICE static inline uint64_t Quotient(uint64_t a, uint64_t b) {
+  if (((a | b) >> 32) == 0) {
+    return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
+  }
+  uint64_t quotient = 0, rest = 0;
+#pragma unroll 1
+  for (int i = 63; i >= 0; --i) {
+    const bool is_large = rest >> 63;  // 2 rest is more than 64 bits hold
+    rest = rest << 1 | (a >> i & 1);
+    const bool fits = is_large || rest >= b;
+    if (fits) rest -= b;
+    quotient = quotient << 1 | uint64_t{fits};
+  }
+  return quotient;
+}
+
+// Returns PartOf(parts, i).
+TERNGRAD_DEVICE static inline int64_t PartAt(const Parts& parts, int64_t i) {
+  if (parts.count == 1) return 0;
+  const uint64_t place = parts.first + i;
+  const uint64_t run = parts.block == 1 ? place : Quotient(place, parts.block);
+  return run - Quotient(run, parts.count) * parts.count;
+}
+
+// The parts of values i, i + 32, i + 64 and so on of a tile.
 class PartsFrom {
  public:
-  TERNGRAD_DEVICE PartsFrom(const Parts& parts, int64_t i) : parts_(parts) {
-    if (parts.count == 1) return;
+  TERNGRAD_DEVICE PartsFrom(const Parts& parts, int64_t i)
+      : count_(static_cast<uint32_t>(parts.count)) {
+    if (count_ == 1) return;
     const uint64_t place = parts.first + i;
-    const uint64_t block = parts.block, count = parts.count;
-    const uint64_t run = block == 1 ? place : place / block;
-    part_ = run % count;
-    in_block_ = place - run * block;
+    const uint64_t run =
+        parts.block == 1 ? place : Quotient(place, parts.block);
+    part_ = static_cast<uint32_t>(run - Quotient(run, count_) * count_);
+    // A tile is shorter than kFar.
+    constexpr int64_t kFar = 1 << 30;
+    const int64_t left = (run + 1) * parts.block - place;
+    left_ = static_cast<int>(left < kFar ? left : kFar);
+    block_ = static_cast<int>(parts.block < kFar ? parts.block : kFar);
     // Of a step:
-    const uint32_t runs =
-        block > kWordBits ? 0 : kWordBits / static_cast<uint32_t>(block);
-    step_ = runs < count ? runs : runs % static_cast<uint32_t>(count);
-    step_in_block_ = kWordBits - runs * block;
+    const uint32_t runs = static_cast<uint32_t>(kWordBits) / block_;
+    step_ = runs < count_ ? runs : runs % count_;
+    step_in_block_ = kWordBits - runs * block_;
   }
 
-  TERNGRAD_DEVICE int64_t part() const { return part_; }
+  TERNGRAD_DEVICE uint32_t part() const { return part_; }
+  TERNGRAD_DEVICE bool AreMany() const { return count_ > 1; }
 
+  // Only if there are many.
   TERNGRAD_DEVICE void Next() {
-    if (parts_.count == 1) return;
-    in_block_ += step_in_block_;
+    left_ -= step_in_block_;
     part_ += step_;
-    if (in_block_ >= parts_.block) {
-      in_block_ -= parts_.block;
+    if (left_ <= 0) {
+      left_ += block_;
       ++part_;
     }
-    if (part_ >= parts_.count) part_ -= parts_.count;
+    if (part_ >= count_) part_ -= count_;
   }
 
  private:
-  const Parts& parts_;
-  int64_t part_ = 0, in_block_ = 0, step_ = 0, step_in_block_ = 0;
+  uint32_t count_, part_ = 0, step_ = 0;
+  int left_ = 0, block_ = 0, step_in_block_ = 0;
 };
 
 }  // namespace gpu

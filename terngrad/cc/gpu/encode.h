@@ -9,8 +9,8 @@
 #include "terngrad/cc/gpu/warp.h"
 #include "terngrad/cc/lib/code_rules.h"
 #include "terngrad/cc/lib/device.h"
-#include "terngrad/cc/lib/kernels.h"
 #include "terngrad/cc/lib/philox.h"
+#include "terngrad/cc/lib/types.h"
 
 namespace terngrad {
 namespace gpu {
@@ -18,6 +18,22 @@ namespace gpu {
 TERNGRAD_DEVICE static inline float BoundOf(const Source& source,
                                             int64_t part) {
   return source.bounds ? source.bounds[part] : FloatOf(0x7F800000);
+}
+
+// Returns the smaller one of a magnitude and a bound; NaN if the magnitude is,
+// the magnitude if the bound is.
+TERNGRAD_DEVICE static inline float Clipped(float magnitude, float bound) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  // In one instruction, but for what is the same for many values.
+  const float limit = bound == bound ? bound : FloatOf(0x7F800000);
+  float smaller;
+  asm("min.ftz.NaN.f32 %0, %1, %2;"
+      : "=f"(smaller)
+      : "f"(magnitude), "f"(limit));
+  return smaller;
+#else
+  return magnitude > bound ? bound : magnitude;
+#endif
 }
 
 // The words of a tile, row by row, spread over the lanes.
@@ -170,7 +186,7 @@ class RandomEncoder {
 
   // Returns the code of the i-th value.
   TERNGRAD_DEVICE int CodeOf(const Source& source, int64_t i) const {
-    const int64_t part = PartOf(source.parts, i);
+    const int64_t part = PartAt(source.parts, i);
     return RandomCodeOf<MAX_CODE>(key_, source.variable, source.first + i,
                                   Load(source.values, source.type, i),
                                   BoundOf(source, part),
@@ -184,77 +200,83 @@ class RandomEncoder {
     const uint64_t element = source.first + begin;
     const int rotation = element % kWordBits;
     const TileDraws draws(warp, DrawKeyOf(key_, source.variable), element);
-    PerLane<bool> negative[kTileRows];
     PerLane<uint32_t> sums[kTileRows];
     warp.ForLanes([&](int lane) {
       const int64_t i = begin + (lane - rotation + kWordBits) % kWordBits;
       uint32_t lane_sums[kTileRows];
-      bool lane_negative[kTileRows];
-      uint32_t ties = Add(source, i, draws, lane, lane_sums, lane_negative);
-      if (ties) Settle(source, i, ties, lane_sums);
+      if (Add(source, i, draws, lane, lane_sums)) {
+        Settle(source, i, lane_sums);
+      }
 #pragma unroll
       for (int row = 0; row < kTileRows; ++row) {
         sums[row][lane] = lane_sums[row];
-        negative[row][lane] = lane_negative[row];
       }
     });
 #pragma unroll
     for (int row = 0; row < kTileRows; ++row) {
       words->Put(row, rotation, [&](int lane, int plane) {
-        return HasBit(sums[row][lane], negative[row][lane], plane);
+        return HasBit(sums[row][lane], plane);
       });
     }
   }
 
  private:
-  // Computes S of values i, i + 32 and so on, and returns in which the lower
-  // bits decide.
-  TERNGRAD_DEVICE uint32_t Add(const Source& source, int64_t i,
-                               const TileDraws& draws, int lane,
-                               uint32_t (&sums)[kTileRows],
-                               bool (&negative)[kTileRows]) const {
+  static constexpr uint32_t kSign = uint32_t{1} << 31;
+  static constexpr uint32_t kOpen = 0xFFFF;  // lower half of S, see above
+
+  // Computes S of values i, i + 32 and so on, and their signs. Returns whether
+  // the lower bits decide any of them.
+  TERNGRAD_DEVICE bool Add(const Source& source, int64_t i,
+                           const TileDraws& draws, int lane,
+                           uint32_t (&sums)[kTileRows]) const {
     float x[kTileRows];
     Load(source.values, source.type, i, x);
     PartsFrom parts(source.parts, i);
     float bound = 0.0f, rate = 0.0f;
-    uint32_t ties = 0;
-    const bool is_odd = key_.node & 1;
+    // Draws of which signs are complemented again.
+    const uint32_t flipped = key_.antithetic ? kOpen : 0;
+    const uint32_t odd = key_.node & 1 ? flipped : 0;
+    uint32_t most = 0;
 #pragma unroll
     for (int row = 0; row < kTileRows; ++row) {
-      if (row == 0 || source.parts.count > 1) {
+      if (row == 0 || parts.AreMany()) {
         bound = BoundOf(source, parts.part());
         rate = RateOf(source.scales[parts.part()], MAX_CODE);
-        parts.Next();
       }
-      const float size = MagnitudeOf(x[row]);
-      const float clipped = size > bound ? bound : size;
+      if (parts.AreMany()) parts.Next();
+      const float clipped = Clipped(MagnitudeOf(x[row]), bound);
       const uint32_t threshold = RoundedDown(OneLane::Multiply(clipped, rate));
       constexpr uint32_t kLargest = uint32_t{MAX_CODE} << 16;
-      negative[row] = x[row] < 0.0f;
-      const bool flips = key_.antithetic && is_odd != negative[row];
-      sums[row] = (threshold < kLargest ? threshold : kLargest) +
-                  (draws(row, lane) ^ (flips ? 0xFFFF : 0));
-      ties |= uint32_t{(sums[row] & 0xFFFF) == 0xFFFF} << row;
+      const uint32_t bits = BitsOf(x[row]);
+      const uint32_t flips = (SignMask(bits) & flipped) ^ odd;
+      const uint32_t sum = (threshold < kLargest ? threshold : kLargest) +
+                           (draws(row, lane) ^ flips);
+      most = (sum & kOpen) > most ? sum & kOpen : most;
+      sums[row] = sum | (bits & kSign);
     }
-    return ties;
+    return most == kOpen;
   }
 
-  // Adds 1 to the codes of `ties` that all 24 bits of their draws round up.
-  TERNGRAD_DEVICE void Settle(const Source& source, int64_t i, uint32_t ties,
+  // Adds 1 to the codes that all 24 bits of the draws round up.
+  TERNGRAD_DEVICE void Settle(const Source& source, int64_t i,
                               uint32_t (&sums)[kTileRows]) const {
-    uint32_t rounded_up = 0;
+    uint32_t open = 0, rounded_up = 0;
+#pragma unroll
+    for (int row = 0; row < kTileRows; ++row) {
+      open |= uint32_t{(sums[row] & kOpen) == kOpen} << row;
+    }
 #pragma unroll 1
     for (int row = 0; row < kTileRows; ++row) {
-      if (!(ties >> row & 1)) continue;
-      const int64_t place = i + row * kWordBits,
-                    part = PartOf(source.parts, place);
+      if (!(open >> row & 1)) continue;
+      const int64_t place = i + row * kWordBits;
+      const int64_t part = PartAt(source.parts, place);
       const float value = Load(source.values, source.type, place);
       const float threshold = ThresholdOf<MAX_CODE>(
           value, BoundOf(source, part), RateOf(source.scales[part], MAX_CODE));
       const uint32_t draw =
           Draw(DrawKeyOf(key_, source.variable), source.first + place);
-      rounded_up |= uint32_t{IsRoundedUp(threshold, DrawFor(key_, draw, value))}
-                    << row;
+      const bool is_up = IsRoundedUp(threshold, DrawFor(key_, draw, value));
+      rounded_up |= uint32_t{is_up} << row;
     }
 #pragma unroll
     for (int row = 0; row < kTileRows; ++row) {
@@ -262,12 +284,18 @@ class RandomEncoder {
     }
   }
 
-  TERNGRAD_DEVICE static bool HasBit(uint32_t sum, bool negative, int plane) {
+  // All bits, or none, are the sign.
+  TERNGRAD_DEVICE static uint32_t SignMask(uint32_t bits) {
+    return static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31);
+  }
+
+  // A code of 0 may have any sign.
+  TERNGRAD_DEVICE static bool HasBit(uint32_t sum, int plane) {
     if constexpr (MAX_CODE == 1) {
-      return sum >= 1 << 16 && (plane == 0 || negative);
+      return (sum >> 16 & 1) != 0 && (plane == 0 || (sum & kSign) != 0);
     } else {
-      const int magnitude = sum >> 16;
-      return ((negative ? -magnitude : magnitude) >> plane & 1) != 0;
+      const uint32_t magnitude = (sum & ~kSign) >> 16, mask = SignMask(sum);
+      return (((magnitude ^ mask) - mask) >> plane & 1) != 0;
     }
   }
 
@@ -283,7 +311,7 @@ class NearestLevelEncoder {
   TERNGRAD_DEVICE explicit NearestLevelEncoder(const NodeKey&) {}
 
   TERNGRAD_DEVICE int CodeOf(const Source& source, int64_t i) const {
-    const int64_t part = PartOf(source.parts, i);
+    const int64_t part = PartAt(source.parts, i);
     return NearestCodeOf<MAX_CODE>(Load(source.values, source.type, i),
                                    RateOf(source.scales[part], MAX_CODE));
   }
@@ -299,10 +327,10 @@ class NearestLevelEncoder {
       float rate = 0.0f;
 #pragma unroll
       for (int row = 0; row < kTileRows; ++row) {
-        if (row == 0 || source.parts.count > 1) {
+        if (row == 0 || parts.AreMany()) {
           rate = RateOf(source.scales[parts.part()], MAX_CODE);
-          parts.Next();
         }
+        if (parts.AreMany()) parts.Next();
         codes[row][lane] = NearestCodeOf<MAX_CODE>(x[row], rate);
       }
     });

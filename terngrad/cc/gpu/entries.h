@@ -44,16 +44,10 @@
 
 #include <cstring>
 
-#include "terngrad/cc/lib/kernels.h"
+#include "terngrad/cc/lib/types.h"
 
 namespace terngrad {
 namespace gpu {
-
-// Options that the compiler must get: operations round once each, and denormal
-// values count as zero, as in TensorFlow's threads. NVRTC has these names.
-inline constexpr const char* kCompileOptions[] = {
-    "--std=c++17", "--fmad=false", "--ftz=true", "--prec-div=true",
-    "--prec-sqrt=true"};
 
 // Returns the entry of an encoder (terngrad/encoders.py); null if its name is
 // unknown.

@@ -23,6 +23,7 @@
 #include "terngrad/cc/gpu/tables.h"
 #include "terngrad/cc/lib/code_rules.h"
 #include "terngrad/cc/lib/flushing.h"
+#include "terngrad/cc/lib/inverse.h"
 #include "terngrad/cc/lib/philox.h"
 #include "terngrad/cc/lib/statistics.h"
 
@@ -229,6 +230,24 @@ void HalvesAreConvertedExactly(Random&) {
                            : std::ldexp(1024.0f + fraction, exponent - 25);
     CheckSame<float>({FloatOfHalf(bits)}, {sign * size}, "float16");
     CheckSame<float>({FloatOfBfloat(bits)}, {FloatOf(bits << 16)}, "bfloat16");
+  }
+}
+
+// Whatever the last bits of the approximation are.
+void InversesAreRounded(Random& random) {
+  for (uint32_t i = random() % 16; i < 1 << 23; i += 16) {
+    const uint32_t fraction = i + 16 < 1 << 23 ? i : (1 << 23) - 1;
+    trying = std::to_string(fraction);
+    const float x = FloatOf(fraction | 0x3F800000);
+    const uint32_t approximation = BitsOf(1.0f / x);
+    Floats got;
+    for (int more = -2; more <= 2; ++more) {
+      got.push_back(CorrectedInverse(x, FloatOf(approximation + more)));
+    }
+    CheckSame(got, Floats(5, InverseOf(x)), "inverse");
+  }
+  for (const float x : {0x1p-100f, 0x1.fffffep-100f, 0x1.8p63f, 0x1p64f}) {
+    CheckSame<float>({CorrectedInverse(x, 1.0f / x)}, {InverseOf(x)}, "far");
   }
 }
 
@@ -577,6 +596,7 @@ constexpr struct {
   int rounds;
   void (*check)(Random& random);
 } kLaws[] = {{"HalvesAreConvertedExactly", 1, HalvesAreConvertedExactly},
+             {"InversesAreRounded", 1, InversesAreRounded},
              {"CodesAreThoseOfTheCpu", 150, CodesAreThoseOfTheCpu},
              {"CodesThatAllBitsDecideAreThoseOfTheCpu", 30,
               CodesThatAllBitsDecideAreThoseOfTheCpu},

@@ -9,7 +9,7 @@
 #include "terngrad/cc/gpu/warp.h"
 #include "terngrad/cc/lib/code_rules.h"
 #include "terngrad/cc/lib/device.h"
-#include "terngrad/cc/lib/kernels.h"
+#include "terngrad/cc/lib/types.h"
 #include "terngrad/cc/lib/update_rules.h"
 
 namespace terngrad {
@@ -18,16 +18,23 @@ namespace gpu {
 inline constexpr int kMeanRows = 4;  // that a lane decodes at once
 static_assert(kTileRows % kMeanRows == 0, "tiles are cut into them");
 
-// Returns the sum of a lane's element of a row. PLANES = 0 means that the
-// number is known at run time only.
-template <int PLANES>
-TERNGRAD_DEVICE static inline int SumOf(const Planes& sums, int64_t row,
-                                        int lane) {
-  const int k = PLANES ? PLANES : sums.planes;
+// Writes the sums of a lane's elements of ROWS rows.
+template <int ROWS>
+TERNGRAD_DEVICE static inline void LoadSums(const Planes& sums, int64_t row,
+                                            int lane, int (&sum)[ROWS]) {
+  const int k = sums.planes;
   const uint32_t* const words = sums.words + row * k;
-  uint32_t sum = 0u - (words[k - 1] >> lane & 1);
-  for (int j = k - 2; j >= 0; --j) sum = sum << 1 | (words[j] >> lane & 1);
-  return static_cast<int>(sum);
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+    sum[r] = -static_cast<int>(words[r * k + k - 1] >> lane & 1);
+  }
+#pragma unroll 1
+  for (int j = k - 2; j >= 0; --j) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      sum[r] = 2 * sum[r] + static_cast<int>(words[r * k + j] >> lane & 1);
+    }
+  }
 }
 
 // What a sum of 1 is worth in the parts of a variable's values.
@@ -36,17 +43,14 @@ class UnitsFrom {
  public:
   // Of values i, i + 32 and so on.
   TERNGRAD_DEVICE UnitsFrom(const Item& item, const UnitRule& rule, int64_t i)
-      : scales_(item.scales),
-        is_divided_(item.parts.count > 1),
-        rule_(rule),
-        parts_(item.parts, i) {
+      : scales_(item.scales), rule_(rule), parts_(item.parts, i) {
     unit_ = Current();
   }
 
   TERNGRAD_DEVICE float unit() const { return unit_; }
 
   TERNGRAD_DEVICE void Next() {
-    if (!is_divided_) return;
+    if (!parts_.AreMany()) return;
     parts_.Next();
     unit_ = Current();
   }
@@ -58,7 +62,6 @@ class UnitsFrom {
   }
 
   const float* scales_;
-  bool is_divided_;
   const UnitRule& rule_;
   PartsFrom parts_;
   float unit_;
@@ -68,12 +71,11 @@ class UnitsFrom {
 //   State: what it reads of a value;
 //   Load(item, i, &state): reads it;
 //   Store(item, i, unit, mean, state): writes what becomes of the i-th value.
-template <int PLANES, class Job, class Item>
-TERNGRAD_DEVICE static inline void ForMeans(const Block& block,
-                                            const Planes& sums,
-                                            const Items<Item>& items,
-                                            const UnitRule& units, int64_t rows,
-                                            const Job& job) {
+template <class Job, class Item>
+TERNGRAD_DEVICE static inline void ForMeans(
+    const Block& block, const Planes& sums, const Item* variables,
+    int64_t count, const UnitRule& units, int64_t rows, const Job& job) {
+  const Items<Item> items = {variables, count};
   // All reads of some rows come before all writes: these might write what is
   // read, for all that the compiler knows.
   const auto whole = [&](const Item& item, int64_t row, int lane) {
@@ -85,9 +87,9 @@ TERNGRAD_DEVICE static inline void ForMeans(const Block& block,
       int sum[kMeanRows];
 #pragma unroll
       for (int r = 0; r < kMeanRows; ++r) {
-        sum[r] = SumOf<PLANES>(sums, row + first + r, lane);
         job.Load(item, i + r * kWordBits, &states[r]);
       }
+      LoadSums(sums, row + first, lane, sum);
 #pragma unroll
       for (int r = 0; r < kMeanRows; ++r, i += kWordBits, unit.Next()) {
         const float mean = OneLane::Multiply(unit.unit(), sum[r]);
@@ -103,8 +105,9 @@ TERNGRAD_DEVICE static inline void ForMeans(const Block& block,
       const int64_t i = element - own.offset;
       if (i >= own.size) return;
       const UnitsFrom<Item> unit(own, units, i);
-      const int sum = SumOf<PLANES>(sums, row + r, lane);
-      const float mean = OneLane::Multiply(unit.unit(), sum);
+      int sum[1];
+      LoadSums(sums, row + r, lane, sum);
+      const float mean = OneLane::Multiply(unit.unit(), sum[0]);
       typename Job::State state;
       job.Load(own, i, &state);
       job.Store(own, i, unit.unit(), mean, state);
@@ -122,25 +125,6 @@ TERNGRAD_DEVICE static inline void ForMeans(const Block& block,
                }
              });
            });
-}
-
-template <class Job, class Item>
-TERNGRAD_DEVICE static inline void ForMeans(const Block& block,
-                                            const Planes& sums,
-                                            const Item* items, int64_t count,
-                                            const UnitRule& units, int64_t rows,
-                                            const Job& job) {
-  const Items<Item> all = {items, count};
-  switch (sums.planes) {
-    case 2:
-      return ForMeans<2>(block, sums, all, units, rows, job);
-    case 3:
-      return ForMeans<3>(block, sums, all, units, rows, job);
-    case 4:
-      return ForMeans<4>(block, sums, all, units, rows, job);
-    default:
-      return ForMeans<0>(block, sums, all, units, rows, job);
-  }
 }
 
 struct DecodeJob {

@@ -27,24 +27,41 @@ struct LaneStats {
   }
 };
 
+// Values of a type, as float32 numbers.
+template <ValueType TYPE>
+struct ValuesOf {
+  const Measured& variable;
+
+  TERNGRAD_DEVICE float operator[](int64_t i) const {
+    return Load(variable.values, TYPE, i);
+  }
+};
+
 // Adds values[first], values[first + step] and so on before values[last].
-TERNGRAD_DEVICE static inline LaneStats StatsOf(const Measured& variable,
+template <class Values>
+TERNGRAD_DEVICE static inline LaneStats StatsOf(const Values& values,
                                                 int64_t first, int64_t last,
                                                 int64_t step) {
   LaneStats stats;
-  const auto add = [&](const auto* values, const auto& convert) {
 #pragma unroll 16
-    for (int64_t i = first; i < last; i += step) stats.Add(convert(values[i]));
-  };
-  const auto* const halves = static_cast<const uint16_t*>(variable.values);
-  if (variable.type == ValueType::kFloat32) {
-    add(static_cast<const float*>(variable.values), [](float x) { return x; });
-  } else if (variable.type == ValueType::kFloat16) {
-    add(halves, [](uint16_t x) { return FloatOfHalf(x); });
-  } else {
-    add(halves, [](uint16_t x) { return FloatOfBfloat(x); });
-  }
+  for (int64_t i = first; i < last; i += step) stats.Add(values[i]);
   return stats;
+}
+
+TERNGRAD_DEVICE static inline LaneStats StatsOf(const Measured& variable,
+                                                int64_t first, int64_t last,
+                                                int64_t step) {
+  switch (variable.type) {
+    case ValueType::kFloat16:
+      return StatsOf(ValuesOf<ValueType::kFloat16>{variable}, first, last,
+                     step);
+    case ValueType::kBfloat16:
+      return StatsOf(ValuesOf<ValueType::kBfloat16>{variable}, first, last,
+                     step);
+    default:
+      return StatsOf(ValuesOf<ValueType::kFloat32>{variable}, first, last,
+                     step);
+  }
 }
 
 // Scratch memory of a variable whose parts are columns: by piece sums and sums

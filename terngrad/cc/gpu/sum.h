@@ -5,7 +5,7 @@
 
 #include "terngrad/cc/gpu/warp.h"
 #include "terngrad/cc/lib/device.h"
-#include "terngrad/cc/lib/kernels.h"
+#include "terngrad/cc/lib/types.h"
 
 namespace terngrad {
 namespace gpu {

@@ -5,8 +5,8 @@
 #define TERNGRAD_CC_GPU_TABLES_H_
 
 #include "terngrad/cc/lib/device.h"
-#include "terngrad/cc/lib/kernels.h"
 #include "terngrad/cc/lib/pieces.h"
+#include "terngrad/cc/lib/types.h"
 
 namespace terngrad {
 namespace gpu {
@@ -115,20 +115,21 @@ TERNGRAD_DEVICE static inline int64_t BlocksOf(int64_t count, int64_t each) {
 }
 
 // Returns the number of blocks that measure a variable.
-static inline int64_t PieceBlocks(const Pieces& pieces) {
+TERNGRAD_DEVICE static inline int64_t PieceBlocks(const Pieces& pieces) {
   return pieces.count *
          (pieces.columns ? BlocksOf(pieces.columns, kPieceThreads) : 1);
 }
 
 // Returns the number of blocks that add the pieces of a variable's parts.
-static inline int64_t TotalBlocks(const Pieces& pieces, const Parts& parts) {
+TERNGRAD_DEVICE static inline int64_t TotalBlocks(const Pieces& pieces,
+                                                  const Parts& parts) {
   return pieces.pieces_of_run > kShortRun
              ? parts.count
              : BlocksOf(parts.count, kTotalThreads);
 }
 
 // Returns the size of the memory between both.
-static inline int64_t ScratchBytes(const Pieces& pieces) {
+TERNGRAD_DEVICE static inline int64_t ScratchBytes(const Pieces& pieces) {
   return pieces.columns
              ? 12 * pieces.count * pieces.columns
              : static_cast<int64_t>(sizeof(BlockStats)) * pieces.count;

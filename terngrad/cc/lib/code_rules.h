@@ -5,15 +5,19 @@
 #define TERNGRAD_CC_LIB_CODE_RULES_H_
 
 #include "terngrad/cc/lib/device.h"
-#include "terngrad/cc/lib/kernels.h"
 #include "terngrad/cc/lib/philox.h"
+#include "terngrad/cc/lib/types.h"
 
 namespace terngrad {
 
 // The functions of this header are static: see philox.h.
 
 TERNGRAD_DEVICE static inline float MagnitudeOf(float value) {
+#ifdef __CUDACC__
+  return fabsf(value);
+#else
   return __builtin_fabsf(value);  // std::fabs may be shared code
+#endif
 }
 
 // Returns the part of a value of a variable.

@@ -15,7 +15,7 @@ using uint64_t = unsigned long long;
 #include <cstring>
 #endif
 
-// Functions that GPUs run too.
+// Marks functions that GPUs run too.
 #ifdef __CUDACC__
 #define TERNGRAD_DEVICE __device__
 #else

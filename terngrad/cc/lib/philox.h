@@ -28,10 +28,28 @@ struct DrawKey {
 
 struct PhiloxBlock {
   uint32_t words[4];
+
+  // Not by an index of the array: GPUs would keep it in memory.
+  TERNGRAD_DEVICE uint32_t Word(int i) const {
+    const uint32_t even = i & 2 ? words[2] : words[0];
+    const uint32_t odd = i & 2 ? words[3] : words[1];
+    return i & 1 ? odd : even;
+  }
 };
 
 // The functions of this header are static: the linker must not replace a copy
 // by one that was compiled for another instruction set.
+
+TERNGRAD_DEVICE static inline uint64_t MultiplyWide(uint32_t a, uint32_t b) {
+#ifdef __CUDACC__  // else NVRTC also adds upper halves, which are 0
+  uint64_t product;
+  asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+  return product;
+#else
+  return uint64_t{a} * b;
+#endif
+}
+
 TERNGRAD_DEVICE static inline PhiloxBlock Philox(const DrawKey& key,
                                                  uint64_t block) {
   uint32_t c0 = static_cast<uint32_t>(block);
@@ -41,8 +59,8 @@ TERNGRAD_DEVICE static inline PhiloxBlock Philox(const DrawKey& key,
   uint32_t k0 = static_cast<uint32_t>(key.seed);
   uint32_t k1 = static_cast<uint32_t>(key.seed >> 32);
   for (int round = 0; round < kPhiloxRounds; ++round) {
-    const uint64_t p0 = uint64_t{kPhiloxMultiplier0} * c0;
-    const uint64_t p1 = uint64_t{kPhiloxMultiplier1} * c2;
+    const uint64_t p0 = MultiplyWide(kPhiloxMultiplier0, c0);
+    const uint64_t p1 = MultiplyWide(kPhiloxMultiplier1, c2);
     c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
     c1 = static_cast<uint32_t>(p1);
     c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
@@ -61,7 +79,7 @@ TERNGRAD_DEVICE static inline uint32_t LowerDraw(const DrawKey& key,
   const uint32_t in_256 = element % 256;
   const uint64_t block = element / 256 * kDrawBlocks + element % kDrawBlocks;
   const PhiloxBlock low = Philox(key, kLowBytesFromBlock + block);
-  return low.words[in_256 / 64] >> (8 * (in_256 / 16 % 4)) & 0xFF;
+  return low.Word(in_256 / 64) >> (8 * (in_256 / 16 % 4)) & 0xFF;
 }
 
 // Returns the upper 16 bits: value e of 128 takes half (e / 16) % 2 of word
@@ -72,7 +90,7 @@ TERNGRAD_DEVICE static inline uint32_t UpperDraw(const DrawKey& key,
   const uint64_t block =
       element / kDrawGroup * kDrawBlocks + element % kDrawBlocks;
   const PhiloxBlock high = Philox(key, block);
-  return high.words[in_128 / 32] >> (16 * (in_128 / 16 % 2)) & 0xFFFF;
+  return high.Word(in_128 / 32) >> (16 * (in_128 / 16 % 2)) & 0xFFFF;
 }
 
 // Returns the 24-bit draw of an element of a variable.

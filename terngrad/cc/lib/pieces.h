@@ -4,7 +4,7 @@
 #define TERNGRAD_CC_LIB_PIECES_H_
 
 #include "terngrad/cc/lib/device.h"
-#include "terngrad/cc/lib/kernels.h"
+#include "terngrad/cc/lib/types.h"
 
 namespace terngrad {
 
@@ -19,7 +19,8 @@ struct Pieces {
 
 // Returns the pieces of a whole variable. Few or oddly many parts form a wider
 // matrix, whose rows are whole vectors.
-static inline Pieces PiecesOf(int64_t size, const Parts& parts) {
+TERNGRAD_DEVICE static inline Pieces PiecesOf(int64_t size,
+                                              const Parts& parts) {
   const auto quotient = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
   if (IsPeriodic(parts)) {
     constexpr int64_t kWhole = 16, kWidest = 4096;

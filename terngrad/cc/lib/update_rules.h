@@ -4,7 +4,7 @@
 #define TERNGRAD_CC_LIB_UPDATE_RULES_H_
 
 #include "terngrad/cc/lib/device.h"
-#include "terngrad/cc/lib/kernels.h"
+#include "terngrad/cc/lib/types.h"
 
 namespace terngrad {
 
