@@ -138,7 +138,7 @@ def test_law_10_a_missing_compiler_is_named(monkeypatch, tmp_path):
 def test_a_failed_build_leaves_nothing_and_shows_the_compilers_words(monkeypatch, tmp_path):
     (tmp_path / "wrong.cc").write_text("int wrong = nothing;")
     (tmp_path / "built").mkdir()
-    monkeypatch.setattr(build, "sources", lambda *parts: [str(tmp_path / "wrong.cc")])
+    monkeypatch.setattr(library, "array_sources", lambda: [str(tmp_path / "wrong.cc")])
     with pytest.raises(build.BuildError, match=r"wrong\.cc:1:13: error: "):
         build.build(str(tmp_path / "built"))
     assert not list((tmp_path / "built").iterdir())

@@ -1,0 +1,56 @@
+"""TensorFlow's ops have kernels for GPUs, and their code is loaded before a graph uses them."""
+
+import pytest
+import tensorflow as tf
+from tensorflow.python.framework.kernels import get_registered_kernels_for_op
+
+from terngrad.gpu import kernels, ops
+from terngrad.ops import library
+from terngrad.ops.library import UnavailableError
+
+_ON_HOST = {  # inputs that the host reads, by op
+    "TerngradStats": [],
+    "TerngradCorrect": [],
+    "TerngradEncode": ["seed", "step", "node"],
+    "TerngradSum": [],
+    "TerngradDecode": ["nodes"],
+    "TerngradSubtract": [],
+    "TerngradUpdate": ["nodes", "rate", "gain", "weights", "slots", "averages"],
+}
+
+pytestmark = pytest.mark.usefixtures("native_library")
+
+
+@pytest.mark.parametrize("op", _ON_HOST)
+def test_an_op_has_a_kernel_for_gpus_whose_host_reads_only_scalars_and_handles(op):
+    library.load()
+    registered = {each.device_type: each for each in get_registered_kernels_for_op(op).kernel}
+    assert registered.keys() == {"CPU", "GPU"}
+    assert list(registered["GPU"].host_memory_arg) == _ON_HOST[op]
+
+
+@pytest.fixture
+def seen_gpu(monkeypatch):
+    """TensorFlow says that it sees a GPU, and no NVRTC is needed."""
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind])
+    monkeypatch.setattr(kernels, "code", lambda capability: b"code")
+
+
+@pytest.mark.usefixtures("seen_gpu")
+def test_kernels_are_loaded_onto_all_gpus_and_kept(driver):
+    with driver.setting(capability=86):
+        assert ops.prepare.__wrapped__(driver.path) == ("sm_86",)
+
+
+@pytest.mark.usefixtures("seen_gpu")
+def test_law_10_a_gpu_that_cannot_be_opened_is_named(driver):
+    with (
+        driver.setting(failing_cuDevicePrimaryCtxRetain=2),
+        pytest.raises(UnavailableError, match="GPU 0: CUDA_ERROR_OUT_OF_MEMORY"),
+    ):
+        ops.prepare.__wrapped__(driver.path)
+
+
+def test_law_10_where_tensorflow_sees_no_gpu_that_is_said():
+    with pytest.raises(UnavailableError, match=r"^TensorFlow sees no GPU$"):
+        ops.prepare.__wrapped__()
