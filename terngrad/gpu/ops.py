@@ -25,11 +25,11 @@ def prepare(driver: str = "") -> tuple[str, ...]:
     Raises:
       UnavailableError: there is no GPU; see also `device.device`.
     """
-    count = len(tf.config.list_physical_devices("GPU"))
-    if not count:
+    gpus = tf.config.get_visible_devices("GPU")
+    if not gpus:
         raise UnavailableError("TensorFlow sees no GPU")
     native, found = functions.of(library.load_functions()), []
-    for ordinal in range(count):
+    for ordinal in (int(gpu.name.rpartition(":")[2]) for gpu in gpus):
         handle = device.opened(native, ordinal, driver)
         found.append(f"sm_{native.terngrad_gpu_capability(handle)}")
         native.terngrad_gpu_keep(handle, ordinal)

@@ -32,7 +32,8 @@ def test_an_op_has_a_kernel_for_gpus_whose_host_reads_only_scalars_and_handles(o
 @pytest.fixture
 def seen_gpu(monkeypatch):
     """TensorFlow says that it sees a GPU, and no NVRTC is needed."""
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind])
+    gpu = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [gpu])
     monkeypatch.setattr(kernels, "code", lambda capability: b"code")
 
 
