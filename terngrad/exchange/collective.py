@@ -1,4 +1,4 @@
-"""The exchange over TensorFlow's collective runtime: gRPC between CPUs, NCCL between GPUs."""
+"""The exchange over TensorFlow's collective runtime: gRPC; where there are no sockets."""
 
 from __future__ import annotations
 
