@@ -6,7 +6,7 @@ of all codecs for codecs (cifar10_alexnet) and resnet (ResNet-20). On 2 cores le
 hour and cifar10 two hours. Run a stopped command again to continue it.
 
 With --tuning_steps each kind of gradients first chooses its learning rate: that with the lowest
-training loss after so many steps with seed 1.
+entropy loss after so many steps of training with seed 1.
 
 python -m benchmarks.accuracy_benchmark --recipe=lenet --data_dir=DIR --output_dir=DIR
 """
@@ -148,7 +148,7 @@ def _learning_rate(recipe: Recipe, name: str, options: _Options) -> float:
     def loss(rate: float) -> float:
         training = _Training(recipe, name, options.tuning_steps, rate)
         losses = read_scalars(training.run(options.data_dir, options.output_dir))
-        values = losses["losses/total_loss"].values
+        values = losses["losses/entropy_loss"].values
         return statistics.fmean(values[-math.ceil(len(values) / 10) :])
 
     return min(recipe.learning_rates, key=loss)

@@ -63,7 +63,7 @@ def test_the_folder_of_a_training_says_what_is_not_the_recipes_own(tmp_path):
     folder = lambda *which: _Training(recipe, "float", *which).folder(str(tmp_path))
     assert folder(recipe.max_steps, own) == str(tmp_path / "codecs_float")
     assert folder(5, own) == str(tmp_path / "codecs_float_5")
-    assert folder(5, 8e-4, 3) == str(tmp_path / "codecs_float_5_rate0.0008_seed3")
+    assert folder(5, 4e-4, 3) == str(tmp_path / "codecs_float_5_rate0.0004_seed3")
 
 
 def test_the_learning_rate_with_the_lowest_last_losses_is_chosen(monkeypatch):
@@ -76,7 +76,7 @@ def test_the_learning_rate_with_the_lowest_last_losses_is_chosen(monkeypatch):
         return training.learning_rate
 
     monkeypatch.setattr(_Training, "run", train)
-    curve = lambda rate: {"losses/total_loss": Curve([1, 2], losses[rate])}
+    curve = lambda rate: {"losses/entropy_loss": Curve([1, 2], losses[rate])}
     monkeypatch.setattr(accuracy_benchmark, "read_scalars", curve)
     assert _learning_rate(recipe, "ternary", _Options(tuning_steps=50)) == recipe.learning_rates[1]
     assert trained == [("ternary", 50, 1)] * 3

@@ -117,7 +117,7 @@ RECIPES = {
         batch_size=128,
         max_steps=20_000,
         flags=("--optimizer=adam", "--weight_decay=0.004"),
-        learning_rates=(2e-4, 4e-4, 8e-4),
+        learning_rates=(8e-4, 4e-4, 1.6e-3),
         workers=2,
         trainings=_CODECS,
     ),

@@ -57,8 +57,9 @@ def test_law_8_who_is_asked_to_end_while_another_is_lost_saves_at_once_and_ends(
 
 
 def test_an_elastic_training_loses_no_bit_when_a_ps_is_lost_comes_back_and_is_lost_again(tmp_path):
+    # A worker that takes longer than the time-out to come back would miss steps.
     flags = paced_flags_of(
-        tmp_path / "disturbed", "--worker_timeout_secs=4", "--elastic", steps=LOST_PS_STEPS
+        tmp_path / "disturbed", "--worker_timeout_secs=12", "--elastic", steps=LOST_PS_STEPS
     )
     with Cluster(2, 2, *flags) as cluster:
         cluster.wait_for("0", r"Worker 0: .* step 10,")

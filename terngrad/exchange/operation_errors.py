@@ -20,6 +20,8 @@ LOSSES = (
     tf.errors.UnavailableError,
 )
 
+_HOROVOD_ENDED = "Horovod has been shut down"  # begins its RuntimeError
+
 # Lines around the informative one, and the number before it in a list of several errors.
 _FRAME = re.compile(
     r"\s(?!\s*\(0\))|$|Graph execution error|Detected at node|Stack trace|<stack traces|"
@@ -30,7 +32,13 @@ _NUMBER = re.compile(r"\s*\(0\) ")
 _TASK = re.compile(r"/job:\w+/(?:replica:\d+/)?task:(\d+)(?:/device:\w+:\d+)?")
 
 
-def reason(error: OperationError, hosts: Sequence[str]) -> str:
+def is_operation_error(error: Exception) -> bool:
+    """Returns whether an operation between the processes raised an error."""
+    is_horovods = isinstance(error, RuntimeError) and str(error).startswith(_HOROVOD_ENDED)
+    return is_horovods or isinstance(error, OperationError)
+
+
+def reason(error: Exception, hosts: Sequence[str]) -> str:
     """Returns the informative line of an error, with the names of processes."""
     lines = [_NODE.sub("", line, 1) for line in str(error).splitlines()]
     lines = [line for line in lines if not _FRAME.match(line)]

@@ -12,7 +12,7 @@ from terngrad.cluster.peer import Peer
 from terngrad.cluster.pulse import Pulse
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.tls import CONNECTION
-from terngrad.exchange.operation_errors import OperationError, reason
+from terngrad.exchange.operation_errors import is_operation_error, reason
 
 
 @contextlib.contextmanager
@@ -41,7 +41,9 @@ def watching(
         ) as membership:
             try:
                 yield membership
-            except OperationError as error:
+            except Exception as error:
+                if not is_operation_error(error):
+                    raise
                 failure = _failure(membership, reason(error, config.worker_hosts))
                 raise failure from error
     except (MembershipError, SharedError) as error:

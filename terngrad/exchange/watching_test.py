@@ -41,20 +41,27 @@ def test_bytes_that_change_between_two_processes_blame_none_and_nobody_waits_for
         assert found[rank].split("; ")[1:] == [f"saved by {rank}"]
 
 
-def test_a_process_whose_operation_failed_saves_before_it_ends():
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (tf.errors.UnavailableError(None, None, "why"), "why"),
+        (RuntimeError("Horovod has been shut down.\n"), r"Horovod has been shut down\."),
+    ],
+)
+def test_a_process_whose_operation_failed_saves_before_it_ends(error, why):
     acts = [lambda: "saved x"]
-    text = r"^an operation between the workers failed: why; saved x$"
+    text = rf"^an operation between the workers failed: {why}; saved x$"
     with (
         pytest.raises(MembershipError, match=text),
         watching(ConnectConfig(hosts_of(1), 0, (), 0.1), {}, pulse=Pulse(), at_loss=acts),
     ):
-        raise tf.errors.UnavailableError(None, None, "why")
+        raise error
 
 
-def test_the_blocks_own_error_stays_as_it_is():
-    error = MembershipError("why")
+@pytest.mark.parametrize("error", [MembershipError("why"), RuntimeError("why")])
+def test_the_blocks_own_error_stays_as_it_is(error):
     with (
-        pytest.raises(MembershipError) as raised,
+        pytest.raises(type(error)) as raised,
         watching(
             ConnectConfig(hosts_of(1), 0, (), 0.1), {}, pulse=Pulse(), at_loss=[lambda: "saved x"]
         ),
