@@ -15,21 +15,23 @@
 namespace terngrad {
 namespace gpu {
 
+// Returns the bound of a part; infinity also where it is NaN, as no magnitude
+// is above either.
 TERNGRAD_DEVICE static inline float BoundOf(const Source& source,
                                             int64_t part) {
-  return source.bounds ? source.bounds[part] : FloatOf(0x7F800000);
+  const float infinity = FloatOf(0x7F800000);
+  if (!source.bounds) return infinity;
+  const float bound = source.bounds[part];
+  return bound == bound ? bound : infinity;
 }
 
-// Returns the smaller one of a magnitude and a bound; NaN if the magnitude is,
-// the magnitude if the bound is.
+// Returns the smaller one of a magnitude, which may be NaN, and a bound.
 TERNGRAD_DEVICE static inline float Clipped(float magnitude, float bound) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  // In one instruction, but for what is the same for many values.
-  const float limit = bound == bound ? bound : FloatOf(0x7F800000);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800  // one instruction
   float smaller;
   asm("min.ftz.NaN.f32 %0, %1, %2;"
       : "=f"(smaller)
-      : "f"(magnitude), "f"(limit));
+      : "f"(magnitude), "f"(bound));
   return smaller;
 #else
   return magnitude > bound ? bound : magnitude;
@@ -231,26 +233,36 @@ class RandomEncoder {
                            uint32_t (&sums)[kTileRows]) const {
     float x[kTileRows];
     Load(source.values, source.type, i, x);
-    PartsFrom parts(source.parts, i);
-    float bound = 0.0f, rate = 0.0f;
+    uint32_t thresholds[kTileRows];
+    const auto set_threshold = [&](int row, float bound, float rate) {
+      const float clipped = Clipped(MagnitudeOf(x[row]), bound);
+      const uint32_t t = RoundedDown(OneLane::Multiply(clipped, rate));
+      constexpr uint32_t kLargest = uint32_t{MAX_CODE} << 16;
+      thresholds[row] = t < kLargest ? t : kLargest;
+    };
+    if (source.parts.count == 1) {
+      const float bound = BoundOf(source, 0);
+      const float rate = RateOf(source.scales[0], MAX_CODE);
+#pragma unroll
+      for (int row = 0; row < kTileRows; ++row) set_threshold(row, bound, rate);
+    } else {
+      PartsFrom parts(source.parts, i);
+#pragma unroll
+      for (int row = 0; row < kTileRows; ++row, parts.Next()) {
+        const uint32_t part = parts.part();
+        set_threshold(row, BoundOf(source, part),
+                      RateOf(source.scales[part], MAX_CODE));
+      }
+    }
     // Draws of which signs are complemented again.
     const uint32_t flipped = key_.antithetic ? kOpen : 0;
     const uint32_t odd = key_.node & 1 ? flipped : 0;
     uint32_t most = 0;
 #pragma unroll
     for (int row = 0; row < kTileRows; ++row) {
-      if (row == 0 || parts.AreMany()) {
-        bound = BoundOf(source, parts.part());
-        rate = RateOf(source.scales[parts.part()], MAX_CODE);
-      }
-      if (parts.AreMany()) parts.Next();
-      const float clipped = Clipped(MagnitudeOf(x[row]), bound);
-      const uint32_t threshold = RoundedDown(OneLane::Multiply(clipped, rate));
-      constexpr uint32_t kLargest = uint32_t{MAX_CODE} << 16;
       const uint32_t bits = BitsOf(x[row]);
       const uint32_t flips = (SignMask(bits) & flipped) ^ odd;
-      const uint32_t sum = (threshold < kLargest ? threshold : kLargest) +
-                           (draws(row, lane) ^ flips);
+      const uint32_t sum = thresholds[row] + (draws(row, lane) ^ flips);
       most = (sum & kOpen) > most ? sum & kOpen : most;
       sums[row] = sum | (bits & kSign);
     }
