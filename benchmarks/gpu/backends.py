@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 from collections.abc import Callable, Mapping
 from types import ModuleType
@@ -10,9 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from terngrad.gpu import device, functions
+
 Task = Callable[[], object]
 
-_INTEGERS = {2: np.int16, 4: np.int32}
+_INTEGERS = {1: np.int8, 2: np.int16, 4: np.int32}
 
 
 class NoGpuError(RuntimeError):
@@ -56,6 +59,20 @@ class Backend(Protocol):
 
     def rivals(self, values: Any) -> Mapping[str, Task]:
         """Returns what the package itself offers in the place of an encoder, by name."""
+
+
+def launcher(backend: Backend, name: str, table: ctypes.Array, *arguments: object) -> Task:
+    """Returns a task that launches kernels.
+
+    Args:
+      backend: chooses the stream.
+      name: of a function of cc/gpu/functions.cc, without its prefix.
+      table: one of the arguments.
+      *arguments: those between the GPU and the scratch memory.
+    """
+    scratch = backend.put(np.zeros(functions.scratch_bytes(table), np.uint8))
+    gpu, place = device.device(0), (backend.address(scratch), backend.stream())
+    return lambda scratch=scratch: gpu.call(name, *arguments, *place)  # the memory lives as long
 
 
 class PyTorch:

