@@ -38,7 +38,7 @@ TERNGRAD_DEVICE static inline float Clipped(float magnitude, float bound) {
 #endif
 }
 
-// The words of a tile, row by row, spread over the lanes.
+// The words of a tile: lane i keeps those of row i.
 template <int PLANES>
 class TileWords {
  public:
@@ -49,43 +49,37 @@ class TileWords {
   }
 
   // Makes the words of a row. is_set(lane, j) says whether plane j has the bit
-  // of a lane's element, which is element lane - rotation, modulo 32.
+  // of a lane's element.
   template <class IsSet>
-  TERNGRAD_DEVICE void Put(int row, int rotation, IsSet is_set) {
+  TERNGRAD_DEVICE void Put(int row, IsSet is_set) {
 #pragma unroll
     for (int j = 0; j < PLANES; ++j) {
-      const uint32_t rotated =
-          warp_.Ballot([&](int lane) { return is_set(lane, j); });
       const uint32_t word =
-          rotated >> rotation | rotated << (kWordBits - rotation) % kWordBits;
-      const int place = row * PLANES + j;
+          warp_.Ballot([&](int lane) { return is_set(lane, j); });
       warp_.ForLanes([&](int lane) {
-#pragma unroll
-        for (int i = 0; i < kKept; ++i) {
-          if (place == i * kWarpLanes + lane) kept_[i][lane] = word;
-        }
+        if (lane == row) kept_[j][lane] = word;
       });
     }
   }
 
-  // Writes the words of the first `rows` rows.
-  TERNGRAD_DEVICE void Store(int64_t rows, uint32_t* words) const {
-    const int64_t count = rows < kTileRows ? rows * PLANES : kCount;
+  // Writes the words of the first `rows` rows, of which lane i had element
+  // i - rotation, modulo 32.
+  TERNGRAD_DEVICE void Store(int rotation, int64_t rows,
+                             uint32_t* words) const {
     warp_.ForLanes([&](int lane) {
+      if (lane >= kTileRows || lane >= rows) return;
 #pragma unroll
-      for (int i = 0; i < kKept; ++i) {
-        const int place = i * kWarpLanes + lane;
-        if (place < count) words[place] = kept_[i][lane];
+      for (int j = 0; j < PLANES; ++j) {
+        const uint32_t word = kept_[j][lane];
+        words[lane * PLANES + j] =
+            word >> rotation | word << (kWordBits - rotation) % kWordBits;
       }
     });
   }
 
  private:
-  static constexpr int kCount = kTileRows * PLANES;
-  static constexpr int kKept = (kCount + kWarpLanes - 1) / kWarpLanes;
-
   const Warp& warp_;
-  PerLane<uint32_t> kept_[kKept];
+  PerLane<uint32_t> kept_[PLANES];
 };
 
 // The complements of the upper halves of a tile's draws: two rows in each word.
@@ -195,12 +189,17 @@ class RandomEncoder {
                                   RateOf(source.scales[part], MAX_CODE));
   }
 
+  // Returns the words' rotation in EncodeTile.
+  TERNGRAD_DEVICE static int RotationOf(const Source& source, int64_t begin) {
+    return static_cast<uint64_t>(source.first + begin) % kWordBits;
+  }
+
   // Encodes a tile of a source's values, from `begin` on.
   TERNGRAD_DEVICE void EncodeTile(const Warp& warp, const Source& source,
                                   int64_t begin,
                                   TileWords<kPlanes>* words) const {
     const uint64_t element = source.first + begin;
-    const int rotation = element % kWordBits;
+    const int rotation = RotationOf(source, begin);
     const TileDraws draws(warp, DrawKeyOf(key_, source.variable), element);
     PerLane<uint32_t> sums[kTileRows];
     warp.ForLanes([&](int lane) {
@@ -216,7 +215,7 @@ class RandomEncoder {
     });
 #pragma unroll
     for (int row = 0; row < kTileRows; ++row) {
-      words->Put(row, rotation, [&](int lane, int plane) {
+      words->Put(row, [&](int lane, int plane) {
         return HasBit(sums[row][lane], plane);
       });
     }
@@ -304,7 +303,7 @@ class RandomEncoder {
   // A code of 0 may have any sign.
   TERNGRAD_DEVICE static bool HasBit(uint32_t sum, int plane) {
     if constexpr (MAX_CODE == 1) {
-      return (sum >> 16 & 1) != 0 && (plane == 0 || (sum & kSign) != 0);
+      return (sum & 1 << 16) != 0 && (plane == 0 || (sum & kSign) != 0);
     } else {
       const uint32_t magnitude = (sum & ~kSign) >> 16, mask = SignMask(sum);
       return (((magnitude ^ mask) - mask) >> plane & 1) != 0;
@@ -321,6 +320,8 @@ class NearestLevelEncoder {
   static constexpr int kPlanes = PlaneCount(MAX_CODE);
 
   TERNGRAD_DEVICE explicit NearestLevelEncoder(const NodeKey&) {}
+
+  TERNGRAD_DEVICE static int RotationOf(const Source&, int64_t) { return 0; }
 
   TERNGRAD_DEVICE int CodeOf(const Source& source, int64_t i) const {
     const int64_t part = PartAt(source.parts, i);
@@ -348,7 +349,7 @@ class NearestLevelEncoder {
     });
 #pragma unroll
     for (int row = 0; row < kTileRows; ++row) {
-      words->Put(row, 0, [&](int lane, int plane) {
+      words->Put(row, [&](int lane, int plane) {
         return (codes[row][lane] >> plane & 1) != 0;
       });
     }
@@ -370,7 +371,7 @@ TERNGRAD_DEVICE static inline void EncodeMixedTile(
       const int64_t i = element - source.offset;
       codes[lane] = i < source.size ? encoder.CodeOf(source, i) : 0;
     });
-    words->Put(row, 0, [&](int lane, int plane) {
+    words->Put(row, [&](int lane, int plane) {
       return (codes[lane] >> plane & 1) != 0;
     });
   }
@@ -390,12 +391,14 @@ TERNGRAD_DEVICE static inline void Encode(const Block& block,
              const Source& source = sources[item];
              const int64_t begin = row * kWordBits - source.offset;
              TileWords<Encoder::kPlanes> tile(warp);
+             int rotation = 0;
              if (IsWithin(source, begin)) {
                encoder.EncodeTile(warp, source, begin, &tile);
+               rotation = Encoder::RotationOf(source, begin);
              } else {
                EncodeMixedTile(warp, encoder, items, item, row, &tile);
              }
-             tile.Store(rows - row, words + row * Encoder::kPlanes);
+             tile.Store(rotation, rows - row, words + row * Encoder::kPlanes);
            });
 }
 
