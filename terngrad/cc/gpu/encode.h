@@ -231,7 +231,7 @@ class RandomEncoder {
                            const TileDraws& draws, int lane,
                            uint32_t (&sums)[kTileRows]) const {
     float x[kTileRows];
-    Load(source.values, source.type, i, x);
+    Load(source.values, source.type, i, kWordBits, x);
     uint32_t thresholds[kTileRows];
     const auto set_threshold = [&](int row, float bound, float rate) {
       const float clipped = Clipped(MagnitudeOf(x[row]), bound);
@@ -335,7 +335,7 @@ class NearestLevelEncoder {
     PerLane<int> codes[kTileRows];
     warp.ForLanes([&](int lane) {
       float x[kTileRows];
-      Load(source.values, source.type, begin + lane, x);
+      Load(source.values, source.type, begin + lane, kWordBits, x);
       PartsFrom parts(source.parts, begin + lane);
       float rate = 0.0f;
 #pragma unroll

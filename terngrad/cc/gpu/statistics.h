@@ -27,41 +27,24 @@ struct LaneStats {
   }
 };
 
-// Values of a type, as float32 numbers.
-template <ValueType TYPE>
-struct ValuesOf {
-  const Measured& variable;
-
-  TERNGRAD_DEVICE float operator[](int64_t i) const {
-    return Load(variable.values, TYPE, i);
-  }
-};
-
 // Adds values[first], values[first + step] and so on before values[last].
-template <class Values>
-TERNGRAD_DEVICE static inline LaneStats StatsOf(const Values& values,
-                                                int64_t first, int64_t last,
-                                                int64_t step) {
-  LaneStats stats;
-#pragma unroll 16
-  for (int64_t i = first; i < last; i += step) stats.Add(values[i]);
-  return stats;
-}
-
 TERNGRAD_DEVICE static inline LaneStats StatsOf(const Measured& variable,
                                                 int64_t first, int64_t last,
                                                 int64_t step) {
-  switch (variable.type) {
-    case ValueType::kFloat16:
-      return StatsOf(ValuesOf<ValueType::kFloat16>{variable}, first, last,
-                     step);
-    case ValueType::kBfloat16:
-      return StatsOf(ValuesOf<ValueType::kBfloat16>{variable}, first, last,
-                     step);
-    default:
-      return StatsOf(ValuesOf<ValueType::kFloat32>{variable}, first, last,
-                     step);
+  constexpr int kAtOnce = 16;  // that are read before the first is added
+  LaneStats stats;
+  int64_t i = first;
+  for (; i + (kAtOnce - 1) * step < last; i += kAtOnce * step) {
+    float x[kAtOnce];
+    Load(variable.values, variable.type, i, step, x);
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) stats.Add(x[j]);
   }
+#pragma unroll 1
+  for (; i < last; i += step) {
+    stats.Add(Load(variable.values, variable.type, i));
+  }
+  return stats;
 }
 
 // Scratch memory of a variable whose parts are columns: by piece sums and sums
