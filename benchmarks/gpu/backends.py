@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import warnings
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, Protocol
@@ -138,10 +139,21 @@ class PyTorch:
         def ternary() -> object:
             return (torch.sign(values) * torch.bernoulli(values.abs() / scale)).to(torch.int8)
 
-        def quantized() -> object:
-            return torch.quantize_per_tensor(values, unit, 0, torch.qint8)
+        def rounded() -> object:
+            return torch.round(values / unit).clamp(-127, 127).to(torch.int8)
 
-        return {"PyTorch, elementwise TernGrad": ternary, "PyTorch, 8-bit quantization": quantized}
+        def quantized() -> object:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # PyTorch is about to drop it
+                return torch.quantize_per_tensor(values, unit, 0, torch.qint8)
+
+        found = {
+            "PyTorch, elementwise TernGrad": ternary,
+            "PyTorch, elementwise rounding to 8 bits": rounded,
+        }
+        if hasattr(torch, "quantize_per_tensor"):
+            found["PyTorch, quantize_per_tensor"] = quantized
+        return found
 
 
 class CuPy:
@@ -189,7 +201,7 @@ class CuPy:
     def record(self) -> Any:
         """See Backend."""
         event = self._cupy.cuda.Event()
-        event.record()
+        event.record(self._cupy.cuda.get_current_stream())
         return event
 
     def seconds(self, start: Any, end: Any) -> float:

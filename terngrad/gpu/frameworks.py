@@ -5,6 +5,7 @@ Neither package is imported here: it is there if there is an array of it.
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +45,9 @@ class Framework(Protocol):
     def device_of(self, array: Any) -> int:
         """Returns the index of the device that an array is on."""
 
+    def is_here(self, array: Any, device: int) -> bool:
+        """Returns whether something is an array of the package on a device."""
+
     def view(self, array: Any) -> View:
         """Returns the view of an array on a GPU; copies the array if it is not contiguous."""
 
@@ -70,6 +74,10 @@ class CuPy:
     def device_of(self, array: Any) -> int:
         """See Framework."""
         return array.device.id
+
+    def is_here(self, array: Any, device: int) -> bool:
+        """See Framework."""
+        return self.is_on_gpu(array) and array.device.id == device
 
     def view(self, array: Any) -> View:
         """See Framework."""
@@ -106,6 +114,10 @@ class PyTorch:
         """See Framework."""
         return array.device.index
 
+    def is_here(self, array: Any, device: int) -> bool:
+        """See Framework."""
+        return self.is_on_gpu(array) and array.device.index == device
+
     def view(self, array: Any) -> View:
         """See Framework."""
         tensor = array.detach().contiguous()
@@ -136,7 +148,7 @@ def framework_of(array: Any) -> Framework | None:
     """
     if not hasattr(type(array), "__cuda_array_interface__"):
         return None
-    packages = [kind.__module__.partition(".")[0] for kind in type(array).__mro__]
+    packages = _packages(type(array))
     for package in packages:
         if package in FRAMEWORKS:
             framework = FRAMEWORKS[package](sys.modules[package])
@@ -145,3 +157,9 @@ def framework_of(array: Any) -> Framework | None:
         return None
     what = "arrays on a GPU must be of CuPy or PyTorch, which take others by from_dlpack"
     raise ValueError(f"an array is of {packages[0]}; {what}")
+
+
+@functools.cache
+def _packages(kind: type) -> list[str]:
+    """Returns the packages of a class and of those that it comes from."""
+    return [each.__module__.partition(".")[0] for each in kind.__mro__]

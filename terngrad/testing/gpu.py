@@ -66,6 +66,10 @@ class HostArrays:
         """See Framework."""
         return array.device
 
+    def is_here(self, array: Any, device: int) -> bool:
+        """See Framework."""
+        return isinstance(array, HostArray) and array.device == device
+
     def view(self, array: HostArray) -> frameworks.View:
         """See Framework."""
         values, address = array.values, array.values.ctypes.data
