@@ -3,6 +3,8 @@
 The GPU is the host, see terngrad/testing/gpu.py: launches are real, kernels run in a loop.
 """
 
+import concurrent.futures
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -144,6 +146,20 @@ def test_kernels_run_on_the_stream_of_the_arrays(host_gpu):
     arrays.stats([HostArray(np.ones(9000, np.float32))])
     assert host_gpu["stream"] == STREAM
     assert host_gpu["launches"] == before + 2
+
+
+def test_threads_do_not_disturb_each_other():
+    def in_thread(node):
+        values = np.random.default_rng(node).normal(size=50_000).astype(np.float32)
+        how = {"seed": 1, "step": 0, "node": node}
+        expected = arrays.encode([values], arrays.stats([values]).max_abs, **how)
+        for _ in range(10):
+            scales = arrays.stats([HostArray(values)]).max_abs
+            found = of_gpu(arrays.encode([HostArray(values)], scales, **how))
+            np.testing.assert_array_equal(found, expected)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(in_thread, range(4)))
 
 
 def test_nothing_is_launched_for_nothing(host_gpu):

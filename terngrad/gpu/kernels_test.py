@@ -80,3 +80,13 @@ def test_law_10_a_missing_nvrtc_is_named(texts):
         pytest.raises(UnavailableError, match=r"^NVRTC is not found; install it$"),
     ):
         kernels.code(90)
+
+
+def test_law_10_an_nvrtc_that_cannot_compile_the_kernels_is_named(compiler, texts, tmp_path):
+    texts["h.h"] = "no kernel\n"
+    with (
+        mock.patch.object(nvrtc, "load", return_value=compiler),
+        pytest.raises(UnavailableError, match=r"^NVRTC [\d.]+ cannot compile the kernels: .*$"),
+    ):
+        kernels.code(90)
+    assert not list(tmp_path.iterdir())

@@ -104,10 +104,13 @@ class FakeDriver:
         objects.run([cxx, "-shared", *compiled, "-Wl,-soname," + self.path, "-o", self.path])
         self._library = ctypes.CDLL(self.path)
         self._library.fake_driver_get.restype = ctypes.c_int64
+        self._library.fake_driver_current.restype = ctypes.c_int64
         self._library.fake_driver_set.argtypes = (ctypes.c_char_p, ctypes.c_int64)
 
     def __getitem__(self, name: str) -> int:
-        """Returns a number; see `Numbers` of fake_driver.cc."""
+        """Returns a number; see `Numbers` of fake_driver.cc. "current" is that of this thread."""
+        if name == "current":
+            return self._library.fake_driver_current()
         return self._library.fake_driver_get(name.encode())
 
     def __setitem__(self, name: str, value: int) -> None:
