@@ -160,6 +160,14 @@ struct StatsArrays {
   float* max_abs;
 };
 
+// Returns a total as a float; 0, of its sign, where that is denormal, which the
+// conversions of GPUs do not see to.
+TERNGRAD_DEVICE static inline float TotalOf(double total) {
+  constexpr uint32_t kExponent = 0x7F800000, kSign = 0x80000000;
+  const uint32_t bits = BitsOf(static_cast<float>(total));
+  return FloatOf(bits & kExponent ? bits : bits & kSign);
+}
+
 // Returns the magnitude of these bits. Denormal ones count as 0.
 TERNGRAD_DEVICE static inline float MagnitudeOfBits(uint32_t bits) {
   constexpr uint32_t kSmallestNormalBits = 0x00800000;
@@ -232,8 +240,8 @@ TERNGRAD_DEVICE static inline void TotalParts(const Block& block,
                               ? TotalOfColumns(variable, part)
                               : TotalOfRun(variable, part);
     const int64_t place = variable.first_part + part;
-    out.sums[place] = static_cast<float>(totals.sum);
-    out.squares[place] = static_cast<float>(totals.squares);
+    out.sums[place] = TotalOf(totals.sum);
+    out.squares[place] = TotalOf(totals.squares);
     out.max_abs[place] = MagnitudeOfBits(totals.max_bits);
   });
 }
@@ -318,8 +326,8 @@ TERNGRAD_DEVICE static inline void TotalLongRun(const Block& block,
       largest = bits > largest ? bits : largest;
     }
     const int64_t place = variable.first_part + part;
-    out.sums[place] = static_cast<float>(totals[0]);
-    out.squares[place] = static_cast<float>(totals[1]);
+    out.sums[place] = TotalOf(totals[0]);
+    out.squares[place] = TotalOf(totals[1]);
     out.max_abs[place] = MagnitudeOfBits(largest);
   });
 }
