@@ -1,4 +1,4 @@
-"""TernGrad's arithmetic on NumPy arrays: statistics, codes, their sums and means.
+"""TernGrad's arithmetic on arrays, also on GPUs: statistics, codes, their sums and means.
 
 It runs on the native code of the TensorFlow ops, with the same bits, and loads no TensorFlow.
 Each call computes in the calling thread, without Python's lock.
@@ -18,8 +18,17 @@ its own, with "block:N" each N neighbours; N is a multiple of 128. A variable wh
 fewer than 16 values has one scale in any case. Vectors of p numbers, such as scales, have one for
 each part of the first variable, then of the second one, and so on.
 
-Every function raises `UnavailableError` where the native code is not built:
-`python -m terngrad.ops.build` builds it.
+Arrays may lie on a GPU: those of CuPy, or tensors of PyTorch 2.3 or later. Then all arrays of a
+call must be of one package and on one GPU, gradients may be float16 or bfloat16 too, scales and
+bounds may be lists of numbers, and results are arrays of the package on that GPU, with the bits of
+the CPU's. Kernels run on the package's current stream, and no call waits for one. So values on a
+GPU are not checked: a sum that needs more planes wraps, and values above the scale get the code L.
+The first call in a process compiles the kernels with NVRTC (`nvidia-cuda-nvrtc-cu12`), or takes
+them from ~/.cache/terngrad. Such an array cannot come from JAX; `cupy.from_dlpack` takes it.
+
+Every function raises `UnavailableError` where the native code is not built, which
+`python -m terngrad.ops.build` does, and where arrays are on a GPU that cannot run it: the message
+says why.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import warnings
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, Protocol
@@ -10,9 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from terngrad.gpu import device, functions
+
 Task = Callable[[], object]
 
-_INTEGERS = {2: np.int16, 4: np.int32}
+_INTEGERS = {1: np.int8, 2: np.int16, 4: np.int32}
 
 
 class NoGpuError(RuntimeError):
@@ -56,6 +60,20 @@ class Backend(Protocol):
 
     def rivals(self, values: Any) -> Mapping[str, Task]:
         """Returns what the package itself offers in the place of an encoder, by name."""
+
+
+def launcher(backend: Backend, name: str, table: ctypes.Array, *arguments: object) -> Task:
+    """Returns a task that launches kernels.
+
+    Args:
+      backend: chooses the stream.
+      name: of a function of cc/gpu/functions.cc, without its prefix.
+      table: one of the arguments.
+      *arguments: those between the GPU and the scratch memory.
+    """
+    scratch = backend.put(np.zeros(functions.scratch_bytes(table), np.uint8))
+    gpu, place = device.device(0), (backend.address(scratch), backend.stream())
+    return lambda scratch=scratch: gpu.call(name, *arguments, *place)  # the memory lives as long
 
 
 class PyTorch:
@@ -121,10 +139,21 @@ class PyTorch:
         def ternary() -> object:
             return (torch.sign(values) * torch.bernoulli(values.abs() / scale)).to(torch.int8)
 
-        def quantized() -> object:
-            return torch.quantize_per_tensor(values, unit, 0, torch.qint8)
+        def rounded() -> object:
+            return torch.round(values / unit).clamp(-127, 127).to(torch.int8)
 
-        return {"PyTorch, elementwise TernGrad": ternary, "PyTorch, 8-bit quantization": quantized}
+        def quantized() -> object:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # PyTorch is about to drop it
+                return torch.quantize_per_tensor(values, unit, 0, torch.qint8)
+
+        found = {
+            "PyTorch, elementwise TernGrad": ternary,
+            "PyTorch, elementwise rounding to 8 bits": rounded,
+        }
+        if hasattr(torch, "quantize_per_tensor"):
+            found["PyTorch, quantize_per_tensor"] = quantized
+        return found
 
 
 class CuPy:
@@ -172,7 +201,7 @@ class CuPy:
     def record(self) -> Any:
         """See Backend."""
         event = self._cupy.cuda.Event()
-        event.record()
+        event.record(self._cupy.cuda.get_current_stream())
         return event
 
     def seconds(self, start: Any, end: Any) -> float:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.gpu.backends import Backend, Task
+from benchmarks.gpu.backends import Backend, Task, launcher
 from terngrad import numpy as arrays
-from terngrad.gpu import device, functions
+from terngrad.gpu import functions
 from terngrad.layout import FEEDBACK_CODES, MAX_CODES
 from terngrad.ops import library
 
@@ -177,9 +177,8 @@ class _Bucket:
         for name, run in self._backend.rivals(self._whole[0]).items():
             yield name, 5 * n, run
 
-    def _call(self, name: str, *arguments: object) -> Task:
-        gpu, stream = device.device(0), self._backend.stream()
-        return lambda: gpu.call(name, *arguments, stream)
+    def _launcher(self, name: str, table: ctypes.Array, *arguments: object) -> Task:
+        return launcher(self._backend, name, table, *arguments)
 
     def _address(self, array: Any) -> int:
         return self._backend.address(array)
@@ -191,7 +190,7 @@ class _Bucket:
                 for each, size in zip(values, self._sizes, strict=True)
             )
         )
-        return self._call("stats", items, len(items), *map(self._address, self._found))
+        return self._launcher("stats", items, items, len(items), *map(self._address, self._found))
 
     def _encode(
         self, values: Sequence[Any], dtype: str, codec: str, antithetic: bool = False
@@ -212,15 +211,22 @@ class _Bucket:
         planes = _planes({**MAX_CODES, **FEEDBACK_CODES}[codec])
         words = self._backend.put(np.zeros((self._rows, planes), np.uint32))
         key = library.NodeKey(7, 3, 0, antithetic)
-        run = self._call(
-            "encode", codec.encode(), items, len(items), key, self._rows, self._address(words)
+        run = self._launcher(
+            "encode",
+            items,
+            codec.encode(),
+            items,
+            len(items),
+            key,
+            self._rows,
+            self._address(words),
         )
         return lambda words=words: run()  # the memory lives as long as the task
 
     def _sum(self) -> Task:
         inputs = (library.Planes * _NODES)(*((self._address(each), 2) for each in self._codes))
         total = self._address(self._sums)
-        return self._call("sum", inputs, _NODES, self._sum_planes, self._rows, total)
+        return self._launcher("sum", inputs, inputs, _NODES, self._sum_planes, self._rows, total)
 
     def _decode(self) -> Task:
         items = (functions.Target * len(self._sizes))(
@@ -229,7 +235,9 @@ class _Bucket:
                 for i, each in enumerate(self._targets[0])
             )
         )
-        return self._call("decode", *self._with(self._sums, items), _units(1, _NODES), self._rows)
+        return self._launcher(
+            "decode", items, *self._with(self._sums, items), _units(1, _NODES), self._rows
+        )
 
     def _correct(self) -> Task:
         items = (functions.Corrected * len(self._sizes))(
@@ -243,7 +251,7 @@ class _Bucket:
                 for i, each in enumerate(self._gradients)
             )
         )
-        return self._call("correct", items, len(items), self._rows)
+        return self._launcher("correct", items, items, len(items), self._rows)
 
     def _subtract(self, codec: str, max_code: int) -> Task:
         items = (functions.Kept * len(self._sizes))(
@@ -257,7 +265,9 @@ class _Bucket:
             )
         )
         codes = self._with(self._feedback[codec], items)
-        return self._call("subtract", *codes, _units(np.float32(1 / max_code), 1), self._rows)
+        return self._launcher(
+            "subtract", items, *codes, _units(np.float32(1 / max_code), 1), self._rows
+        )
 
     def _update(self, rule: str, has_averages: bool) -> Task:
         places = [list(map(self._address, each)) for each in self._targets]
@@ -274,7 +284,9 @@ class _Bucket:
         )
         update = library.Update(library.RULES.index(rule), 1e-3, 0.9, 0.1, 1e-3, 1e-7, 0.01)
         sums = self._with(self._sums, items)
-        return self._call("update", *sums, ctypes.byref(update), _units(1, _NODES), self._rows)
+        return self._launcher(
+            "update", items, *sums, ctypes.byref(update), _units(1, _NODES), self._rows
+        )
 
     def _item(self, i: int) -> dict[str, Any]:
         scales = self._address(self._scales) + 4 * i

@@ -42,20 +42,20 @@ class _Call:
         found = ((name, one) for name, one in _named(groups) if framework_of(one))
         self._first, array = next(found)
         self.framework: Framework = framework_of(array)
-        self.device = self.framework.view(array).device
+        self.device = self.framework.device_of(array)
         self.stream = self.framework.stream(self.device)
 
     def view(self, array: Any, name: str) -> View:
         """Returns the view of an array of the call."""
+        if self.framework.is_here(array, self.device):  # so are nearly all
+            return self.framework.view(array)
         framework = framework_of(array)
         if framework is None:
             where = f"a {type(array).__name__} outside of GPUs"
         elif framework.name != self.framework.name:
             where = f"of {framework.name}"
-        elif (view := framework.view(array)).device != self.device:
-            where = f"on GPU {view.device}"
         else:
-            return view
+            where = f"on GPU {framework.device_of(array)}"
         must = f"of {self.framework.name} on GPU {self.device}, as {self._first} is"
         raise ValueError(f"{name} is {where}; all arrays of a call must be {must}")
 
@@ -74,8 +74,8 @@ class _Call:
         if isinstance(values, list | tuple) and not any(map(framework_of, values)):
             numbers = np.ascontiguousarray(check.vector(values, count, name))
             view = self.empty((count,), "float32")
-            place = numbers.ctypes.data, numbers.nbytes, view.address
-            self.run("upload", *place)
+            upload = numbers.ctypes.data, numbers.nbytes, view.address
+            device(self.device).call("upload", *upload, self.stream)
             return view
         view = self.view(values, name)
         if view.dtype != "float32" or view.shape != (count,):
@@ -95,9 +95,10 @@ class _Call:
     def empty(self, shape: Sequence[int], dtype: str) -> View:
         return self.framework.view(self.framework.empty(shape, dtype, self.device))
 
-    def run(self, name: str, *arguments: object) -> None:
-        """Runs a function of cc/gpu/functions.cc on the call's stream."""
-        device(self.device).call(name, *arguments, self.stream)
+    def run(self, name: str, table: ctypes.Array, *arguments: object) -> None:
+        """Launches kernels with a table, which is one of the arguments, on the call's stream."""
+        scratch = self.empty((functions.scratch_bytes(table),), "uint8")
+        device(self.device).call(name, *arguments, scratch.address, self.stream)
 
 
 def _named(groups: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -124,7 +125,7 @@ def stats(gradients: Sequence[Any], scale_by: str) -> tuple[Any, Any, Any]:
         )
     )
     found = [call.empty((sum(own.count for own in parts),), "float32") for _ in range(3)]
-    call.run("stats", items, len(items), *(view.address for view in found))
+    call.run("stats", items, items, len(items), *(view.address for view in found))
     return tuple(view.owner for view in found)
 
 
@@ -178,7 +179,7 @@ def encode(
     rows = check.rows_of(sum(view.size for view in views))
     words = call.empty((rows, check.planes_of(_CODES[codec])), "uint32")
     key = library.NodeKey(int(seed), int(step) & 0xFFFFFFFF, int(node), draws == "antithetic")
-    call.run("encode", codec.encode(), sources, count, key, rows, words.address)
+    call.run("encode", sources, codec.encode(), sources, count, key, rows, words.address)
     return words.owner
 
 
@@ -194,7 +195,7 @@ def add(words: Sequence[Any], planes: int) -> Any:
     check.planes_suffice(planes, len(views))
     inputs = (library.Planes * len(views))(*((view.address, view.shape[1]) for view in views))
     total = call.empty((rows, planes), "uint32")
-    call.run("sum", inputs, len(inputs), planes, rows, total.address)
+    call.run("sum", inputs, inputs, len(inputs), planes, rows, total.address)
     return total.owner
 
 
@@ -234,7 +235,7 @@ def decode(
     sums = library.Planes(view.address, view.shape[1])
     units = functions.UnitRule(np.float32(1.0 / max_code), nodes)
     arguments = ctypes.byref(sums), targets, len(targets), ctypes.byref(units), rows
-    call.run("decode", *arguments)
+    call.run("decode", targets, *arguments)
     return [mean.owner for mean in means]
 
 

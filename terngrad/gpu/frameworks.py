@@ -5,6 +5,7 @@ Neither package is imported here: it is there if there is an array of it.
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,14 +21,12 @@ class View(NamedTuple):
       address: of its first value, in the device's memory.
       shape: its shape.
       dtype: "float32", "float16", "bfloat16", "uint32" and so on.
-      device: index of its device.
     """
 
     owner: Any
     address: int
     shape: tuple[int, ...]
     dtype: str
-    device: int
 
     @property
     def size(self) -> int:
@@ -42,6 +41,12 @@ class Framework(Protocol):
 
     def is_on_gpu(self, array: Any) -> bool:
         """Returns whether an array of the package lies on a GPU."""
+
+    def device_of(self, array: Any) -> int:
+        """Returns the index of the device that an array is on."""
+
+    def is_here(self, array: Any, device: int) -> bool:
+        """Returns whether something is an array of the package on a device."""
 
     def view(self, array: Any) -> View:
         """Returns the view of an array on a GPU; copies the array if it is not contiguous."""
@@ -66,12 +71,20 @@ class CuPy:
         """See Framework."""
         return isinstance(array, self._cupy.ndarray)
 
+    def device_of(self, array: Any) -> int:
+        """See Framework."""
+        return array.device.id
+
+    def is_here(self, array: Any, device: int) -> bool:
+        """See Framework."""
+        return self.is_on_gpu(array) and array.device.id == device
+
     def view(self, array: Any) -> View:
         """See Framework."""
-        device = array.device.id
-        with self._cupy.cuda.Device(device):
-            array = self._cupy.ascontiguousarray(array.reshape(1) if array.ndim == 0 else array)
-        return View(array, array.data.ptr, array.shape, array.dtype.name, device)
+        if not array.flags.c_contiguous:
+            with array.device:
+                array = self._cupy.ascontiguousarray(array)
+        return View(array, array.data.ptr, array.shape, array.dtype.name)
 
     def empty(self, shape: Sequence[int], dtype: str, device: int) -> Any:
         """See Framework."""
@@ -97,11 +110,19 @@ class PyTorch:
         """See Framework."""
         return isinstance(array, self._torch.Tensor) and array.is_cuda
 
+    def device_of(self, array: Any) -> int:
+        """See Framework."""
+        return array.device.index
+
+    def is_here(self, array: Any, device: int) -> bool:
+        """See Framework."""
+        return self.is_on_gpu(array) and array.device.index == device
+
     def view(self, array: Any) -> View:
         """See Framework."""
         tensor = array.detach().contiguous()
         dtype = str(tensor.dtype).removeprefix("torch.")
-        return View(tensor, tensor.data_ptr(), tuple(tensor.shape), dtype, tensor.device.index)
+        return View(tensor, tensor.data_ptr(), tuple(tensor.shape), dtype)
 
     def empty(self, shape: Sequence[int], dtype: str, device: int) -> Any:
         """See Framework."""
@@ -127,11 +148,18 @@ def framework_of(array: Any) -> Framework | None:
     """
     if not hasattr(type(array), "__cuda_array_interface__"):
         return None
-    package = type(array).__module__.partition(".")[0]
-    if package in FRAMEWORKS:
-        framework = FRAMEWORKS[package](sys.modules[package])
-        return framework if framework.is_on_gpu(array) else None
+    packages = _packages(type(array))
+    for package in packages:
+        if package in FRAMEWORKS:
+            framework = FRAMEWORKS[package](sys.modules[package])
+            return framework if framework.is_on_gpu(array) else None
     if getattr(array, "__cuda_array_interface__", None) is None:  # such as of JAX, on a CPU
         return None
     what = "arrays on a GPU must be of CuPy or PyTorch, which take others by from_dlpack"
-    raise ValueError(f"an array is of {package}; {what}")
+    raise ValueError(f"an array is of {packages[0]}; {what}")
+
+
+@functools.cache
+def _packages(kind: type) -> list[str]:
+    """Returns the packages of a class and of those that it comes from."""
+    return [each.__module__.partition(".")[0] for each in kind.__mro__]

@@ -105,6 +105,7 @@ def _table(item: type[ctypes.Structure]) -> tuple:
 
 
 _UNITS = ctypes.POINTER(UnitRule)
+_PLACE = (_POINTER, _POINTER)  # scratch memory, and the stream
 _SIGNATURES = {  # the result, then the arguments
     "terngrad_gpu_open": (_TEXT, _TEXT, ctypes.c_int, ctypes.POINTER(_POINTER)),
     "terngrad_gpu_close": (None, _POINTER),
@@ -112,31 +113,32 @@ _SIGNATURES = {  # the result, then the arguments
     "terngrad_gpu_capability": (ctypes.c_int, _POINTER),
     "terngrad_gpu_load": (_TEXT, _POINTER, _POINTER),
     "terngrad_gpu_upload": (_TEXT, _POINTER, _POINTER, _COUNT, _POINTER, _POINTER),
+    "terngrad_gpu_stats_bytes": (_COUNT, *_table(Gradient)),
     "terngrad_gpu_stats": (
         *(_TEXT, _POINTER, *_table(Gradient)),
-        *(_POINTER, _POINTER, _POINTER, _POINTER),
+        *(_POINTER, _POINTER, _POINTER, *_PLACE),
     ),
     "terngrad_gpu_encode": (
         *(_TEXT, _POINTER, _TEXT, *_table(Source)),
-        *(ctypes.POINTER(NodeKey), _COUNT, _POINTER, _POINTER),
+        *(ctypes.POINTER(NodeKey), _COUNT, _POINTER, *_PLACE),
     ),
     "terngrad_gpu_sum": (
         *(_TEXT, _POINTER, *_table(Planes)),
-        *(ctypes.c_int, _COUNT, _POINTER, _POINTER),
+        *(ctypes.c_int, _COUNT, _POINTER, *_PLACE),
     ),
     "terngrad_gpu_decode": (
         *(_TEXT, _POINTER, ctypes.POINTER(Planes), *_table(Target)),
-        *(_UNITS, _COUNT, _POINTER),
+        *(_UNITS, _COUNT, *_PLACE),
     ),
     "terngrad_gpu_subtract": (
         *(_TEXT, _POINTER, ctypes.POINTER(Planes), *_table(Kept)),
-        *(_UNITS, _COUNT, _POINTER),
+        *(_UNITS, _COUNT, *_PLACE),
     ),
     "terngrad_gpu_update": (
         *(_TEXT, _POINTER, ctypes.POINTER(Planes), *_table(Trained)),
-        *(ctypes.POINTER(Update), _UNITS, _COUNT, _POINTER),
+        *(ctypes.POINTER(Update), _UNITS, _COUNT, *_PLACE),
     ),
-    "terngrad_gpu_correct": (_TEXT, _POINTER, *_table(Corrected), _COUNT, _POINTER),
+    "terngrad_gpu_correct": (_TEXT, _POINTER, *_table(Corrected), _COUNT, *_PLACE),
 }
 
 
@@ -153,3 +155,10 @@ def load() -> ctypes.CDLL:
 def of(loaded: ctypes.CDLL) -> ctypes.CDLL:
     """Returns the functions of a library that has them: that for arrays, or that with the ops."""
     return library.declared(loaded, _SIGNATURES)
+
+
+def scratch_bytes(items: ctypes.Array) -> int:
+    """Returns the bytes of scratch memory on the GPU that the launch with a table takes."""
+    if items._type_ is Gradient:
+        return load().terngrad_gpu_stats_bytes(items, len(items))
+    return ctypes.sizeof(items)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from terngrad.gpu import cache, nvrtc
 from terngrad.ops import objects
+from terngrad.ops.library import UnavailableError
 
 SOURCE = "terngrad/cc/gpu/kernels.cu"
 
@@ -18,12 +19,18 @@ def code(capability: int) -> bytes:
       capability: the card's compute capability, such as 90 for 9.0.
 
     Raises:
-      UnavailableError: the card is too old, or NVRTC is not found.
+      UnavailableError: the card is too old, or NVRTC is not found or cannot compile them.
     """
     compiler = nvrtc.load()
     target, texts = compiler.target(capability), sources()
     name = f"kernels-{target}-{_digest(texts, target, compiler.version)}.bin"
-    return cache.cached(name, lambda: compiled(compiler, target, texts).code)
+    try:
+        return cache.cached(name, lambda: compiled(compiler, target, texts).code)
+    except nvrtc.CompileError as error:
+        lines = str(error).splitlines()
+        first = next((line for line in lines if "error" in line), lines[0])
+        version = ".".join(map(str, compiler.version))
+        raise UnavailableError(f"NVRTC {version} cannot compile the kernels: {first}") from None
 
 
 def compiled(

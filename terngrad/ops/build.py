@@ -87,7 +87,8 @@ def _compiler_for(folder: str) -> str:
 
 
 def _arithmetic(cxx: str) -> list[str]:
-    return compiled(cxx, library.array_sources(), FLAGS)
+    files = [path for folder in library.ARRAY_FOLDERS for path in sources(folder, "*.cc")]
+    return compiled(cxx, files, FLAGS)
 
 
 def _link(cxx: str, objects: Sequence[str], link_flags: Sequence[str], output: str) -> None:

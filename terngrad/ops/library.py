@@ -32,7 +32,7 @@ FLAGS = (
 PATHS = ("avx512", "avx2", "portable")  # instruction sets of the library, the fastest first
 
 _FOR_TESTS = ("_test.cc", "/fake_driver.cc", "/host_entries.cc")
-_ARRAYS = ("lib", "gpu")  # folders of the sources of the library for arrays
+ARRAY_FOLDERS = ("lib", "gpu")  # of the sources of the library for arrays
 _PREFIX, _ARRAYS_PREFIX, _SUFFIX = "kernels-tf", "arrays-", ".so"
 _REMEDY = "`python -m terngrad.ops.build` builds them"
 _SEAL_BYTES = hashlib.sha256().digest_size
@@ -67,17 +67,12 @@ def find(version: str, folder: str = FOLDER) -> str:
     return built_by_bazel if os.path.exists(built_by_bazel) else path_for(version, folder)
 
 
-def array_sources() -> list[str]:
-    """Returns the files that the library for arrays is compiled from."""
-    return [source for folder in _ARRAYS for source in sources(folder, "*.cc")]
-
-
 def arrays_path(folder: str = FOLDER) -> str:
     """Returns the path of the library for arrays, of these sources and this processor kind."""
     built_by_bazel = os.path.join(folder, f"{_ARRAYS_PREFIX}bazel{_SUFFIX}")
     if os.path.exists(built_by_bazel):
         return built_by_bazel
-    return os.path.join(folder, f"{_ARRAYS_PREFIX}{_fingerprint(*_ARRAYS)}{_SUFFIX}")
+    return os.path.join(folder, f"{_ARRAYS_PREFIX}{_fingerprint(*ARRAY_FOLDERS)}{_SUFFIX}")
 
 
 def seal(path: str) -> None:

@@ -62,13 +62,21 @@ class HostArrays:
         """See Framework."""
         return isinstance(array, HostArray)
 
+    def device_of(self, array: HostArray) -> int:
+        """See Framework."""
+        return array.device
+
+    def is_here(self, array: Any, device: int) -> bool:
+        """See Framework."""
+        return isinstance(array, HostArray) and array.device == device
+
     def view(self, array: HostArray) -> frameworks.View:
         """See Framework."""
         values, address = array.values, array.values.ctypes.data
         if not values.flags.c_contiguous:
             array = HostArray(np.ascontiguousarray(values), array.dtype, array.device)
             address = array.values.ctypes.data
-        return frameworks.View(array, address, values.shape, array.dtype, array.device)
+        return frameworks.View(array, address, values.shape, array.dtype)
 
     def empty(self, shape: Sequence[int], dtype: str, device: int) -> HostArray:
         """See Framework."""
@@ -96,10 +104,13 @@ class FakeDriver:
         objects.run([cxx, "-shared", *compiled, "-Wl,-soname," + self.path, "-o", self.path])
         self._library = ctypes.CDLL(self.path)
         self._library.fake_driver_get.restype = ctypes.c_int64
+        self._library.fake_driver_current.restype = ctypes.c_int64
         self._library.fake_driver_set.argtypes = (ctypes.c_char_p, ctypes.c_int64)
 
     def __getitem__(self, name: str) -> int:
-        """Returns a number; see `Numbers` of fake_driver.cc."""
+        """Returns a number; see `Numbers` of fake_driver.cc. "current" is that of this thread."""
+        if name == "current":
+            return self._library.fake_driver_current()
         return self._library.fake_driver_get(name.encode())
 
     def __setitem__(self, name: str, value: int) -> None:

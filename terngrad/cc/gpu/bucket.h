@@ -20,7 +20,10 @@ struct Items {
   // Returns the item that has an element of the bucket, given one at or before
   // it; the last one for elements after all.
   TERNGRAD_DEVICE int64_t From(int64_t item, int64_t element) const {
-    while (item + 1 < count && element >= items[item + 1].offset) ++item;
+    while (element - items[item].offset >= items[item].size &&
+           item + 1 < count) {
+      ++item;
+    }
     return item;
   }
 

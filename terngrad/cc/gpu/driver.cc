@@ -30,8 +30,6 @@ const char* Missing(void* library, Driver* found) {
   FIND(cuModuleUnload);
   FIND(cuModuleGetFunction);
   FIND(cuLaunchKernel);
-  FIND(cuMemAllocAsync);
-  FIND(cuMemFreeAsync);
   FIND(cuMemcpyHtoDAsync_v2);
   FIND(cuMemcpyDtoDAsync_v2);
 #undef FIND
@@ -48,7 +46,7 @@ std::string OpenDriver(const char* library, Driver* driver) {
   }
   if (const char* const missing = Missing(handle, driver)) {
     return std::string("the NVIDIA driver is too old: ") + name + " lacks " +
-           missing + "; CUDA 11.2 or later has it";
+           missing + "; CUDA 11 or later has it";
   }
   return Describe(*driver, "the NVIDIA driver cannot start", driver->cuInit(0));
 }

@@ -18,12 +18,10 @@ using Address = uint64_t;  // CUdeviceptr: of device memory
 using Stream = void*;      // CUstream; null is the default one
 
 // Numbers of CUdevice_attribute.
-inline constexpr int kMultiprocessors = 16;
 inline constexpr int kCapabilityMajor = 75;
 inline constexpr int kCapabilityMinor = 76;
-inline constexpr int kMemoryPools = 115;
 
-// Of CUDA 11.2 and later. `void*` stands for the driver's own types.
+// Of CUDA 11 and later. `void*` stands for the driver's own types.
 struct Driver {
   Status (*cuInit)(unsigned flags);
   Status (*cuDriverGetVersion)(int* version);
@@ -43,8 +41,6 @@ struct Driver {
                            unsigned grid_z, unsigned block_x, unsigned block_y,
                            unsigned block_z, unsigned shared_bytes,
                            Stream stream, void** arguments, void** extra);
-  Status (*cuMemAllocAsync)(Address* memory, size_t bytes, Stream stream);
-  Status (*cuMemFreeAsync)(Address memory, Stream stream);
   Status (*cuMemcpyHtoDAsync_v2)(Address to, const void* from, size_t bytes,
                                  Stream stream);
   Status (*cuMemcpyDtoDAsync_v2)(Address to, Address from, size_t bytes,

@@ -15,28 +15,30 @@
 namespace terngrad {
 namespace gpu {
 
+// Returns the bound of a part; infinity also where it is NaN, as no magnitude
+// is above either.
 TERNGRAD_DEVICE static inline float BoundOf(const Source& source,
                                             int64_t part) {
-  return source.bounds ? source.bounds[part] : FloatOf(0x7F800000);
+  const float infinity = FloatOf(0x7F800000);
+  if (!source.bounds) return infinity;
+  const float bound = source.bounds[part];
+  return bound == bound ? bound : infinity;
 }
 
-// Returns the smaller one of a magnitude and a bound; NaN if the magnitude is,
-// the magnitude if the bound is.
+// Returns the smaller one of a magnitude, which may be NaN, and a bound.
 TERNGRAD_DEVICE static inline float Clipped(float magnitude, float bound) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  // In one instruction, but for what is the same for many values.
-  const float limit = bound == bound ? bound : FloatOf(0x7F800000);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800  // one instruction
   float smaller;
   asm("min.ftz.NaN.f32 %0, %1, %2;"
       : "=f"(smaller)
-      : "f"(magnitude), "f"(limit));
+      : "f"(magnitude), "f"(bound));
   return smaller;
 #else
   return magnitude > bound ? bound : magnitude;
 #endif
 }
 
-// The words of a tile, row by row, spread over the lanes.
+// The words of a tile: lane i keeps those of row i.
 template <int PLANES>
 class TileWords {
  public:
@@ -47,43 +49,37 @@ class TileWords {
   }
 
   // Makes the words of a row. is_set(lane, j) says whether plane j has the bit
-  // of a lane's element, which is element lane - rotation, modulo 32.
+  // of a lane's element.
   template <class IsSet>
-  TERNGRAD_DEVICE void Put(int row, int rotation, IsSet is_set) {
+  TERNGRAD_DEVICE void Put(int row, IsSet is_set) {
 #pragma unroll
     for (int j = 0; j < PLANES; ++j) {
-      const uint32_t rotated =
-          warp_.Ballot([&](int lane) { return is_set(lane, j); });
       const uint32_t word =
-          rotated >> rotation | rotated << (kWordBits - rotation) % kWordBits;
-      const int place = row * PLANES + j;
+          warp_.Ballot([&](int lane) { return is_set(lane, j); });
       warp_.ForLanes([&](int lane) {
-#pragma unroll
-        for (int i = 0; i < kKept; ++i) {
-          if (place == i * kWarpLanes + lane) kept_[i][lane] = word;
-        }
+        if (lane == row) kept_[j][lane] = word;
       });
     }
   }
 
-  // Writes the words of the first `rows` rows.
-  TERNGRAD_DEVICE void Store(int64_t rows, uint32_t* words) const {
-    const int64_t count = rows < kTileRows ? rows * PLANES : kCount;
+  // Writes the words of the first `rows` rows, of which lane i had element
+  // i - rotation, modulo 32.
+  TERNGRAD_DEVICE void Store(int rotation, int64_t rows,
+                             uint32_t* words) const {
     warp_.ForLanes([&](int lane) {
+      if (lane >= kTileRows || lane >= rows) return;
 #pragma unroll
-      for (int i = 0; i < kKept; ++i) {
-        const int place = i * kWarpLanes + lane;
-        if (place < count) words[place] = kept_[i][lane];
+      for (int j = 0; j < PLANES; ++j) {
+        const uint32_t word = kept_[j][lane];
+        words[lane * PLANES + j] =
+            word >> rotation | word << (kWordBits - rotation) % kWordBits;
       }
     });
   }
 
  private:
-  static constexpr int kCount = kTileRows * PLANES;
-  static constexpr int kKept = (kCount + kWarpLanes - 1) / kWarpLanes;
-
   const Warp& warp_;
-  PerLane<uint32_t> kept_[kKept];
+  PerLane<uint32_t> kept_[PLANES];
 };
 
 // The complements of the upper halves of a tile's draws: two rows in each word.
@@ -193,12 +189,17 @@ class RandomEncoder {
                                   RateOf(source.scales[part], MAX_CODE));
   }
 
+  // Returns the words' rotation in EncodeTile.
+  TERNGRAD_DEVICE static int RotationOf(const Source& source, int64_t begin) {
+    return static_cast<uint64_t>(source.first + begin) % kWordBits;
+  }
+
   // Encodes a tile of a source's values, from `begin` on.
   TERNGRAD_DEVICE void EncodeTile(const Warp& warp, const Source& source,
                                   int64_t begin,
                                   TileWords<kPlanes>* words) const {
     const uint64_t element = source.first + begin;
-    const int rotation = element % kWordBits;
+    const int rotation = RotationOf(source, begin);
     const TileDraws draws(warp, DrawKeyOf(key_, source.variable), element);
     PerLane<uint32_t> sums[kTileRows];
     warp.ForLanes([&](int lane) {
@@ -214,7 +215,7 @@ class RandomEncoder {
     });
 #pragma unroll
     for (int row = 0; row < kTileRows; ++row) {
-      words->Put(row, rotation, [&](int lane, int plane) {
+      words->Put(row, [&](int lane, int plane) {
         return HasBit(sums[row][lane], plane);
       });
     }
@@ -230,27 +231,37 @@ class RandomEncoder {
                            const TileDraws& draws, int lane,
                            uint32_t (&sums)[kTileRows]) const {
     float x[kTileRows];
-    Load(source.values, source.type, i, x);
-    PartsFrom parts(source.parts, i);
-    float bound = 0.0f, rate = 0.0f;
+    Load(source.values, source.type, i, kWordBits, x);
+    uint32_t thresholds[kTileRows];
+    const auto set_threshold = [&](int row, float bound, float rate) {
+      const float clipped = Clipped(MagnitudeOf(x[row]), bound);
+      const uint32_t t = RoundedDown(OneLane::Multiply(clipped, rate));
+      constexpr uint32_t kLargest = uint32_t{MAX_CODE} << 16;
+      thresholds[row] = t < kLargest ? t : kLargest;
+    };
+    if (source.parts.count == 1) {
+      const float bound = BoundOf(source, 0);
+      const float rate = RateOf(source.scales[0], MAX_CODE);
+#pragma unroll
+      for (int row = 0; row < kTileRows; ++row) set_threshold(row, bound, rate);
+    } else {
+      PartsFrom parts(source.parts, i);
+#pragma unroll
+      for (int row = 0; row < kTileRows; ++row, parts.Next()) {
+        const uint32_t part = parts.part();
+        set_threshold(row, BoundOf(source, part),
+                      RateOf(source.scales[part], MAX_CODE));
+      }
+    }
     // Draws of which signs are complemented again.
     const uint32_t flipped = key_.antithetic ? kOpen : 0;
     const uint32_t odd = key_.node & 1 ? flipped : 0;
     uint32_t most = 0;
 #pragma unroll
     for (int row = 0; row < kTileRows; ++row) {
-      if (row == 0 || parts.AreMany()) {
-        bound = BoundOf(source, parts.part());
-        rate = RateOf(source.scales[parts.part()], MAX_CODE);
-      }
-      if (parts.AreMany()) parts.Next();
-      const float clipped = Clipped(MagnitudeOf(x[row]), bound);
-      const uint32_t threshold = RoundedDown(OneLane::Multiply(clipped, rate));
-      constexpr uint32_t kLargest = uint32_t{MAX_CODE} << 16;
       const uint32_t bits = BitsOf(x[row]);
       const uint32_t flips = (SignMask(bits) & flipped) ^ odd;
-      const uint32_t sum = (threshold < kLargest ? threshold : kLargest) +
-                           (draws(row, lane) ^ flips);
+      const uint32_t sum = thresholds[row] + (draws(row, lane) ^ flips);
       most = (sum & kOpen) > most ? sum & kOpen : most;
       sums[row] = sum | (bits & kSign);
     }
@@ -292,7 +303,7 @@ class RandomEncoder {
   // A code of 0 may have any sign.
   TERNGRAD_DEVICE static bool HasBit(uint32_t sum, int plane) {
     if constexpr (MAX_CODE == 1) {
-      return (sum >> 16 & 1) != 0 && (plane == 0 || (sum & kSign) != 0);
+      return (sum & 1 << 16) != 0 && (plane == 0 || (sum & kSign) != 0);
     } else {
       const uint32_t magnitude = (sum & ~kSign) >> 16, mask = SignMask(sum);
       return (((magnitude ^ mask) - mask) >> plane & 1) != 0;
@@ -310,6 +321,8 @@ class NearestLevelEncoder {
 
   TERNGRAD_DEVICE explicit NearestLevelEncoder(const NodeKey&) {}
 
+  TERNGRAD_DEVICE static int RotationOf(const Source&, int64_t) { return 0; }
+
   TERNGRAD_DEVICE int CodeOf(const Source& source, int64_t i) const {
     const int64_t part = PartAt(source.parts, i);
     return NearestCodeOf<MAX_CODE>(Load(source.values, source.type, i),
@@ -322,7 +335,7 @@ class NearestLevelEncoder {
     PerLane<int> codes[kTileRows];
     warp.ForLanes([&](int lane) {
       float x[kTileRows];
-      Load(source.values, source.type, begin + lane, x);
+      Load(source.values, source.type, begin + lane, kWordBits, x);
       PartsFrom parts(source.parts, begin + lane);
       float rate = 0.0f;
 #pragma unroll
@@ -336,7 +349,7 @@ class NearestLevelEncoder {
     });
 #pragma unroll
     for (int row = 0; row < kTileRows; ++row) {
-      words->Put(row, 0, [&](int lane, int plane) {
+      words->Put(row, [&](int lane, int plane) {
         return (codes[row][lane] >> plane & 1) != 0;
       });
     }
@@ -358,7 +371,7 @@ TERNGRAD_DEVICE static inline void EncodeMixedTile(
       const int64_t i = element - source.offset;
       codes[lane] = i < source.size ? encoder.CodeOf(source, i) : 0;
     });
-    words->Put(row, 0, [&](int lane, int plane) {
+    words->Put(row, [&](int lane, int plane) {
       return (codes[lane] >> plane & 1) != 0;
     });
   }
@@ -378,12 +391,14 @@ TERNGRAD_DEVICE static inline void Encode(const Block& block,
              const Source& source = sources[item];
              const int64_t begin = row * kWordBits - source.offset;
              TileWords<Encoder::kPlanes> tile(warp);
+             int rotation = 0;
              if (IsWithin(source, begin)) {
                encoder.EncodeTile(warp, source, begin, &tile);
+               rotation = Encoder::RotationOf(source, begin);
              } else {
                EncodeMixedTile(warp, encoder, items, item, row, &tile);
              }
-             tile.Store(rows - row, words + row * Encoder::kPlanes);
+             tile.Store(rotation, rows - row, words + row * Encoder::kPlanes);
            });
 }
 

@@ -2,9 +2,9 @@
 // device's. It runs kernels at once, by host_entries.h. Tests link it into a
 // library, and tell it how to behave (fake_driver_set).
 
-#include <cstdlib>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <string>
 
 #include "terngrad/cc/gpu/driver.h"
@@ -25,26 +25,43 @@ constexpr Status kInvalidDevice = 101;
 constexpr Status kInvalidContext = 201;
 constexpr Status kNotFound = 500;
 
-// What tests set and read, by name: "capability", "memory_pools", "version",
-// "retained" and "current" contexts, "modules", "allocated" bytes, "launches",
-// "stream" of the last launch, and "failing NAME", the status that a function
-// of that name returns.
-std::map<std::string, int64_t>& Numbers() {
-  static auto* const numbers = new std::map<std::string, int64_t>{
-      {"capability", 90}, {"memory_pools", 1}, {"version", 12090}};
+// What tests set and read, by name: "capability", "version", "retained"
+// contexts, "modules", "launches", "stream" of the last launch, and
+// "failing NAME", the status that a function of that name returns.
+class Numbers {
+ public:
+  int64_t Get(const std::string& name) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return numbers_[name];
+  }
+  void Set(const std::string& name, int64_t value) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    numbers_[name] = value;
+  }
+  void Add(const std::string& name, int64_t value) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    numbers_[name] += value;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, int64_t> numbers_{{"capability", 90},
+                                          {"version", 12090}};
+};
+
+Numbers& TheNumbers() {
+  static auto* const numbers = new Numbers;
   return *numbers;
 }
 
-std::map<Address, size_t>& Blocks() {
-  static auto* const blocks = new std::map<Address, size_t>;
-  return *blocks;
-}
+// How often the context is current in this thread.
+thread_local int64_t current = 0;
 
 // Any use of the device needs its context to be current.
 Status Failing(const char* function, bool needs_context) {
-  const auto found = Numbers().find(std::string("failing ") + function);
-  if (found != Numbers().end() && found->second) return found->second;
-  return needs_context && Numbers()["current"] == 0 ? kInvalidContext : 0;
+  const Status set = TheNumbers().Get(std::string("failing ") + function);
+  if (set) return set;
+  return needs_context && current == 0 ? kInvalidContext : 0;
 }
 
 char a_context, a_module;
@@ -55,10 +72,15 @@ char a_context, a_module;
   if (const Status failing = Failing(__func__, needs_context)) return failing
 
 EXPORT void fake_driver_set(const char* name, int64_t value) {
-  Numbers()[name] = value;
+  TheNumbers().Set(name, value);
 }
 
-EXPORT int64_t fake_driver_get(const char* name) { return Numbers()[name]; }
+EXPORT int64_t fake_driver_get(const char* name) {
+  return TheNumbers().Get(name);
+}
+
+// Returns how often the context is current in the calling thread.
+EXPORT int64_t fake_driver_current() { return current; }
 
 EXPORT Status cuInit(unsigned) {
   RETURN_IF_FAILING(false);
@@ -66,7 +88,7 @@ EXPORT Status cuInit(unsigned) {
 }
 
 EXPORT Status cuDriverGetVersion(int* version) {
-  *version = Numbers()["version"];
+  *version = TheNumbers().Get("version");
   return 0;
 }
 
@@ -95,13 +117,10 @@ EXPORT Status cuDeviceGetAttribute(int* value, int attribute, int) {
   RETURN_IF_FAILING(false);
   switch (attribute) {
     case terngrad::gpu::kCapabilityMajor:
-      *value = Numbers()["capability"] / 10;
+      *value = TheNumbers().Get("capability") / 10;
       return 0;
     case terngrad::gpu::kCapabilityMinor:
-      *value = Numbers()["capability"] % 10;
-      return 0;
-    case terngrad::gpu::kMemoryPools:
-      *value = Numbers()["memory_pools"];
+      *value = TheNumbers().Get("capability") % 10;
       return 0;
     default:
       return kInvalidValue;
@@ -110,42 +129,42 @@ EXPORT Status cuDeviceGetAttribute(int* value, int attribute, int) {
 
 EXPORT Status cuDevicePrimaryCtxRetain(void** context, int) {
   RETURN_IF_FAILING(false);
-  ++Numbers()["retained"];
+  TheNumbers().Add("retained", 1);
   *context = &a_context;
   return 0;
 }
 
 EXPORT Status cuDevicePrimaryCtxRelease_v2(int) {
-  --Numbers()["retained"];
+  TheNumbers().Add("retained", -1);
   return 0;
 }
 
 EXPORT Status cuCtxPushCurrent_v2(void* context) {
   RETURN_IF_FAILING(false);
-  if (context != &a_context || Numbers()["retained"] < 1) {
+  if (context != &a_context || TheNumbers().Get("retained") < 1) {
     return kInvalidContext;
   }
-  ++Numbers()["current"];
+  ++current;
   return 0;
 }
 
 EXPORT Status cuCtxPopCurrent_v2(void** context) {
   RETURN_IF_FAILING(true);
-  --Numbers()["current"];
+  --current;
   *context = &a_context;
   return 0;
 }
 
 EXPORT Status cuModuleLoadData(void** module, const void*) {
   RETURN_IF_FAILING(true);
-  ++Numbers()["modules"];
+  TheNumbers().Add("modules", 1);
   *module = &a_module;
   return 0;
 }
 
 EXPORT Status cuModuleUnload(void*) {
   RETURN_IF_FAILING(true);
-  --Numbers()["modules"];
+  TheNumbers().Add("modules", -1);
   return 0;
 }
 
@@ -167,34 +186,11 @@ EXPORT Status cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y,
                         block_x > 0 && block_x <= 1024 && block_y == 1 &&
                         block_z == 1 && shared_bytes == 0 && !extra;
   if (!is_usual) return kInvalidValue;
-  ++Numbers()["launches"];
-  Numbers()["stream"] = reinterpret_cast<int64_t>(stream);
+  TheNumbers().Add("launches", 1);
+  TheNumbers().Set("stream", reinterpret_cast<int64_t>(stream));
   const terngrad::Flushing flushing(true);  // as NVRTC's --ftz=true
   reinterpret_cast<terngrad::gpu::HostEntry>(function)(arguments, grid_x,
                                                        block_x);
-  return 0;
-}
-
-EXPORT Status cuMemAllocAsync(Address* memory, size_t bytes, Stream) {
-  RETURN_IF_FAILING(true);
-  if (bytes == 0) return kInvalidValue;
-  void* const block = std::malloc(bytes);
-  if (!block) return kOutOfMemory;
-  std::memset(block, 0xA5, bytes);
-  *memory = reinterpret_cast<Address>(block);
-  Blocks()[*memory] = bytes;
-  Numbers()["allocated"] += bytes;
-  return 0;
-}
-
-EXPORT Status cuMemFreeAsync(Address memory, Stream) {
-  RETURN_IF_FAILING(true);
-  const auto found = Blocks().find(memory);
-  if (found == Blocks().end()) return kInvalidValue;
-  Numbers()["allocated"] -= found->second;
-  std::memset(reinterpret_cast<void*>(memory), 0x5A, found->second);
-  std::free(reinterpret_cast<void*>(memory));
-  Blocks().erase(found);
   return 0;
 }
 

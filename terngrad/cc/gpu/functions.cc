@@ -54,57 +54,65 @@ TERNGRAD_EXPORT const char* terngrad_gpu_upload(const Gpu* gpu,
   return Text(gpu->Upload(from, bytes, to, stream));
 }
 
-// These launch kernels on a stream.
+// The bytes of scratch memory that statistics take.
+TERNGRAD_EXPORT int64_t terngrad_gpu_stats_bytes(
+    const terngrad::gpu::Gradient* gradients, int64_t count) {
+  return Gpu::StatsBytes(gradients, count);
+}
+
+// These launch kernels on a stream. The others' scratch memory has the size of
+// their table, `count` items.
 
 TERNGRAD_EXPORT const char* terngrad_gpu_stats(
     const Gpu* gpu, const terngrad::gpu::Gradient* gradients, int64_t count,
-    float* sums, float* squares, float* max_abs, Stream stream) {
+    float* sums, float* squares, float* max_abs, void* scratch, Stream stream) {
   return Text(
-      gpu->Stats(gradients, count, sums, squares, max_abs, {stream, nullptr}));
+      gpu->Stats(gradients, count, sums, squares, max_abs, {stream, scratch}));
 }
 
 TERNGRAD_EXPORT const char* terngrad_gpu_encode(
     const Gpu* gpu, const char* encoder, const terngrad::gpu::Source* sources,
     int64_t count, const terngrad::NodeKey* key, int64_t rows, uint32_t* words,
-    Stream stream) {
+    void* scratch, Stream stream) {
   return Text(gpu->Encode(encoder, sources, count, *key, rows, words,
-                          {stream, nullptr}));
+                          {stream, scratch}));
 }
 
 TERNGRAD_EXPORT const char* terngrad_gpu_sum(const Gpu* gpu,
                                              const Planes* inputs,
                                              int64_t count, int planes,
                                              int64_t rows, uint32_t* total,
-                                             Stream stream) {
-  return Text(gpu->Sum(inputs, count, planes, rows, total, {stream, nullptr}));
+                                             void* scratch, Stream stream) {
+  return Text(gpu->Sum(inputs, count, planes, rows, total, {stream, scratch}));
 }
 
 TERNGRAD_EXPORT const char* terngrad_gpu_decode(
     const Gpu* gpu, const Planes* sums, const terngrad::gpu::Target* targets,
     int64_t count, const terngrad::gpu::UnitRule* units, int64_t rows,
-    Stream stream) {
+    void* scratch, Stream stream) {
   return Text(
-      gpu->Decode(*sums, targets, count, *units, rows, {stream, nullptr}));
+      gpu->Decode(*sums, targets, count, *units, rows, {stream, scratch}));
 }
 
 TERNGRAD_EXPORT const char* terngrad_gpu_subtract(
     const Gpu* gpu, const Planes* codes, const terngrad::gpu::Kept* variables,
     int64_t count, const terngrad::gpu::UnitRule* units, int64_t rows,
-    Stream stream) {
+    void* scratch, Stream stream) {
   return Text(
-      gpu->Subtract(*codes, variables, count, *units, rows, {stream, nullptr}));
+      gpu->Subtract(*codes, variables, count, *units, rows, {stream, scratch}));
 }
 
 TERNGRAD_EXPORT const char* terngrad_gpu_update(
     const Gpu* gpu, const Planes* sums, const terngrad::gpu::Trained* variables,
     int64_t count, const terngrad::Update* update,
-    const terngrad::gpu::UnitRule* units, int64_t rows, Stream stream) {
+    const terngrad::gpu::UnitRule* units, int64_t rows, void* scratch,
+    Stream stream) {
   return Text(gpu->ApplyUpdate(*sums, variables, count, *update, *units, rows,
-                               {stream, nullptr}));
+                               {stream, scratch}));
 }
 
 TERNGRAD_EXPORT const char* terngrad_gpu_correct(
     const Gpu* gpu, const terngrad::gpu::Corrected* variables, int64_t count,
-    int64_t rows, Stream stream) {
-  return Text(gpu->Correct(variables, count, rows, {stream, nullptr}));
+    int64_t rows, void* scratch, Stream stream) {
+  return Text(gpu->Correct(variables, count, rows, {stream, scratch}));
 }

@@ -16,7 +16,7 @@ using terngrad::Update;
 
 // An encoder of a bucket.
 #define TERNGRAD_ENCODER(name, Encoder)                                        \
-  extern "C" __global__ void __launch_bounds__(gpu::kThreads, 3)                  \
+  extern "C" __global__ void __launch_bounds__(gpu::kThreads, 4)               \
       name(const gpu::Source* sources, int64_t count, NodeKey key,             \
            int64_t rows, uint32_t* words) {                                    \
     gpu::Encode<gpu::Encoder>(gpu::Block(), sources, count, key, rows, words); \
@@ -30,26 +30,26 @@ TERNGRAD_ENCODER(terngrad_encode_127, RandomEncoder<127>)
 TERNGRAD_ENCODER(terngrad_nearest_1, NearestLevelEncoder<1>)
 TERNGRAD_ENCODER(terngrad_nearest_2, NearestLevelEncoder<2>)
 
-extern "C" __global__ void __launch_bounds__(gpu::kThreads, 3)
+extern "C" __global__ void __launch_bounds__(gpu::kThreads, 4)
     terngrad_sum(const Planes* inputs, int64_t count, int planes, int64_t rows,
                  uint32_t* total) {
   gpu::Sum(gpu::Block(), inputs, count, planes, rows, total);
 }
 
-extern "C" __global__ void __launch_bounds__(gpu::kThreads, 3)
+extern "C" __global__ void __launch_bounds__(gpu::kThreads, 4)
     terngrad_decode(Planes sums, const gpu::Target* targets, int64_t count,
                     gpu::UnitRule units, int64_t rows) {
   gpu::Decode(gpu::Block(), sums, targets, count, units, rows);
 }
 
-extern "C" __global__ void __launch_bounds__(gpu::kThreads, 3)
+extern "C" __global__ void __launch_bounds__(gpu::kThreads, 4)
     terngrad_subtract(Planes codes, const gpu::Kept* variables, int64_t count,
                       gpu::UnitRule units, int64_t rows) {
   gpu::Subtract(gpu::Block(), codes, variables, count, units, rows);
 }
 
 #define TERNGRAD_UPDATE(name, rule)                                          \
-  extern "C" __global__ void __launch_bounds__(gpu::kThreads, 3)                \
+  extern "C" __global__ void __launch_bounds__(gpu::kThreads, 3)             \
       name(Planes sums, const gpu::Trained* variables, int64_t count,        \
            Update update, gpu::UnitRule units, int64_t rows) {               \
     gpu::UpdateVariables<rule>(gpu::Block(), sums, variables, count, update, \
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(gpu::kTotalThreads)
   gpu::Total(gpu::Block(), variables, count, sums, squares, max_abs);
 }
 
-extern "C" __global__ void __launch_bounds__(gpu::kThreads, 3)
+extern "C" __global__ void __launch_bounds__(gpu::kThreads, 4)
     terngrad_correct(const gpu::Corrected* variables, int64_t count,
                      int64_t rows) {
   gpu::Correct(gpu::Block(), variables, count, rows);

@@ -518,6 +518,7 @@ void CorrectedGradientsAreThoseOfTheCpu(Random& random) {
 }
 
 void StatisticsAreThoseOfTheCpu(Random& random) {
+  const Flushing flushing(true);  // as in all of the CPU's callers
   struct Case {
     int64_t size;
     Parts parts;
@@ -555,6 +556,12 @@ void StatisticsAreThoseOfTheCpu(Random& random) {
           values.back().floats.push_back(std::ldexp(
               Uniform(random), static_cast<int>(random() % 60) - 30));
         }
+      }
+      if (own.size == 65) {  // the sum is denormal
+        values.back() = Values(ValueType::kFloat32, 0, random);
+        values.back().floats.resize(own.size);
+        values.back().floats[0] = 0x1.8p-126f;
+        values.back().floats[32] = -0x1p-126f;
       }
       const Pieces own_pieces = PiecesOf(own.size, own.parts);
       scratch.emplace_back(BlocksOf(ScratchBytes(own_pieces), 8));

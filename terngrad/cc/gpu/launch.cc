@@ -52,35 +52,6 @@ class Gpu::Current {
   std::string error_;
 };
 
-// Memory for a launch: the caller's, or some that is given back when all that
-// was started meanwhile has ended.
-class Gpu::Scratch {
- public:
-  Scratch(const Gpu& gpu, int64_t bytes, const Place& place)
-      : driver_(gpu.driver_), stream_(place.stream), memory_(place.scratch) {
-    if (memory_) return;
-    const std::string what =
-        "the GPU has no " + std::to_string(bytes) + " bytes of memory left";
-    Address address = 0;
-    error_ = Describe(driver_, what.c_str(),
-                      driver_.cuMemAllocAsync(&address, bytes, stream_));
-    if (error_.empty()) taken_ = address;
-    memory_ = reinterpret_cast<void*>(taken_);
-  }
-  ~Scratch() {
-    if (taken_) driver_.cuMemFreeAsync(taken_, stream_);
-  }
-  char* memory() const { return static_cast<char*>(memory_); }
-  const std::string& error() const { return error_; }
-
- private:
-  const Driver& driver_;
-  Stream stream_;
-  void* memory_;
-  Address taken_ = 0;
-  std::string error_;
-};
-
 std::string Gpu::Open(const char* library, int ordinal,
                       std::unique_ptr<Gpu>* gpu) {
   Driver driver;
@@ -90,19 +61,13 @@ std::string Gpu::Open(const char* library, int ordinal,
   const auto described = [&](Status status) {
     return Describe(driver, name.c_str(), status);
   };
-  int device = 0, major = 0, minor = 0, has_pools = 0;
+  int device = 0, major = 0, minor = 0;
   error = described(driver.cuDeviceGet(&device, ordinal));
   if (!error.empty()) return error;
   for (const auto& [attribute, value] : {std::pair(kCapabilityMajor, &major),
-                                         std::pair(kCapabilityMinor, &minor),
-                                         std::pair(kMemoryPools, &has_pools)}) {
+                                         std::pair(kCapabilityMinor, &minor)}) {
     error = described(driver.cuDeviceGetAttribute(value, attribute, device));
     if (!error.empty()) return error;
-  }
-  if (!has_pools) {
-    return name +
-           " has no memory pools: its driver is too old, or it is shared"
-           " by a hypervisor";
   }
   void* context = nullptr;
   error = described(driver.cuDevicePrimaryCtxRetain(&context, device));
@@ -181,11 +146,9 @@ std::string Gpu::RunWithTable(const char* entry, const Item* items,
   const Current current(*this);
   if (!current.error().empty()) return current.error();
   const std::vector<Item> table = WithOffsets(items, count);
-  const int64_t bytes = TableBytes<Item>(count);
-  const Scratch scratch(*this, bytes, place);
-  if (!scratch.error().empty()) return scratch.error();
-  void* memory = scratch.memory();
-  const std::string error = Upload(table.data(), bytes, memory, place.stream);
+  void* memory = place.scratch;
+  const std::string error =
+      Upload(table.data(), TableBytes<Item>(count), memory, place.stream);
   if (!error.empty()) return error;
   arguments[place_of_table] = &memory;
   return Launch(entry, blocks, kThreads, arguments, place.stream);
@@ -206,10 +169,10 @@ std::string Gpu::Stats(const Gradient* gradients, int64_t count, float* sums,
   if (count == 0) return "";
   const Current current(*this);
   if (!current.error().empty()) return current.error();
-  const Scratch scratch(*this, StatsBytes(gradients, count), place);
-  if (!scratch.error().empty()) return scratch.error();
   std::vector<Measured> table;
-  char* free = scratch.memory() + TableEnd(TableBytes<Measured>(count));
+  void* memory = place.scratch;
+  char* free =
+      static_cast<char*>(memory) + TableEnd(TableBytes<Measured>(count));
   int64_t pieces = 0, totals = 0, parts = 0;
   for (int64_t i = 0; i < count; ++i) {
     const Gradient& gradient = gradients[i];
@@ -221,10 +184,9 @@ std::string Gpu::Stats(const Gradient* gradients, int64_t count, float* sums,
     parts += gradient.parts.count;
     free += TableEnd(ScratchBytes(own));
   }
-  const std::string error = Upload(table.data(), TableBytes<Measured>(count),
-                                   scratch.memory(), place.stream);
+  const std::string error =
+      Upload(table.data(), TableBytes<Measured>(count), memory, place.stream);
   if (!error.empty()) return error;
-  void* memory = scratch.memory();
   void* arguments[] = {&memory, &count, &sums, &squares, &max_abs};
   const std::string failed = Launch("terngrad_measure", pieces, kPieceThreads,
                                     arguments, place.stream);

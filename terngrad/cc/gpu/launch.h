@@ -27,11 +27,11 @@ struct Gradient {
   ValueType type;
 };
 
-// Where a launch runs, and the memory that it needs meanwhile.
+// Where a launch runs, and memory of the device for it: as many bytes as the
+// launch's function `...Bytes` says, at a multiple of 8. What follows on the
+// stream may use them again.
 struct Place {
   Stream stream;
-  // As many bytes as the launch's function `...Bytes` says, at a multiple of 8,
-  // until the launch has ended. Null takes them from the device's memory pool.
   void* scratch;
 };
 
@@ -105,7 +105,6 @@ class Gpu {
 
  private:
   class Current;  // makes the device's context that of the thread
-  class Scratch;
 
   Gpu(const Driver& driver, int device, void* context, int capability)
       : driver_(driver),

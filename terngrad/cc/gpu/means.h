@@ -78,7 +78,8 @@ TERNGRAD_DEVICE static inline void ForMeans(
   const Items<Item> items = {variables, count};
   // All reads of some rows come before all writes: these might write what is
   // read, for all that the compiler knows.
-  const auto whole = [&](const Item& item, int64_t row, int lane) {
+  // `item` is a copy, which the writes cannot change.
+  const auto whole = [&](const Item item, int64_t row, int lane) {
     int64_t i = row * kWordBits + lane - item.offset;
     UnitsFrom<Item> unit(item, units, i);
 #pragma unroll 1

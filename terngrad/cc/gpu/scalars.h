@@ -61,21 +61,21 @@ TERNGRAD_DEVICE static inline float FloatOfBfloat(uint16_t bfloat) {
   return FloatOf(uint32_t{bfloat} << 16);
 }
 
-// Writes values first + 32 i, i < COUNT, as float32 numbers.
+// Writes values first + step i, i < COUNT, as float32 numbers.
 template <int COUNT>
 TERNGRAD_DEVICE static inline void Load(const void* values, ValueType type,
-                                        int64_t first, float (&x)[COUNT]) {
-  constexpr int kStep = kWordBits;
+                                        int64_t first, int64_t step,
+                                        float (&x)[COUNT]) {
   if (type == ValueType::kFloat32) {
     const float* const from = static_cast<const float*>(values) + first;
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i) x[i] = from[i * kStep];
+    for (int i = 0; i < COUNT; ++i) x[i] = from[i * step];
     return;
   }
   const uint16_t* const from = static_cast<const uint16_t*>(values) + first;
   uint16_t bits[COUNT];
 #pragma unroll
-  for (int i = 0; i < COUNT; ++i) bits[i] = from[i * kStep];
+  for (int i = 0; i < COUNT; ++i) bits[i] = from[i * step];
   const bool is_half = type == ValueType::kFloat16;
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {
@@ -86,7 +86,7 @@ TERNGRAD_DEVICE static inline void Load(const void* values, ValueType type,
 TERNGRAD_DEVICE static inline float Load(const void* values, ValueType type,
                                          int64_t i) {
   float x[1];
-  Load(values, type, i, x);
+  Load(values, type, i, 1, x);
   return x[0];
 }
 

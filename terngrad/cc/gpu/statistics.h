@@ -27,41 +27,24 @@ struct LaneStats {
   }
 };
 
-// Values of a type, as float32 numbers.
-template <ValueType TYPE>
-struct ValuesOf {
-  const Measured& variable;
-
-  TERNGRAD_DEVICE float operator[](int64_t i) const {
-    return Load(variable.values, TYPE, i);
-  }
-};
-
 // Adds values[first], values[first + step] and so on before values[last].
-template <class Values>
-TERNGRAD_DEVICE static inline LaneStats StatsOf(const Values& values,
-                                                int64_t first, int64_t last,
-                                                int64_t step) {
-  LaneStats stats;
-#pragma unroll 16
-  for (int64_t i = first; i < last; i += step) stats.Add(values[i]);
-  return stats;
-}
-
 TERNGRAD_DEVICE static inline LaneStats StatsOf(const Measured& variable,
                                                 int64_t first, int64_t last,
                                                 int64_t step) {
-  switch (variable.type) {
-    case ValueType::kFloat16:
-      return StatsOf(ValuesOf<ValueType::kFloat16>{variable}, first, last,
-                     step);
-    case ValueType::kBfloat16:
-      return StatsOf(ValuesOf<ValueType::kBfloat16>{variable}, first, last,
-                     step);
-    default:
-      return StatsOf(ValuesOf<ValueType::kFloat32>{variable}, first, last,
-                     step);
+  constexpr int kAtOnce = 16;  // that are read before the first is added
+  LaneStats stats;
+  int64_t i = first;
+  for (; i + (kAtOnce - 1) * step < last; i += kAtOnce * step) {
+    float x[kAtOnce];
+    Load(variable.values, variable.type, i, step, x);
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) stats.Add(x[j]);
   }
+#pragma unroll 1
+  for (; i < last; i += step) {
+    stats.Add(Load(variable.values, variable.type, i));
+  }
+  return stats;
 }
 
 // Scratch memory of a variable whose parts are columns: by piece sums and sums
@@ -177,10 +160,72 @@ struct StatsArrays {
   float* max_abs;
 };
 
+// Returns a total as a float; 0, of its sign, where that is denormal, which the
+// conversions of GPUs do not see to.
+TERNGRAD_DEVICE static inline float TotalOf(double total) {
+  constexpr uint32_t kExponent = 0x7F800000, kSign = 0x80000000;
+  const uint32_t bits = BitsOf(static_cast<float>(total));
+  return FloatOf(bits & kExponent ? bits : bits & kSign);
+}
+
 // Returns the magnitude of these bits. Denormal ones count as 0.
 TERNGRAD_DEVICE static inline float MagnitudeOfBits(uint32_t bits) {
   constexpr uint32_t kSmallestNormalBits = 0x00800000;
   return bits < kSmallestNormalBits ? 0.0f : FloatOf(bits);
+}
+
+// Adds the columns of a part, piece by piece.
+TERNGRAD_DEVICE static inline Totals TotalOfColumns(const Measured& variable,
+                                                    int64_t part) {
+  constexpr int kAtOnce = 8;  // that are read before the first is added
+  const int64_t columns = variable.pieces.columns;
+  const int64_t step = variable.parts.count, in_piece = columns / step;
+  const int64_t count = variable.pieces.count * in_piece;
+  const ColumnScratch scratch(variable);
+  const uint32_t* bits = scratch.max_bits + part;
+  const float* sums = scratch.sums + part;
+  int64_t left = in_piece;  // columns of this piece
+  const auto next = [&] {
+    bits += step;
+    sums += step;
+    if (--left > 0) return;
+    left = in_piece;
+    sums += columns;  // the sums of squares
+  };
+  Totals totals;
+  int64_t i = 0;
+  for (; i + kAtOnce <= count; i += kAtOnce) {
+    float some[kAtOnce], squares[kAtOnce];
+    uint32_t some_bits[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j, next()) {
+      some[j] = sums[0];
+      squares[j] = sums[columns];
+      some_bits[j] = bits[0];
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      totals.Add(some[j], squares[j], some_bits[j]);
+    }
+  }
+#pragma unroll 1
+  for (; i < count; ++i, next()) totals.Add(sums[0], sums[columns], bits[0]);
+  return totals;
+}
+
+// Adds the pieces of a part.
+TERNGRAD_DEVICE static inline Totals TotalOfRun(const Measured& variable,
+                                                int64_t part) {
+  const auto* const blocks = static_cast<const BlockStats*>(variable.scratch);
+  const int64_t each = variable.pieces.pieces_of_run;
+  const int64_t first = part * each, end = variable.pieces.count;
+  const int64_t last = first + each < end ? first + each : end;
+  Totals totals;
+#pragma unroll 4
+  for (int64_t i = first; i < last; ++i) {
+    totals.Add(blocks[i].sum, blocks[i].sum_of_squares, blocks[i].max_bits);
+  }
+  return totals;
 }
 
 // Adds the pieces of some parts, one part in each thread.
@@ -188,32 +233,15 @@ TERNGRAD_DEVICE static inline void TotalParts(const Block& block,
                                               const Measured& variable,
                                               int64_t first_part,
                                               const StatsArrays& out) {
-  const int64_t columns = variable.pieces.columns;
-  const int64_t pieces = variable.pieces.count;
   block.ForThreads([&](int thread) {
     const int64_t part = first_part + thread;
     if (part >= variable.parts.count) return;
-    Totals totals;
-    if (columns) {
-      const ColumnScratch scratch(variable);
-      for (int64_t piece = 0; piece < pieces; ++piece) {
-        const float* const sums = scratch.sums + 2 * piece * columns;
-        const uint32_t* const bits = scratch.max_bits + piece * columns;
-        for (int64_t c = part; c < columns; c += variable.parts.count) {
-          totals.Add(sums[c], sums[columns + c], bits[c]);
-        }
-      }
-    } else {
-      const auto* const blocks =
-          static_cast<const BlockStats*>(variable.scratch);
-      const int64_t each = variable.pieces.pieces_of_run;
-      for (int64_t i = part * each; i < (part + 1) * each && i < pieces; ++i) {
-        totals.Add(blocks[i].sum, blocks[i].sum_of_squares, blocks[i].max_bits);
-      }
-    }
+    const Totals totals = variable.pieces.columns
+                              ? TotalOfColumns(variable, part)
+                              : TotalOfRun(variable, part);
     const int64_t place = variable.first_part + part;
-    out.sums[place] = static_cast<float>(totals.sum);
-    out.squares[place] = static_cast<float>(totals.squares);
+    out.sums[place] = TotalOf(totals.sum);
+    out.squares[place] = TotalOf(totals.squares);
     out.max_abs[place] = MagnitudeOfBits(totals.max_bits);
   });
 }
@@ -227,7 +255,8 @@ TERNGRAD_DEVICE static inline void TotalLongRun(const Block& block,
   constexpr int kStage = 256;
   constexpr int kAdding = 2 * kWarpLanes;  // threads of the two warps
   constexpr int kLoading = kTotalThreads - kAdding;
-  TERNGRAD_SHARED double staged[2][2][kStage];
+  constexpr int kAtOnce = 16;  // that are read while as many are added
+  TERNGRAD_SHARED double staged[2][2][kStage + kAtOnce];
   TERNGRAD_SHARED double totals[2];
   TERNGRAD_SHARED uint32_t max_bits[kLoading];
   const int64_t each = variable.pieces.pieces_of_run;
@@ -235,22 +264,41 @@ TERNGRAD_DEVICE static inline void TotalLongRun(const Block& block,
   const int64_t end = variable.pieces.count;
   const int64_t last = first + each < end ? first + each : end;
   const auto* const blocks = static_cast<const BlockStats*>(variable.scratch);
+  // After the last piece come zeros, which change no sum: none is -0.
   const auto load = [&](int thread, int64_t begin, int stage) {
-    for (int i = thread - kAdding; i < kStage; i += kLoading) {
-      if (begin + i >= last) return;
-      const BlockStats& stats = blocks[begin + i];
-      staged[stage][0][i] = stats.sum;
-      staged[stage][1][i] = stats.sum_of_squares;
-      uint32_t& largest = max_bits[thread - kAdding];
-      largest = stats.max_bits > largest ? stats.max_bits : largest;
+    constexpr int kEach = kStage / kLoading;
+    const int own = thread - kAdding;
+    BlockStats stats[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int64_t piece = begin + own + i * kLoading;
+      stats[i] = piece < last ? blocks[piece] : BlockStats{0.0, 0.0, 0};
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      staged[stage][0][own + i * kLoading] = stats[i].sum;
+      staged[stage][1][own + i * kLoading] = stats[i].sum_of_squares;
+      const uint32_t bits = stats[i].max_bits;
+      max_bits[own] = bits > max_bits[own] ? bits : max_bits[own];
     }
   };
   const auto add = [&](int which, int64_t begin, int stage) {
     const double* const more = staged[stage][which];
     double total = totals[which];
+    double held[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) held[j] = more[j];
     const int count = last - begin < kStage ? last - begin : kStage;
-#pragma unroll 16
-    for (int i = 0; i < count; ++i) total += more[i];
+#pragma unroll 2
+    for (int i = 0; i < count; i += kAtOnce) {
+      double next[kAtOnce];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) next[j] = more[i + kAtOnce + j];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) total += held[j];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) held[j] = next[j];
+    }
     totals[which] = total;
   };
   block.ForThreads([&](int thread) {
@@ -278,8 +326,8 @@ TERNGRAD_DEVICE static inline void TotalLongRun(const Block& block,
       largest = bits > largest ? bits : largest;
     }
     const int64_t place = variable.first_part + part;
-    out.sums[place] = static_cast<float>(totals[0]);
-    out.squares[place] = static_cast<float>(totals[1]);
+    out.sums[place] = TotalOf(totals[0]);
+    out.squares[place] = TotalOf(totals[1]);
     out.max_abs[place] = MagnitudeOfBits(largest);
   });
 }

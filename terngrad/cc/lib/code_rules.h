@@ -32,7 +32,7 @@ template <int MAX_CODE>
 TERNGRAD_DEVICE static inline float ThresholdOf(float value, float bound,
                                                 float rate) {
   const float size = MagnitudeOf(value);
-  if (!(size >= kSmallestNormal)) return 0.0f;  // also where there is no value
+  if (!(size >= kSmallestNormal)) return 0.0f;
   const float magnitude = size > bound ? bound : size;
   if (!(magnitude >= kSmallestNormal && rate > 0.0f)) return 0.0f;
   constexpr float kLargest = MAX_CODE * 0x1p24f;

@@ -318,6 +318,8 @@ class SourceEncoder {
   }
 
   int CodeOf(float value, int64_t i) const {
+    // Such codes are 0, and where there is no value there is no part.
+    if (!(MagnitudeOf(value) >= kSmallestNormal)) return 0;
     const int64_t part = PartOf(source_.parts, i);
     return RandomCodeOf<MAX_CODE>(key_, source_.variable, source_.first + i,
                                   value, source_.bounds[part],
