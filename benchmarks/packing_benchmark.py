@@ -22,9 +22,9 @@ from benchmarks import report
 from inception.flags.table import TEXT, at_least, flag, number
 from slim.datasets import cifar10, mnist
 from slim.nets.nets_factory import build_net
-from terngrad.ops.choice import choose_kernels
 from terngrad.ops.packing import Packing
 from terngrad.planes import pack_integers, padded, plane_count
+from terngrad.training.choice import choose_kernels
 
 _MAX_CODES = (1, 2, 3, 7, 127)
 _NODES = 4

@@ -18,10 +18,10 @@ from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import Exchange
 from terngrad.layout import DRAWS, Layout, Policy, make_layout
-from terngrad.ops.choice import Choice
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.training import runtime
 from terngrad.training.averages import MovingAverages
+from terngrad.training.choice import Choice
 from terngrad.training.classifier import Classifier, IdleClassifier
 from terngrad.training.last_batch import LastBatch
 from terngrad.training.memory import Memory

@@ -24,7 +24,6 @@ from terngrad.cluster.channel import MembershipError
 from terngrad.codecs.factory import largest_code, make_codecs
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
-from terngrad.ops.choice import choose_kernels
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.exhaustive import sample
 from terngrad.testing.limits import HANG_SECS
@@ -34,6 +33,7 @@ from terngrad.testing.strangers import config_of
 from terngrad.testing.threads import in_threads
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
+from terngrad.training.choice import choose_kernels
 from terngrad.training.classifier import Classifier
 from terngrad.training.optimizers import make_optimizer
 from terngrad.training.reduction import Reduction

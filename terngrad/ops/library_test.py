@@ -1,4 +1,4 @@
-"""Building, finding and choosing the native kernels."""
+"""Building and finding the native kernels."""
 
 import os
 
@@ -6,10 +6,7 @@ import pytest
 import tensorflow as tf
 
 from terngrad.ops import build, library
-from terngrad.ops.choice import Choice, choose_kernels
 from terngrad.ops.native import NativeKernels
-from terngrad.ops.packing import NativePacking, ReferencePacking
-from terngrad.ops.reference import ReferenceKernels
 
 BUILT = library.path_for(tf.version.VERSION)
 needs_library = pytest.mark.skipif(not os.path.exists(BUILT), reason="kernels are not built")
@@ -54,78 +51,9 @@ def test_a_library_of_other_sources_is_named(tmp_path):
 
 
 @needs_library
-def test_native_kernels_are_the_first_choice():
-    kernels, why = choose_kernels()
-    assert isinstance(kernels, NativeKernels)
-    assert not why
-
-
-@needs_library
-def test_a_path_is_chosen_by_name_and_told():
-    assert choose_kernels("native", "portable")[0].title == "native kernels (portable)"
-
-
-@pytest.mark.parametrize(
-    ("wanted", "path", "allowed"),
-    [("", "mmx", "avx512, avx2, portable"), ("reference", "avx2", "none beside TERNGRAD_KERNELS")],
-)
-def test_law_10_a_path_that_cannot_be_is_named(wanted, path, allowed):
-    with pytest.raises(ValueError, match=f"TERNGRAD_SIMD is '{path}'; allowed are {allowed}"):
-        choose_kernels(wanted, path)
-
-
-@needs_library
 def test_law_10_an_unknown_path_of_the_ops_is_named():
     with pytest.raises(ValueError, match=r"TERNGRAD_SIMD: path is 'mmx'; allowed are .*portable"):
         NativeKernels("mmx")
-
-
-def test_the_reference_can_be_forced():
-    assert isinstance(choose_kernels("reference")[0], ReferenceKernels)
-
-
-def test_on_gpus_the_reference_is_used_and_the_reason_told():
-    kernels, why = choose_kernels(on_gpu=True)
-    assert isinstance(kernels, ReferenceKernels)
-    assert why == "TensorFlow sees no GPU"
-
-
-@needs_library
-def test_on_gpus_native_kernels_pack_what_lies_in_memory(monkeypatch):
-    assert isinstance(choose_kernels(on_gpu=True).kernels.packing, NativePacking)
-    monkeypatch.setattr(library, "load_functions", _unavailable)
-    assert isinstance(choose_kernels(on_gpu=True).kernels.packing, ReferencePacking)
-
-
-@needs_library
-def test_each_choice_tells_the_family_of_its_kernels():
-    for wanted in ("native", "reference"):
-        assert choose_kernels(wanted).kernels.family == wanted
-    assert choose_kernels("", "portable").kernels.family == "native"
-
-
-def test_the_text_of_a_choice_is_its_title_and_what_forced_it():
-    kernels = ReferenceKernels()
-    assert f"{Choice(kernels)}" == kernels.title
-    assert f"{Choice(kernels, 'it rains')}" == f"{kernels.title}, because it rains"
-
-
-def test_law_10_an_unknown_choice_is_named():
-    with pytest.raises(ValueError, match="TERNGRAD_KERNELS is 'fast'; allowed are native and ref"):
-        choose_kernels("fast")
-
-
-def _unavailable():
-    raise library.UnavailableError("native kernels are not built")
-
-
-def test_without_a_library_the_reference_works_and_forcing_fails(monkeypatch):
-    monkeypatch.setattr(library, "load", _unavailable)
-    kernels, why = choose_kernels()
-    assert isinstance(kernels, ReferenceKernels)
-    assert "not built" in why
-    with pytest.raises(ValueError, match="TERNGRAD_KERNELS=native: native kernels are not built"):
-        choose_kernels("native")
 
 
 def test_law_10_a_missing_compiler_is_named(monkeypatch, tmp_path):
@@ -138,7 +66,7 @@ def test_law_10_a_missing_compiler_is_named(monkeypatch, tmp_path):
 def test_a_failed_build_leaves_nothing_and_shows_the_compilers_words(monkeypatch, tmp_path):
     (tmp_path / "wrong.cc").write_text("int wrong = nothing;")
     (tmp_path / "built").mkdir()
-    monkeypatch.setattr(library, "array_sources", lambda: [str(tmp_path / "wrong.cc")])
+    monkeypatch.setattr(build, "sources", lambda *parts: [str(tmp_path / "wrong.cc")])
     with pytest.raises(build.BuildError, match=r"wrong\.cc:1:13: error: "):
         build.build(str(tmp_path / "built"))
     assert not list((tmp_path / "built").iterdir())

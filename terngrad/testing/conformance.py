@@ -23,7 +23,7 @@ from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
-from terngrad.ops.choice import choose_kernels
+from terngrad.training.choice import choose_kernels
 from terngrad.training.memory import Memory
 from terngrad.training.reduction import exchange_gradients
 

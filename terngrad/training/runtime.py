@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from terngrad import allocator
-from terngrad.ops.choice import Choice, choose_kernels
+from terngrad.training.choice import Choice, choose_kernels
 
 
 def configure(

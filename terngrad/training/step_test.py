@@ -10,12 +10,12 @@ from terngrad.codecs.factory import make_codecs
 from terngrad.draws import DrawKey
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
-from terngrad.ops.choice import choose_kernels
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.testing.exhaustive import sample
 from terngrad.testing.nets import BATCH, CLASSES, SIDE, make_batches, make_model
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
+from terngrad.training.choice import choose_kernels
 from terngrad.training.classifier import Classifier
 from terngrad.training.memory import Memory
 from terngrad.training.nodes import dropout_seed

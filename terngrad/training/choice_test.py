@@ -1,0 +1,80 @@
+"""Which kernels compute: native ones if there are any."""
+
+import pytest
+
+from terngrad.ops import library
+from terngrad.ops.native import NativeKernels
+from terngrad.ops.packing import NativePacking, ReferencePacking
+from terngrad.ops.reference import ReferenceKernels
+from terngrad.training.choice import Choice, choose_kernels
+
+needs_library = pytest.mark.usefixtures("native_library")
+
+
+@needs_library
+def test_native_kernels_are_the_first_choice():
+    kernels, why = choose_kernels()
+    assert isinstance(kernels, NativeKernels)
+    assert not why
+
+
+@needs_library
+def test_a_path_is_chosen_by_name_and_told():
+    assert choose_kernels("native", "portable")[0].title == "native kernels (portable)"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "path", "allowed"),
+    [("", "mmx", "avx512, avx2, portable"), ("reference", "avx2", "none beside TERNGRAD_KERNELS")],
+)
+def test_law_10_a_path_that_cannot_be_is_named(wanted, path, allowed):
+    with pytest.raises(ValueError, match=f"TERNGRAD_SIMD is '{path}'; allowed are {allowed}"):
+        choose_kernels(wanted, path)
+
+
+def test_the_reference_can_be_forced():
+    assert isinstance(choose_kernels("reference")[0], ReferenceKernels)
+
+
+def test_on_gpus_the_reference_is_used_and_the_reason_told():
+    kernels, why = choose_kernels(on_gpu=True)
+    assert isinstance(kernels, ReferenceKernels)
+    assert why == "TensorFlow sees no GPU"
+
+
+@needs_library
+def test_on_gpus_native_kernels_pack_what_lies_in_memory(monkeypatch):
+    assert isinstance(choose_kernels(on_gpu=True).kernels.packing, NativePacking)
+    monkeypatch.setattr(library, "load_functions", _unavailable)
+    assert isinstance(choose_kernels(on_gpu=True).kernels.packing, ReferencePacking)
+
+
+@needs_library
+def test_each_choice_tells_the_family_of_its_kernels():
+    for wanted in ("native", "reference"):
+        assert choose_kernels(wanted).kernels.family == wanted
+    assert choose_kernels("", "portable").kernels.family == "native"
+
+
+def test_the_text_of_a_choice_is_its_title_and_what_forced_it():
+    kernels = ReferenceKernels()
+    assert f"{Choice(kernels)}" == kernels.title
+    assert f"{Choice(kernels, 'it rains')}" == f"{kernels.title}, because it rains"
+
+
+def test_law_10_an_unknown_choice_is_named():
+    with pytest.raises(ValueError, match="TERNGRAD_KERNELS is 'fast'; allowed are native and ref"):
+        choose_kernels("fast")
+
+
+def _unavailable():
+    raise library.UnavailableError("native kernels are not built")
+
+
+def test_without_a_library_the_reference_works_and_forcing_fails(monkeypatch):
+    monkeypatch.setattr(library, "load", _unavailable)
+    kernels, why = choose_kernels()
+    assert isinstance(kernels, ReferenceKernels)
+    assert "not built" in why
+    with pytest.raises(ValueError, match="TERNGRAD_KERNELS=native: native kernels are not built"):
+        choose_kernels("native")
