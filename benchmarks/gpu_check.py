@@ -10,6 +10,7 @@ what PyTorch offers: the median of several rounds, in which caches are cold and 
 queue. The exit status is 1 if a law does not hold, or nothing could be checked.
 
 python -m benchmarks.gpu_check --json=figures.json
+compute-sanitizer --tool memcheck python -m benchmarks.gpu_check --rounds=0   # or racecheck
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ bounds may be lists of numbers, and results are arrays of the package on that GP
 the CPU's. Kernels run on the package's current stream, and no call waits for one. So values on a
 GPU are not checked: a sum that needs more planes wraps, and values above the scale get the code L.
 The first call in a process compiles the kernels with NVRTC (`nvidia-cuda-nvrtc-cu12`), or takes
-them from ~/.cache/terngrad. Such an array cannot come from JAX; `cupy.from_dlpack` takes it.
+them from ~/.cache/terngrad. Calls cannot be captured in a CUDA graph. JAX's arrays on a GPU are
+refused, because results cannot be made as such; `cupy.from_dlpack` takes them.
 
 Every function raises `UnavailableError` where the native code is not built, which
 `python -m terngrad.ops.build` does, and where arrays are on a GPU that cannot run it: the message

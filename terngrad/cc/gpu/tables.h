@@ -16,6 +16,7 @@ enum class ValueType : int32_t { kFloat32, kFloat16, kBfloat16 };
 
 // A table's items follow the bucket's order. `offset` is the place of an item's
 // first value in the bucket: the sum of the sizes before it.
+// Variables have fewer than 2^31 parts; numbers of parts need no padding here.
 
 // A variable's gradient and how to encode it.
 struct Source {

@@ -28,13 +28,6 @@ struct DrawKey {
 
 struct PhiloxBlock {
   uint32_t words[4];
-
-  // Not by an index of the array: GPUs would keep it in memory.
-  TERNGRAD_DEVICE uint32_t Word(int i) const {
-    const uint32_t even = i & 2 ? words[2] : words[0];
-    const uint32_t odd = i & 2 ? words[3] : words[1];
-    return i & 1 ? odd : even;
-  }
 };
 
 // The functions of this header are static: the linker must not replace a copy
@@ -71,6 +64,14 @@ TERNGRAD_DEVICE static inline PhiloxBlock Philox(const DrawKey& key,
   return {{c0, c1, c2, c3}};
 }
 
+// Returns a word of a block. Not by an index of the array: GPUs would keep it
+// in memory.
+TERNGRAD_DEVICE static inline uint32_t WordOf(const PhiloxBlock& block, int i) {
+  const uint32_t even = i & 2 ? block.words[2] : block.words[0];
+  const uint32_t odd = i & 2 ? block.words[3] : block.words[1];
+  return i & 1 ? odd : even;
+}
+
 // Returns the lower 8 bits of the draw of an element of a variable: value e of
 // 256 takes byte (e / 16) % 4 of word e / 64 of block e % 16, counted from
 // 2^63.
@@ -79,7 +80,7 @@ TERNGRAD_DEVICE static inline uint32_t LowerDraw(const DrawKey& key,
   const uint32_t in_256 = element % 256;
   const uint64_t block = element / 256 * kDrawBlocks + element % kDrawBlocks;
   const PhiloxBlock low = Philox(key, kLowBytesFromBlock + block);
-  return low.Word(in_256 / 64) >> (8 * (in_256 / 16 % 4)) & 0xFF;
+  return WordOf(low, in_256 / 64) >> (8 * (in_256 / 16 % 4)) & 0xFF;
 }
 
 // Returns the upper 16 bits: value e of 128 takes half (e / 16) % 2 of word
@@ -90,7 +91,7 @@ TERNGRAD_DEVICE static inline uint32_t UpperDraw(const DrawKey& key,
   const uint64_t block =
       element / kDrawGroup * kDrawBlocks + element % kDrawBlocks;
   const PhiloxBlock high = Philox(key, block);
-  return high.Word(in_128 / 32) >> (16 * (in_128 / 16 % 2)) & 0xFFFF;
+  return WordOf(high, in_128 / 32) >> (16 * (in_128 / 16 % 2)) & 0xFFFF;
 }
 
 // Returns the 24-bit draw of an element of a variable.
