@@ -17,6 +17,7 @@ _ROOTS = ("slim", "terngrad", "inception", "benchmarks", "docs")
 _ROWS = (
     ("terngrad",),
     ("terngrad.ops",),
+    ("terngrad.gpu",),
     ("terngrad.numpy",),
     (
         "terngrad.connect",

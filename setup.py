@@ -90,9 +90,11 @@ setuptools.setup(
         "inception.cluster": ["network.sh"],
         "slim.datasets": ["imagenet_synsets.txt", "mnist_sample/*"],
         # Another TensorFlow needs the sources compiled again.
-        "terngrad": ["cc/*/*.h", "cc/*/*.cc", "py.typed"],
+        "terngrad": ["cc/*/*.h", "cc/*/*.cc", "cc/*/*.cu", "py.typed"],
     },
-    exclude_package_data={"terngrad": ["cc/*/*_test.*"]},
+    exclude_package_data={
+        "terngrad": ["cc/*/*_test.*", "cc/gpu/fake_driver.cc", "cc/gpu/host_entries.*"]
+    },
     ext_modules=[setuptools.Extension("terngrad.ops.kernels", [], optional=True)]
     if with_kernels()
     else [],
@@ -126,6 +128,7 @@ setuptools.setup(
             "clang-format~=23.1.5",
             "hypothesis>=6.100,<7",
             "kubernetes-validate>=1.29,<2",  # the schemas of Kubernetes, with jsonschema and PyYAML
+            "nvidia-cuda-nvrtc-cu12>=12.8,<13",  # compiles GPU kernels in tests, which need no GPU
             "pytest>=8,<10",
             "pytest-timeout>=2.3,<3",
             "pytest-xdist>=3.5,<4",

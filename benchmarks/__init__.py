@@ -1,10 +1,14 @@
 """Measurements: each program answers one question; results/ holds dated answers.
 
 TensorFlow is loaded here, since most of them need it before they read their flags: else its lines
-on stderr would precede the help. oneDNN computes, as in the training programs.
+on stderr would precede the help. oneDNN computes, as in the training programs. gpu_check needs no
+TensorFlow.
 """
 
-from inception import app
+try:
+    from inception import app
 
-with app.quiet_import():
+    with app.quiet_import():
+        pass
+except ModuleNotFoundError:
     pass

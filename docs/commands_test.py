@@ -41,6 +41,7 @@ _ALSO = {  # what makes the processes of a command quick
 _OF_OPEN_MPI = {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"}
 _ASSIGNMENT = re.compile(r"([A-Z_]+)=")
 _OWN_PARSERS = (
+    "benchmarks.gpu_check",
     "inception.launch",
     "terngrad.launch",
     "terngrad.ops.build",

@@ -1,4 +1,4 @@
-"""TernGrad's arithmetic on NumPy arrays: statistics, codes, their sums and means.
+"""TernGrad's arithmetic on arrays, also on GPUs: statistics, codes, their sums and means.
 
 It runs on the native code of the TensorFlow ops, with the same bits, and loads no TensorFlow.
 Each call computes in the calling thread, without Python's lock.
@@ -18,8 +18,18 @@ its own, with "block:N" each N neighbours; N is a multiple of 128. A variable wh
 fewer than 16 values has one scale in any case. Vectors of p numbers, such as scales, have one for
 each part of the first variable, then of the second one, and so on.
 
-Every function raises `UnavailableError` where the native code is not built:
-`python -m terngrad.ops.build` builds it.
+Arrays may lie on a GPU: those of CuPy, or tensors of PyTorch 2.3 or later. Then all arrays of a
+call must be of one package and on one GPU, gradients may be float16 or bfloat16 too, scales and
+bounds may be lists of numbers, and results are arrays of the package on that GPU, with the bits of
+the CPU's. Kernels run on the package's current stream, and no call waits for one. So values on a
+GPU are not checked: a sum that needs more planes wraps, and values above the scale get the code L.
+The first call in a process compiles the kernels with NVRTC (`nvidia-cuda-nvrtc-cu12`), or takes
+them from ~/.cache/terngrad. Calls cannot be captured in a CUDA graph. JAX's arrays on a GPU are
+refused, because results cannot be made as such; `cupy.from_dlpack` takes them.
+
+Every function raises `UnavailableError` where the native code is not built, which
+`python -m terngrad.ops.build` does, and where arrays are on a GPU that cannot run it: the message
+says why.
 """
 
 from __future__ import annotations
@@ -33,6 +43,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from terngrad.gpu import arrays as gpu
 from terngrad.layout import DRAWS, FEEDBACK_CODES, MAX_CODES
 from terngrad.limits import MAX_NODES, MAX_SUM, MAX_VARIABLES
 from terngrad.ops import array_checks as check
@@ -42,7 +53,6 @@ from terngrad.parts import Parts, parts_of
 
 __all__ = ["Stats", "UnavailableError", "decode", "encode", "stats", "sum"]
 
-_GROUP = 32  # values in a word
 _CODES = {**MAX_CODES, **FEEDBACK_CODES}  # largest code of each codec
 _SMALLEST_SCALE = np.float32(2.0**-100)
 
@@ -71,6 +81,8 @@ def stats(gradients: Sequence[NDArray[np.float32]], *, scale_by: str = "variable
     Raises:
       ValueError: gradients is a single array, one of them is not float32, or scale_by is unknown.
     """
+    if gpu.are_on_gpu(gradients):
+        return Stats(*gpu.stats(gradients, scale_by))
     arrays = check.gradients(gradients)
     check.scale_by(scale_by)
     return _stats(arrays, [parts_of(values.shape, scale_by) for values in arrays])
@@ -131,6 +143,20 @@ def encode(
       ValueError: a shape, a dtype or a number is not as above, or two arrays have the same values
         of a variable.
     """
+    if gpu.are_on_gpu(gradients, scales, bounds):
+        return gpu.encode(
+            gradients,
+            scales,
+            seed=seed,
+            step=step,
+            node=node,
+            bounds=bounds,
+            variables=variables,
+            firsts=firsts,
+            codec=codec,
+            draws=draws,
+            scale_by=scale_by,
+        )
     arrays = check.gradients(gradients)
     check.scale_by(scale_by)
     parts = [parts_of(values.shape, scale_by) for values in arrays]
@@ -148,8 +174,8 @@ def encode(
     check.name(draws, DRAWS, "draws")
     check.values_are_distinct(arrays, index, first)
     check.scales_cover(scale, bound, _stats(arrays, parts).max_abs)
-    rows = _rows(builtins.sum(values.size for values in arrays))
-    words = np.empty((rows, _planes_of(_CODES[codec])), np.uint32)
+    rows = check.rows_of(builtins.sum(values.size for values in arrays))
+    words = np.empty((rows, check.planes_of(_CODES[codec])), np.uint32)
     held = [_of_parts(parts, numbers) for numbers in (bound, _rates(scale, _CODES[codec]))]
     sources = (library.Source * count)(
         *(
@@ -177,6 +203,8 @@ def sum(words: Sequence[NDArray[np.uint32]], planes: int) -> NDArray[np.uint32]:
     Raises:
       ValueError: a shape, a dtype or a number is not as above, or the sum needs more planes.
     """
+    if gpu.are_on_gpu(words):
+        return gpu.add(words, planes)
     arrays = [check.planes(array, f"words[{i}]") for i, array in enumerate(words)]
     if not arrays:
         raise ValueError("words has no arrays; must have one or more")
@@ -185,15 +213,13 @@ def sum(words: Sequence[NDArray[np.uint32]], planes: int) -> NDArray[np.uint32]:
     for i, array in enumerate(arrays):
         if len(array) != rows:
             raise ValueError(f"words[{i}] has {len(array)} rows; must have {rows}, as words[0]")
-    if planes < (least := _planes_of(len(arrays))):
-        nodes = "1 node" if len(arrays) == 1 else f"{len(arrays)} nodes"
-        raise ValueError(f"planes is {planes}; must be {least} or more for {nodes}")
+    check.planes_suffice(planes, len(arrays))
     most = builtins.sum(check.largest_in(array.shape[1]) for array in arrays)
-    if _planes_of(most) > check.MAX_PLANES and len(arrays) > 2:  # all at once might wrap
+    if check.planes_of(most) > check.MAX_PLANES and len(arrays) > 2:  # all at once might wrap
         *first, last = arrays
         total = functools.reduce(lambda one, other: sum([one, other], check.MAX_PLANES), first)
         return sum([total, last], planes)
-    width = max(planes, min(_planes_of(most), check.MAX_PLANES))
+    width = max(planes, min(check.planes_of(most), check.MAX_PLANES))
     inputs = (library.Planes * len(arrays))(*((a.ctypes.data, a.shape[1]) for a in arrays))
     total = np.empty((rows, width), np.uint32)
     _call("sum", inputs, len(arrays), width, rows, total.ctypes.data)
@@ -233,6 +259,8 @@ def decode(
     Raises:
       ValueError: a shape, a dtype or a number is not as above, or the sums are of more nodes.
     """
+    if gpu.are_on_gpu(words, scales):
+        return gpu.decode(words, scales, nodes, shapes, codec=codec, scale_by=scale_by)
     array = check.planes(words, "words")
     check.scale_by(scale_by)
     check.name(codec, _CODES, "codec")
@@ -243,13 +271,10 @@ def decode(
     parts = [parts_of(shape, scale_by) for shape in shapes]
     scale = check.vector(scales, builtins.sum(own.count for own in parts), "scales")
     values = builtins.sum(math.prod(shape) for shape in shapes)
-    rows = _rows(values)
-    if len(array) != rows:
-        raise ValueError(f"words has {len(array)} rows; must have {rows} for these shapes")
-    if values % _GROUP and np.any(array[-1] >> np.uint32(values % _GROUP)):
+    rows = check.rows_of(values)
+    check.planes_fit(array.shape, rows, nodes, largest)
+    if values % check.GROUP and np.any(array[-1] >> np.uint32(values % check.GROUP)):
         raise ValueError(f"words has more values than the {values} of these shapes")
-    if array.shape[1] < (least := _planes_of(largest)):
-        raise ValueError(f"words has {array.shape[1]} planes; sums of {nodes} nodes have {least}")
     if check.exceed(array, largest):
         raise ValueError(f"words has a value beyond {largest}; sums of {nodes} nodes have none")
     means = [np.empty(shape, np.float32) for shape in shapes]
@@ -299,11 +324,3 @@ def _path() -> bytes:
 def _call(name: str, *arguments: object) -> None:
     done = getattr(library.load_arrays(), f"terngrad_{name}")(_path(), *arguments)
     assert done, name  # the arguments were checked
-
-
-def _planes_of(largest: int) -> int:
-    return (2 * largest).bit_length()
-
-
-def _rows(values: int) -> int:
-    return -(-values // _GROUP)

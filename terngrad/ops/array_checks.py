@@ -16,6 +16,7 @@ from terngrad import parts
 from terngrad.limits import MAX_NODES
 
 MAX_PLANES = 18
+GROUP = 32  # values in a word
 
 
 def gradients(given: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
@@ -107,6 +108,31 @@ def planes(words: NDArray[np.uint32], name: str) -> NDArray[np.uint32]:
     if exceed(array, limit := largest_in(array.shape[1])):
         raise ValueError(f"{name} has a value beyond {limit}; codes and their sums have none")
     return np.ascontiguousarray(array)
+
+
+def planes_suffice(planes: int, arrays: int) -> None:
+    """Checks that sums of some buckets of at least one node each have enough planes."""
+    if planes < (least := planes_of(arrays)):
+        nodes = "1 node" if arrays == 1 else f"{arrays} nodes"
+        raise ValueError(f"planes is {planes}; must be {least} or more for {nodes}")
+
+
+def planes_fit(found: tuple[int, int], rows: int, nodes: int, largest: int) -> None:
+    """Checks the shape of sums over nodes, of magnitudes up to `largest`."""
+    if found[0] != rows:
+        raise ValueError(f"words has {found[0]} rows; must have {rows} for these shapes")
+    if found[1] < (least := planes_of(largest)):
+        raise ValueError(f"words has {found[1]} planes; sums of {nodes} nodes have {least}")
+
+
+def planes_of(largest: int) -> int:
+    """Returns the number of planes of integers up to `largest` in magnitude."""
+    return (2 * largest).bit_length()
+
+
+def rows_of(values: int) -> int:
+    """Returns the number of words in each plane of a bucket."""
+    return -(-values // GROUP)
 
 
 def largest_in(count: int) -> int:

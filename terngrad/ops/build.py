@@ -1,6 +1,8 @@
 """Compiles the native ops against the installed TensorFlow, and the library for arrays.
 
 python -m terngrad.ops.build
+
+With --arrays only the latter, which needs no TensorFlow.
 """
 
 from __future__ import annotations
@@ -38,18 +40,8 @@ def build(folder: str = library.FOLDER, force: bool = False) -> str:
     present = [library.arrays_path(folder), library.path_for(installed or "", folder)]
     if not force and installed and all(map(library.is_whole, present)):
         return present[-1]
-    cxx = compiler()
-    if not cxx:
-        chosen = os.environ.get("CXX")
-        missing = f"CXX={chosen} is not found" if chosen else "no C++ compiler"
-        raise BuildError(f"{missing}: install g++ (Debian: apt-get install -y g++)")
-    if not os.access(folder, os.W_OK):
-        raise BuildError(f"{folder} is not writable")
-    arrays = library.arrays_path(folder)
-    arithmetic = compiled(cxx, sources("lib", "*.cc"), FLAGS)
-    _link(cxx, arithmetic, [], arrays)
-    for old in library.others(arrays):
-        os.remove(old)
+    build_arrays(folder)
+    cxx = _compiler_for(folder)
     version, compile_flags, link_flags = tensorflow()
     include = next(flag[2:] for flag in compile_flags if flag.startswith("-I"))
     mesh = compiled(cxx, sources("net", "*.cc"), FLAGS)
@@ -60,11 +52,43 @@ def build(folder: str = library.FOLDER, force: bool = False) -> str:
         {include: f"tensorflow-{version}"},
     )
     output = library.path_for(version, folder)
-    _link(cxx, [*arithmetic, *mesh, *ops], link_flags, output)
+    _link(cxx, [*_arithmetic(cxx), *mesh, *ops], link_flags, output)
     for old in library.others(output):
         if os.path.basename(old).startswith(f"kernels-tf{version}-"):
             os.remove(old)
     return output
+
+
+def build_arrays(folder: str = library.FOLDER) -> str:
+    """Compiles and links the library for arrays into `folder`; it needs no TensorFlow.
+
+    Returns:
+      The path of the library.
+
+    Raises:
+      BuildError: there is no compiler, `folder` is read-only, or compiling failed.
+    """
+    cxx, arrays = _compiler_for(folder), library.arrays_path(folder)
+    _link(cxx, _arithmetic(cxx), ["-ldl"], arrays)
+    for old in library.others(arrays):
+        os.remove(old)
+    return arrays
+
+
+def _compiler_for(folder: str) -> str:
+    """Returns the compiler of libraries in a folder."""
+    if not (cxx := compiler()):
+        chosen = os.environ.get("CXX")
+        missing = f"CXX={chosen} is not found" if chosen else "no C++ compiler"
+        raise BuildError(f"{missing}: install g++ (Debian: apt-get install -y g++)")
+    if not os.access(folder, os.W_OK):
+        raise BuildError(f"{folder} is not writable")
+    return cxx
+
+
+def _arithmetic(cxx: str) -> list[str]:
+    files = [path for folder in library.ARRAY_FOLDERS for path in sources(folder, "*.cc")]
+    return compiled(cxx, files, FLAGS)
 
 
 def _link(cxx: str, objects: Sequence[str], link_flags: Sequence[str], output: str) -> None:
@@ -121,11 +145,19 @@ def tensorflow() -> tuple[str, list[str], list[str]]:
 
 
 def main() -> None:
-    """Builds the library, with --if-needed only if it is missing; exits with the reason if not."""
-    if sys.argv[1:] not in ([], ["--if-needed"]):
-        sys.exit("usage: python -m terngrad.ops.build [--if-needed]")
+    """Builds the libraries; exits with the reason if it cannot.
+
+    With --if-needed it builds only if one is missing, with --arrays only that for arrays.
+    """
+    jobs = {
+        (): functools.partial(build, force=True),
+        ("--if-needed",): build,
+        ("--arrays",): build_arrays,
+    }
+    if not (job := jobs.get(tuple(sys.argv[1:]))):
+        sys.exit("usage: python -m terngrad.ops.build [--if-needed | --arrays]")
     try:
-        print(f"Native kernels: {os.path.relpath(build(force=not sys.argv[1:]))}")
+        print(f"Native kernels: {os.path.relpath(job())}")
     except BuildError as error:
         sys.exit(f"build: {error}")
 

@@ -31,6 +31,8 @@ FLAGS = (
 
 PATHS = ("avx512", "avx2", "portable")  # instruction sets of the library, the fastest first
 
+_FOR_TESTS = ("_test.cc", "/fake_driver.cc", "/host_entries.cc")
+ARRAY_FOLDERS = ("lib", "gpu")  # of the sources of the library for arrays
 _PREFIX, _ARRAYS_PREFIX, _SUFFIX = "kernels-tf", "arrays-", ".so"
 _REMEDY = "`python -m terngrad.ops.build` builds them"
 _SEAL_BYTES = hashlib.sha256().digest_size
@@ -41,9 +43,9 @@ class UnavailableError(RuntimeError):
 
 
 def sources(*parts: str) -> list[str]:
-    """Returns the files of `terngrad/cc` without tests, relative to the repository."""
+    """Returns the files of `terngrad/cc` without those for tests, relative to the repository."""
     found = glob.glob(os.path.join("terngrad", "cc", *parts), root_dir=ROOT)
-    return sorted(path for path in found if not path.endswith("_test.cc"))
+    return sorted(path for path in found if not path.endswith(_FOR_TESTS))
 
 
 def path_for(version: str, folder: str = FOLDER) -> str:
@@ -70,7 +72,7 @@ def arrays_path(folder: str = FOLDER) -> str:
     built_by_bazel = os.path.join(folder, f"{_ARRAYS_PREFIX}bazel{_SUFFIX}")
     if os.path.exists(built_by_bazel):
         return built_by_bazel
-    return os.path.join(folder, f"{_ARRAYS_PREFIX}{_fingerprint('lib')}{_SUFFIX}")
+    return os.path.join(folder, f"{_ARRAYS_PREFIX}{_fingerprint(*ARRAY_FOLDERS)}{_SUFFIX}")
 
 
 def seal(path: str) -> None:
@@ -161,6 +163,48 @@ class Target(ctypes.Structure):
     )
 
 
+class Kept(ctypes.Structure):
+    """A variable's values and memory for what codes do not say: `Kept` of cc/lib/kernels.h."""
+
+    _fields_ = (
+        ("values", ctypes.c_void_p),
+        ("residuals", ctypes.c_void_p),
+        ("size", ctypes.c_int64),
+        ("parts", Parts),
+        ("units", ctypes.c_void_p),
+    )
+
+
+class Trained(ctypes.Structure):
+    """A variable that is trained: `Trained` of cc/lib/kernels.h."""
+
+    _fields_ = (
+        ("weights", ctypes.c_void_p),
+        ("slots", ctypes.c_void_p * 2),
+        ("averages", ctypes.c_void_p),
+        ("size", ctypes.c_int64),
+        ("parts", Parts),
+        ("units", ctypes.c_void_p),
+    )
+
+
+RULES = ("momentum", "keras_momentum", "nesterov", "adam", "rmsprop")  # Rule of cc/lib/kernels.h
+
+
+class Update(ctypes.Structure):
+    """How means change weights: `Update` of cc/lib/kernels.h."""
+
+    _fields_ = (
+        ("rule", ctypes.c_int),  # index in RULES
+        ("rate", ctypes.c_float),
+        ("momentum", ctypes.c_float),
+        ("mean_share", ctypes.c_float),
+        ("square_share", ctypes.c_float),
+        ("epsilon", ctypes.c_float),
+        ("gain", ctypes.c_float),
+    )
+
+
 class NodeKey(ctypes.Structure):
     """The seed, step and node of the draws: `NodeKey` of cc/lib/kernels.h."""
 
@@ -196,6 +240,14 @@ _SIGNATURES = {  # of cc/lib/functions.cc: the result, then the arguments
         *(ctypes.c_bool, _TEXT, ctypes.POINTER(Planes)),
         *(ctypes.POINTER(Target), _COUNT, _COUNT),
     ),
+    "terngrad_subtract": (
+        *(ctypes.c_bool, _TEXT, ctypes.POINTER(Planes)),
+        *(ctypes.POINTER(Kept), _COUNT, _COUNT),
+    ),
+    "terngrad_update": (
+        *(ctypes.c_bool, _TEXT, ctypes.POINTER(Planes)),
+        *(ctypes.POINTER(Trained), _COUNT, ctypes.POINTER(Update), _COUNT),
+    ),
 }
 _MESH_SIGNATURES = {  # of cc/net/meshes.cc
     "terngrad_mesh_new": (_COUNT, ctypes.c_int, _TEXT),
@@ -227,7 +279,7 @@ def load_functions() -> ctypes.CDLL:
 
     load()  # first: TensorFlow finds no ops in a library that is already loaded
     functions = ctypes.CDLL(find(tf.version.VERSION))
-    return _declared(functions, _SIGNATURES | _MESH_SIGNATURES)
+    return declared(functions, _SIGNATURES | _MESH_SIGNATURES)
 
 
 @functools.cache
@@ -245,12 +297,12 @@ def load_arrays(folder: str = FOLDER) -> ctypes.CDLL:
     if not is_whole(path):
         raise UnavailableError(f"{path} is damaged: it cannot be loaded; {_REMEDY}")
     try:
-        return _declared(ctypes.CDLL(path), _SIGNATURES)
+        return declared(ctypes.CDLL(path), _SIGNATURES)
     except OSError as error:
         raise UnavailableError(f"{path} cannot be loaded: {error}; {_REMEDY}") from None
 
 
-def _declared(functions: ctypes.CDLL, signatures: Mapping[str, Sequence]) -> ctypes.CDLL:
+def declared(functions: ctypes.CDLL, signatures: Mapping[str, Sequence]) -> ctypes.CDLL:
     """Tells ctypes the types of some functions."""
     for name, (result, *arguments) in signatures.items():
         function = getattr(functions, name)
@@ -271,9 +323,11 @@ def choose_path(functions: ctypes.CDLL, wanted: str = "") -> str:
 
 
 @functools.cache
-def _fingerprint(part: str = "*") -> str:
+def _fingerprint(*folders: str) -> str:
+    """Returns a digest of the sources in some folders of terngrad/cc, by default in all."""
     digest = hashlib.sha256("\0".join((platform.machine(), *FLAGS)).encode())
-    for source in sources(part, "*.cc") + sources(part, "*.h"):
+    parts = [(folder, kind) for folder in folders or ("*",) for kind in ("*.cc", "*.h")]
+    for source in [source for part in parts for source in sources(*part)]:
         digest.update(source.encode())
         with open(os.path.join(ROOT, source), "rb") as file:
             digest.update(file.read())

@@ -101,13 +101,17 @@ def _key(cxx: str, source: str, flags: Sequence[str], names: Mapping[str, str]) 
     for folder, name in names.items():
         text = text.replace(folder, name)
     digest = hashlib.sha256(text.encode())
-    for path, content in sorted(_texts(source).items()):
+    for path, content in sorted(texts(source).items()):
         digest.update(f"\0{path}\0".encode() + content)
     return f"{os.path.basename(source)}-{digest.hexdigest()[:32]}"
 
 
-def _texts(source: str) -> dict[str, bytes]:
-    """Returns a source and all files of the repository that it includes, by their paths."""
+def texts(source: str) -> dict[str, bytes]:
+    """Returns a source and all files of the repository that it includes, by their paths.
+
+    Args:
+      source: path relative to the repository.
+    """
     found: dict[str, bytes] = {}
     waiting = [source]
     while waiting:

@@ -9,6 +9,7 @@
 
 #include "terngrad/cc/kernels/common.h"
 #include "terngrad/cc/kernels/parts.h"
+#include "terngrad/cc/lib/code_rules.h"
 
 namespace terngrad {
 
@@ -41,9 +42,8 @@ inline absl::Status ReadUnits(tensorflow::OpKernelContext* context,
                    "; allowed is [", parts.total(), "]");
   }
   const float* const values = units->vec<float>().data();
-  *quotients = NumbersOfParts(parts, [&](int64_t i) {
-    return (values[i] >= kSmallestScale ? values[i] : 0.0f) / divisor;
-  });
+  *quotients = NumbersOfParts(
+      parts, [&](int64_t i) { return MeanUnitOf(values[i], divisor); });
   return absl::OkStatus();
 }
 

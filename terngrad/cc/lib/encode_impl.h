@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "terngrad/cc/lib/code_rules.h"
 #include "terngrad/cc/lib/kernels.h"
 #include "terngrad/cc/lib/philox.h"
 #include "terngrad/cc/lib/ranges_impl.h"
@@ -117,8 +118,6 @@ class PhiloxLanes {
     }
   }
 
-  const DrawKey& key() const { return key_; }
-
  private:
   uint32_t Key0(uint32_t round) const { return k0_ + round * kPhiloxKeyStep0; }
   uint32_t Key1(uint32_t round) const { return k1_ + round * kPhiloxKeyStep1; }
@@ -193,10 +192,7 @@ class SourceEncoder {
   static_assert(kPlanes <= 8, "Lanes::PutPlanes has no more");
 
   SourceEncoder(const Source& source, const NodeKey& key)
-      : source_(source),
-        is_odd_(key.node & 1),
-        philox_({key.seed, key.step,
-                 key.node >> int{ANTITHETIC} << 16 | source.variable}) {}
+      : source_(source), key_(key), philox_(DrawKeyOf(key, source.variable)) {}
 
   // Appends the codes of values [begin, end).
   void Run(int64_t begin, int64_t end,
@@ -265,7 +261,7 @@ class SourceEncoder {
       const Floats low = Lanes::Load(values + w * kWordBits);
       const Floats high = Lanes::Load(values + w * kWordBits + kLanes);
       Halves h = Lanes::ToHalves(draws[w]);
-      if (ANTITHETIC) h = Lanes::Complement(h, low, high, is_odd_);
+      if (ANTITHETIC) h = Lanes::Complement(h, low, high, key_.node & 1);
       open[w] = EncodeWord(low, high, h, &next, codes->planes[w]);
       any_open |= open[w];
     }
@@ -321,26 +317,13 @@ class SourceEncoder {
     }
   }
 
-  // Denormal values and thresholds count as zero even if this thread does not
-  // flush them.
   int CodeOf(float value, int64_t i) const {
-    const float size = __builtin_fabsf(value);  // std::fabs may be shared code
-    if (!(size >= kSmallestNormal)) return 0;   // also where there is no value
-    const Parts& parts = source_.parts;
-    const int64_t part = (parts.first + i) / parts.block % parts.count;
-    const float bound = source_.bounds[part], rate = source_.rates[part];
-    const float magnitude = size > bound ? bound : size;
-    if (!(magnitude >= kSmallestNormal && rate > 0.0f)) return 0;
-    constexpr float kLargest = MAX_CODE * 0x1p24f;
-    const float product = magnitude * (rate * 0x1p8f);
-    const float threshold = product > kLargest ? kLargest : product;
-    const int whole = static_cast<int>(threshold * 0x1p-24f);
-    const float rest = threshold - whole * 0x1p24f;
-    uint32_t draw = Draw(philox_.key(), source_.first + i);
-    if (ANTITHETIC && is_odd_ != (value < 0.0f)) draw ^= kLargestDraw;
-    const int code =
-        whole + (rest > static_cast<float>(draw) && rest > kSmallestNormal);
-    return value < 0.0f ? -code : code;
+    // Such codes are 0, and where there is no value there is no part.
+    if (!(MagnitudeOf(value) >= kSmallestNormal)) return 0;
+    const int64_t part = PartOf(source_.parts, i);
+    return RandomCodeOf<MAX_CODE>(key_, source_.variable, source_.first + i,
+                                  value, source_.bounds[part],
+                                  source_.rates[part]);
   }
 
   static void Put(const Codes& codes, int skipped, int count,
@@ -364,7 +347,7 @@ class SourceEncoder {
   }
 
   const Source& source_;
-  bool is_odd_;
+  const NodeKey& key_;
   PhiloxLanes<Lanes> philox_;
 };
 

@@ -112,3 +112,31 @@ TERNGRAD_EXPORT bool terngrad_decode(const char* path,
   kernels->decode(*sums, targets, count, 0, rows);
   return true;
 }
+
+// Writes what codes do not say of the values of a bucket. Returns false and
+// does nothing as terngrad_decode does.
+TERNGRAD_EXPORT bool terngrad_subtract(const char* path,
+                                       const terngrad::Planes* codes,
+                                       const terngrad::Kept* variables,
+                                       int64_t count, int64_t rows) {
+  const terngrad::Kernels* const kernels = terngrad::FindKernels(path);
+  if (!kernels || !IsPossible(codes->planes)) return false;
+  const terngrad::Flushing flushing(true);
+  kernels->subtract(*codes, variables, count, 0, rows);
+  return true;
+}
+
+// Updates the variables of a bucket. Returns false and does nothing as
+// terngrad_decode does.
+TERNGRAD_EXPORT bool terngrad_update(const char* path,
+                                     const terngrad::Planes* sums,
+                                     const terngrad::Trained* variables,
+                                     int64_t count,
+                                     const terngrad::Update* update,
+                                     int64_t rows) {
+  const terngrad::Kernels* const kernels = terngrad::FindKernels(path);
+  if (!kernels || !IsPossible(sums->planes)) return false;
+  const terngrad::Flushing flushing(true);
+  kernels->update(*sums, variables, count, *update, 0, rows);
+  return true;
+}

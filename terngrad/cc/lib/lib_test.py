@@ -76,7 +76,7 @@ def test_laws_hold_on_aarch64(aarch64_laws):
 
 @pytest.mark.slow
 def test_sources_compile_without_warnings():
-    for source in [*LIBRARY, LAWS, *sources("net", "*.cc")]:
+    for source in [*LIBRARY, LAWS, *sources("gpu", "*.cc"), *sources("net", "*.cc")]:
         own = objects.flags_of(source)
         done = native.run([native.compiler(), *WARNINGS, *own, "-I.", "-fsyntax-only", source])
         assert (done.returncode, done.stderr) == (0, ""), done.stderr

@@ -4,7 +4,7 @@
 #ifndef TERNGRAD_CC_LIB_PHILOX_H_
 #define TERNGRAD_CC_LIB_PHILOX_H_
 
-#include <cstdint>
+#include "terngrad/cc/lib/device.h"
 
 namespace terngrad {
 
@@ -32,7 +32,19 @@ struct PhiloxBlock {
 
 // The functions of this header are static: the linker must not replace a copy
 // by one that was compiled for another instruction set.
-static inline PhiloxBlock Philox(const DrawKey& key, uint64_t block) {
+
+TERNGRAD_DEVICE static inline uint64_t MultiplyWide(uint32_t a, uint32_t b) {
+#ifdef __CUDACC__  // else NVRTC also adds upper halves, which are 0
+  uint64_t product;
+  asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+  return product;
+#else
+  return uint64_t{a} * b;
+#endif
+}
+
+TERNGRAD_DEVICE static inline PhiloxBlock Philox(const DrawKey& key,
+                                                 uint64_t block) {
   uint32_t c0 = static_cast<uint32_t>(block);
   uint32_t c1 = static_cast<uint32_t>(block >> 32);
   uint32_t c2 = key.step;
@@ -40,8 +52,8 @@ static inline PhiloxBlock Philox(const DrawKey& key, uint64_t block) {
   uint32_t k0 = static_cast<uint32_t>(key.seed);
   uint32_t k1 = static_cast<uint32_t>(key.seed >> 32);
   for (int round = 0; round < kPhiloxRounds; ++round) {
-    const uint64_t p0 = uint64_t{kPhiloxMultiplier0} * c0;
-    const uint64_t p1 = uint64_t{kPhiloxMultiplier1} * c2;
+    const uint64_t p0 = MultiplyWide(kPhiloxMultiplier0, c0);
+    const uint64_t p1 = MultiplyWide(kPhiloxMultiplier1, c2);
     c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
     c1 = static_cast<uint32_t>(p1);
     c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
@@ -52,23 +64,40 @@ static inline PhiloxBlock Philox(const DrawKey& key, uint64_t block) {
   return {{c0, c1, c2, c3}};
 }
 
-// Returns the 24-bit draw of an element of a variable.
-//
-// Upper 16: value e of 128 takes half (e / 16) % 2 of word e / 32 of block
-// e % 16. Lower 8: value e of 256 takes byte (e / 16) % 4 of word e / 64 of
-// block e % 16, counted from 2^63.
-static inline uint32_t Draw(const DrawKey& key, uint64_t element) {
-  const uint64_t lane = element % kDrawBlocks;
-  const uint32_t in_128 = element % 128;
+// Returns a word of a block. Not by an index of the array: GPUs would keep it
+// in memory.
+TERNGRAD_DEVICE static inline uint32_t WordOf(const PhiloxBlock& block, int i) {
+  const uint32_t even = i & 2 ? block.words[2] : block.words[0];
+  const uint32_t odd = i & 2 ? block.words[3] : block.words[1];
+  return i & 1 ? odd : even;
+}
+
+// Returns the lower 8 bits of the draw of an element of a variable: value e of
+// 256 takes byte (e / 16) % 4 of word e / 64 of block e % 16, counted from
+// 2^63.
+TERNGRAD_DEVICE static inline uint32_t LowerDraw(const DrawKey& key,
+                                                 uint64_t element) {
   const uint32_t in_256 = element % 256;
-  const PhiloxBlock high = Philox(key, element / 128 * kDrawBlocks + lane);
-  const PhiloxBlock low =
-      Philox(key, kLowBytesFromBlock + element / 256 * kDrawBlocks + lane);
-  const uint32_t upper =
-      high.words[in_128 / 32] >> (16 * (in_128 / 16 % 2)) & 0xFFFF;
-  const uint32_t lower =
-      low.words[in_256 / 64] >> (8 * (in_256 / 16 % 4)) & 0xFF;
-  return upper << 8 | lower;
+  const uint64_t block = element / 256 * kDrawBlocks + element % kDrawBlocks;
+  const PhiloxBlock low = Philox(key, kLowBytesFromBlock + block);
+  return WordOf(low, in_256 / 64) >> (8 * (in_256 / 16 % 4)) & 0xFF;
+}
+
+// Returns the upper 16 bits: value e of 128 takes half (e / 16) % 2 of word
+// e / 32 of block e % 16.
+TERNGRAD_DEVICE static inline uint32_t UpperDraw(const DrawKey& key,
+                                                 uint64_t element) {
+  const uint32_t in_128 = element % kDrawGroup;
+  const uint64_t block =
+      element / kDrawGroup * kDrawBlocks + element % kDrawBlocks;
+  const PhiloxBlock high = Philox(key, block);
+  return WordOf(high, in_128 / 32) >> (16 * (in_128 / 16 % 2)) & 0xFFFF;
+}
+
+// Returns the 24-bit draw of an element of a variable.
+TERNGRAD_DEVICE static inline uint32_t Draw(const DrawKey& key,
+                                            uint64_t element) {
+  return UpperDraw(key, element) << 8 | LowerDraw(key, element);
 }
 
 }  // namespace terngrad

@@ -8,64 +8,46 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <numeric>
 
 #include "terngrad/cc/lib/kernels.h"
+#include "terngrad/cc/lib/pieces.h"
 
 namespace terngrad {
 
-// Parts of neighbours are measured in pieces of kStatsBlock values. Periodic
-// parts are columns of a matrix, of which kStatsRows rows are a piece. Few or
-// oddly many parts form a wider matrix, whose rows are whole vectors.
+// See Pieces.
 class Statistics {
  public:
   // `parts` are those of a whole variable, whose values live as long.
   Statistics(const Kernels& kernels, const float* values, int64_t size,
              const Parts& parts)
-      : kernels_(kernels), values_(values), size_(size), parts_(parts) {
-    if (IsPeriodic(parts)) {
-      constexpr int64_t kWhole = 16, kWidest = 4096;
-      const int64_t whole = std::lcm(parts.count, kWhole);
-      columns_ = whole <= kWidest ? whole : parts.count;
-      pieces_ = Quotient(size, kStatsRows * columns_);
-      sums_.reset(new float[2 * pieces_ * columns_]);
-      max_bits_.reset(new uint32_t[pieces_ * columns_]);
+      : kernels_(kernels),
+        values_(values),
+        size_(size),
+        parts_(parts),
+        pieces_(PiecesOf(size, parts)) {
+    if (pieces_.columns) {
+      sums_.reset(new float[2 * pieces() * pieces_.columns]);
+      max_bits_.reset(new uint32_t[pieces() * pieces_.columns]);
     } else {
-      run_ = std::max<int64_t>(parts.count == 1 ? size : parts.block, 1);
-      pieces_of_run_ = Quotient(run_, kStatsBlock);
-      pieces_ =
-          size / run_ * pieces_of_run_ + Quotient(size % run_, kStatsBlock);
-      blocks_.reset(new BlockStats[pieces_]);
+      blocks_.reset(new BlockStats[pieces()]);
     }
   }
 
-  int64_t pieces() const { return pieces_; }
+  int64_t pieces() const { return pieces_.count; }
   int64_t parts() const { return parts_.count; }
 
-  // Values [first, last).
-  struct Range {
-    int64_t first, last;
-  };
-
   // Returns the values of a piece.
-  Range RangeOf(int64_t piece) const {
-    if (IsPeriodic(parts_)) {
-      const int64_t first = piece * kStatsRows * columns_;
-      return {first, std::min(first + kStatsRows * columns_, size_)};
-    }
-    const int64_t begin = piece / pieces_of_run_ * run_;
-    const int64_t first = begin + piece % pieces_of_run_ * kStatsBlock;
-    const int64_t end = std::min(begin + run_, size_);
-    return {first, std::min<int64_t>(first + kStatsBlock, end)};
+  ValueRange RangeOf(int64_t piece) const {
+    return terngrad::RangeOf(pieces_, size_, piece);
   }
 
   // Measures a piece; to be called once for each of them, from any thread.
   void Measure(int64_t piece) {
     const auto [first, last] = RangeOf(piece);
-    if (IsPeriodic(parts_)) {
-      float* const sums = &sums_[2 * piece * columns_];
-      kernels_.column_stats(values_ + first, last - first, columns_, sums,
-                            sums + columns_, &max_bits_[piece * columns_]);
+    if (const int64_t columns = pieces_.columns) {
+      float* const sums = &sums_[2 * piece * columns];
+      kernels_.column_stats(values_ + first, last - first, columns, sums,
+                            sums + columns, &max_bits_[piece * columns]);
     } else {
       blocks_[piece] = kernels_.stats(values_ + first, last - first);
     }
@@ -78,7 +60,7 @@ class Statistics {
     for (int64_t first = begin; first < end; first += kTile) {
       const int64_t count = std::min(kTile, end - first);
       Totals totals = {};
-      if (IsPeriodic(parts_)) {
+      if (pieces_.columns) {
         AddColumns(first, count, &totals);
       } else {
         for (int64_t i = 0; i < count; ++i) AddRun(first + i, i, &totals);
@@ -101,11 +83,10 @@ class Statistics {
     int32_t max_bits[kTile];  // without signs
   };
 
-  static int64_t Quotient(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
   void AddRun(int64_t run, int64_t place, Totals* totals) const {
-    const int64_t end = std::min(pieces_, (run + 1) * pieces_of_run_);
-    for (int64_t i = run * pieces_of_run_; i < end; ++i) {
+    const int64_t pieces_of_run = pieces_.pieces_of_run;
+    const int64_t end = std::min(pieces(), (run + 1) * pieces_of_run);
+    for (int64_t i = run * pieces_of_run; i < end; ++i) {
       totals->sums[place] += blocks_[i].sum;
       totals->squares[place] += blocks_[i].sum_of_squares;
       totals->max_bits[place] = std::max(
@@ -115,13 +96,14 @@ class Statistics {
 
   // Adds the columns of parts [first, first + count).
   void AddColumns(int64_t first, int64_t count, Totals* totals) const {
-    for (int64_t piece = 0; piece < pieces_; ++piece) {
-      const float* const sums = &sums_[2 * piece * columns_];
-      const uint32_t* const bits = &max_bits_[piece * columns_];
-      for (int64_t c = first; c < columns_; c += parts_.count) {
+    const int64_t columns = pieces_.columns;
+    for (int64_t piece = 0; piece < pieces(); ++piece) {
+      const float* const sums = &sums_[2 * piece * columns];
+      const uint32_t* const bits = &max_bits_[piece * columns];
+      for (int64_t c = first; c < columns; c += parts_.count) {
         for (int64_t i = 0; i < count; ++i) {
           totals->sums[i] += sums[c + i];
-          totals->squares[i] += sums[columns_ + c + i];
+          totals->squares[i] += sums[columns + c + i];
           const int32_t magnitude = static_cast<int32_t>(bits[c + i]);
           totals->max_bits[i] = std::max(totals->max_bits[i], magnitude);
         }
@@ -142,11 +124,9 @@ class Statistics {
   const float* values_;
   int64_t size_;
   Parts parts_;
-  int64_t pieces_;
-  int64_t columns_ = 0;                   // of periodic parts
+  Pieces pieces_;
   std::unique_ptr<float[]> sums_;         // by piece: sums, sums of squares
   std::unique_ptr<uint32_t[]> max_bits_;  // by piece
-  int64_t run_ = 0, pieces_of_run_ = 0;   // of other parts
   std::unique_ptr<BlockStats[]> blocks_;
 };
 

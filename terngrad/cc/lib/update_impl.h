@@ -11,6 +11,7 @@
 #include "terngrad/cc/lib/decode_impl.h"
 #include "terngrad/cc/lib/kernels.h"
 #include "terngrad/cc/lib/ranges_impl.h"
+#include "terngrad/cc/lib/update_rules.h"
 
 namespace terngrad {
 
@@ -42,6 +43,7 @@ class UpdateKernel {
 
  private:
   using Floats = typename Lanes::Floats;
+  using Rules = UpdateRules<Lanes>;
 
   static auto ApplierOf(Rule rule) {
     switch (rule) {
@@ -72,7 +74,7 @@ class UpdateKernel {
         Prefetch(arrays[j] + first + i, kLanes);
         x[j] = Lanes::Load(arrays[j] + first + i);
       }
-      Change<RULE>(update, Lanes::Load(means + i), x);
+      Rules::template Change<RULE>(update, Lanes::Load(means + i), x);
       for (int j = 0; j < kArrays; ++j) {
         Lanes::Store(arrays[j] + first + i, x[j]);
       }
@@ -86,7 +88,7 @@ class UpdateKernel {
       std::memcpy(rest, arrays[j] + first + i, size);
       x[j] = Lanes::Load(rest);
     }
-    Change<RULE>(update, Lanes::Load(mean), x);
+    Rules::template Change<RULE>(update, Lanes::Load(mean), x);
     for (int j = 0; j < kArrays; ++j) {
       Lanes::Store(rest, x[j]);
       std::memcpy(arrays[j] + first + i, rest, size);
@@ -100,7 +102,7 @@ class UpdateKernel {
     const float* const weights = variable.weights + first;
     const Floats divisor = Lanes::Broadcast(1.0f + gain);
     const auto blend = [&](Floats average, Floats weight) {
-      return Lanes::Divide(Lanes::Add(average, Times(weight, gain)), divisor);
+      return Rules::Blend(average, weight, gain, divisor);
     };
     int64_t i = 0;
     for (; i + kLanes <= count; i += kLanes) {
@@ -115,50 +117,6 @@ class UpdateKernel {
     std::memcpy(weight, weights + i, size);
     Lanes::Store(average, blend(Lanes::Load(average), Lanes::Load(weight)));
     std::memcpy(averages + i, average, size);
-  }
-
-  // x: the weights, then their slots.
-  template <Rule RULE>
-  static void Change(const Update& update, Floats mean, Floats* x) {
-    Floats& weight = x[0];
-    if constexpr (RULE == Rule::kMomentum) {
-      x[1] = Lanes::Add(Times(x[1], update.momentum), mean);
-      weight = Lanes::Subtract(weight, Times(x[1], update.rate));
-    } else if constexpr (RULE == Rule::kKerasMomentum) {
-      x[1] = WithKerasMomentum(update, mean, x[1]);
-      weight = Lanes::Add(weight, x[1]);
-    } else if constexpr (RULE == Rule::kNesterov) {
-      x[1] = WithKerasMomentum(update, mean, x[1]);
-      weight = Lanes::Add(weight, WithKerasMomentum(update, mean, x[1]));
-    } else if constexpr (RULE == Rule::kAdam) {
-      x[1] = Toward(x[1], mean, update.mean_share);
-      x[2] = Toward(x[2], Lanes::Multiply(mean, mean), update.square_share);
-      const auto root = Lanes::SquareRoot(x[2]);
-      const auto divisor = Lanes::Add(root, Lanes::Broadcast(update.epsilon));
-      const auto change = Lanes::Divide(Times(x[1], update.rate), divisor);
-      weight = Lanes::Subtract(weight, change);
-    } else {
-      x[1] = Toward(x[1], Lanes::Multiply(mean, mean), update.square_share);
-      const auto square = Lanes::Add(x[1], Lanes::Broadcast(update.epsilon));
-      const auto change =
-          Lanes::Divide(Times(mean, update.rate), Lanes::SquareRoot(square));
-      x[2] = Lanes::Add(Times(x[2], update.momentum), change);
-      weight = Lanes::Subtract(weight, x[2]);
-    }
-  }
-
-  static Floats Times(Floats x, float factor) {
-    return Lanes::Multiply(x, Lanes::Broadcast(factor));
-  }
-
-  static Floats Toward(Floats x, Floats target, float share) {
-    return Lanes::Add(x, Times(Lanes::Subtract(target, x), share));
-  }
-
-  static Floats WithKerasMomentum(const Update& update, Floats mean,
-                                  Floats velocity) {
-    return Lanes::Subtract(Times(velocity, update.momentum),
-                           Times(mean, update.rate));
   }
 };
 

@@ -1,0 +1,1 @@
+"""The parts of benchmarks.gpu_check. Nothing here loads TensorFlow."""

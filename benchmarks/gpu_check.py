@@ -1,0 +1,194 @@
+"""Are gradients on a GPU coded as on CPUs, and how fast?
+
+It needs a GPU with its driver, NVRTC, NumPy, PyTorch or CuPy, and the library for arrays:
+`python -m terngrad.ops.build --arrays` builds it. It takes less than 3 minutes, the kernels'
+compilation at the first time included.
+
+First, all laws of the kernels are checked with fresh random values. Then each kernel is timed with
+the gradients of two nets, with events on the stream, beside a copy of the gradients on the GPU and
+what PyTorch offers: the median of several rounds, in which caches are cold and launches wait in a
+queue. The exit status is 1 if a law does not hold, or nothing could be checked.
+
+python -m benchmarks.gpu_check --json=figures.json
+compute-sanitizer --tool memcheck python -m benchmarks.gpu_check --rounds=0   # or racecheck
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import platform
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.gpu import backends, laws, timings
+from benchmarks.gpu.backends import Backend, NoGpuError
+from benchmarks.gpu.laws import Finding
+from benchmarks.gpu.timings import Timing
+from terngrad.gpu import device, nvrtc
+from terngrad.ops.library import UnavailableError
+
+
+class Goal(NamedTuple):
+    """What a time should be at most; the limits are meant for an H100.
+
+    Attributes:
+      text: what is compared.
+      value: what was measured.
+      limit: most that meets the goal.
+    """
+
+    text: str
+    value: float
+    limit: float
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the goal is met."""
+        return self.value <= self.limit
+
+
+def main(arguments: Sequence[str] | None = None, backend: Backend | None = None) -> None:
+    """Checks and measures; exits with a line if there is no GPU, or a law does not hold."""
+    options = _parser().parse_args(arguments)
+    start = time.perf_counter()
+    try:
+        backend = backend or backends.find()
+        device.device(0)
+    except (NoGpuError, UnavailableError) as error:
+        sys.exit(f"gpu_check: {error}")
+    opened = time.perf_counter() - start
+    told = environment(backend) | {"seed": options.seed, "seconds to open": round(opened, 2)}
+    for name, value in told.items():
+        print(f"- {name}: {value}")
+    findings = list(laws.check(backend, options.seed))
+    _print_laws(findings)
+    measured: list[Timing] = []
+    if options.rounds:
+        for net, shapes in timings.NETS.items():
+            measured += timings.measure(backend, net, shapes, options.rounds, options.seed)
+    _print_timings(measured)
+    goals = goals_of(measured)
+    for goal in goals:
+        result = "met" if goal.is_met else "missed"
+        print(f"- goal {result}: {goal.text}: {goal.value:.2f}, at most {goal.limit:g}")
+    print(f"- seconds in all: {time.perf_counter() - start:.1f}")
+    if options.json:
+        _write(options.json, told, findings, measured, goals)
+    if wrong := sum(finding.wrong for finding in findings):
+        sys.exit(f"gpu_check: {wrong} values are not what they must be")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpu_check",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", default="", help="JSON file for the figures")
+    parser.add_argument(
+        "--seed", type=int, default=secrets.randbits(32), help="of all values; by default a new one"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=20, help="timings of each kernel; 0 = only checks"
+    )
+    return parser
+
+
+def environment(backend: Backend) -> dict[str, object]:
+    """Returns date, commit, GPU, driver and versions."""
+    command = ["git", "describe", "--always", "--dirty"]
+    found = subprocess.run(
+        command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
+    try:
+        compiler = ".".join(map(str, nvrtc.load().version))
+    except UnavailableError:  # the code was in the cache
+        compiler = "none"
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": found.stdout.strip() or "unknown",
+        "GPU": backend.describe(),
+        "driver": _driver(),
+        "NVRTC": compiler,
+        "arrays": backend.name,
+        "Python": f"{platform.python_version()}, NumPy {np.__version__}",
+    }
+
+
+def _driver() -> str:
+    path = Path("/proc/driver/nvidia/version")
+    try:
+        return path.read_text().splitlines()[0].partition(":")[2].strip()
+    except (OSError, IndexError):
+        return "unknown"
+
+
+def goals_of(measured: Iterable[Timing]) -> list[Goal]:
+    """Returns the goals, if AlexNet was timed."""
+    seconds = {timing.task: timing.seconds for timing in measured if timing.net == "AlexNet"}
+    if not seconds:
+        return []
+    once = seconds["copy"] / 2  # a copy reads and writes
+    both = seconds["stats"] + seconds["encode"]
+    return [
+        Goal("statistics and encode, in times of reading once at copy speed", both / once, 2.0),
+        Goal("decode, in times of writing once at copy speed", seconds["decode"] / once, 1.2),
+        Goal("milliseconds to encode AlexNet", 1000 * seconds["encode"], 0.25),
+    ]
+
+
+def _print_laws(findings: Iterable[Finding]) -> None:
+    by_law: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_law.setdefault(finding.law.partition(":")[0], []).append(finding)
+        if finding.wrong:
+            print(f"- WRONG: {finding.law}: {finding.wrong} of {finding.values} values")
+    for law, of_law in by_law.items():
+        values, wrong = (sum(each[i] for each in of_law) for i in (1, 2))
+        print(f"- {law}: {len(of_law)} cases, {values:,} values, {wrong} wrong")
+
+
+def _print_timings(measured: Sequence[Timing]) -> None:
+    copies = {timing.net: timing.rate for timing in measured if timing.task == "copy"}
+    rows = [("net", "task", "ms", "GB/s", "of a copy's")]
+    for each in measured:
+        share = f"{each.rate / copies[each.net]:.2f}" if each.octets else ""
+        rate = f"{each.rate / 1e9:.0f}" if each.octets else ""
+        rows.append((each.net, each.task, f"{1000 * each.seconds:.3f}", rate, share))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for i, row in enumerate(rows if measured else []):
+        texts = [cell.ljust(n) for cell, n in zip(row[:2], widths, strict=False)]
+        numbers = [cell.rjust(n) for cell, n in zip(row[2:], widths[2:], strict=True)]
+        print(f"| {' | '.join([*texts, *numbers])} |")
+        if i == 0:
+            print("|" + "|".join("-" * (n + 2) for n in widths) + "|")
+
+
+def _write(
+    path: str,
+    told: Mapping[str, object],
+    findings: Iterable[Finding],
+    measured: Iterable[Timing],
+    goals: Iterable[Goal],
+) -> None:
+    content = {
+        "environment": told,
+        "laws": [finding._asdict() for finding in findings],
+        "timings": [timing._asdict() for timing in measured],
+        "goals": [goal._asdict() | {"is_met": goal.is_met} for goal in goals],
+    }
+    with open(path, "w") as file:
+        json.dump(content, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
