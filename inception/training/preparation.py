@@ -212,7 +212,7 @@ def _share_state(ready: Ready) -> None:
     ready.group.compare(
         {
             "layout": training.layout.fingerprint().hex(),
-            "kernels": training.kernel_choice.kernels.family,
+            "kernels": training.kernel_choice.kernels.compared,
         }
     )
     if not ready.group.synchronize(ready.shared):

@@ -143,7 +143,7 @@ class SocketExchange(TwoShotExchange):
         largest = self.local_nodes * bucket.max_code, self.largest_sum(bucket.max_code)
         rows, name = padded(bucket.elements) // GROUP, f"{bucket.name}/codes"
         operation = self._transport.mesh.declare(
-            name, Kind.CODES, rows, largest, self._kernels.path
+            name, Kind.CODES, rows, largest, self._kernels.packing.path
         )
         on_gpu = self._kernels.on_gpu  # only codes and their sums leave it
         nodes, codes = self._nodes.read_value(), None

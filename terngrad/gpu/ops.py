@@ -52,5 +52,6 @@ class GpuKernels(NativeKernels):
           ValueError: see base class.
         """
         super().__init__(path)
+        self.path = "gpu"  # of the ops
         targets = prepare()
         self.title = f"native kernels (GPUs: {', '.join(targets)})"

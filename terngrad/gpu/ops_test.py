@@ -27,6 +27,8 @@ def test_an_op_has_a_kernel_for_gpus_whose_host_reads_only_scalars_and_handles(o
     registered = {each.device_type: each for each in get_registered_kernels_for_op(op).kernel}
     assert registered.keys() == {"CPU", "GPU"}
     assert list(registered["GPU"].host_memory_arg) == _ON_HOST[op]
+    (constraint,) = registered["GPU"].constraint  # else ops of CPU tensors would go to a GPU
+    assert (constraint.name, list(constraint.allowed_values.list.s)) == ("path", [b"gpu"])
 
 
 @pytest.fixture

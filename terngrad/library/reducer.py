@@ -174,7 +174,7 @@ class Reducer:
             "nodes": str(nodes),
         }
         facts = {f"{name} of the reducer": value for name, value in settings.items()}
-        facts |= {"kernels": kernels.family, "tensorflow": tf.version.VERSION}
+        facts |= {"kernels": kernels.compared, "tensorflow": tf.version.VERSION}
         group.agree(facts, "a new Reducer")
         group.at_new_state.append(self.memory.clear)
         if not group.is_elastic:  # `Group.run_steps` copies the whole state

@@ -54,7 +54,7 @@ class GradientKernels(abc.ABC):
       title: for the log.
       family: within one even those sums agree bit for bit, so all workers need the same.
       updates: whether they also update variables with sums, see `apply_update`.
-      path: instruction set of native ones, of those on GPUs that of what packs codes; else "".
+      path: instruction set of native ones; "gpu" of those on GPUs; else "".
       on_gpu: whether gradients are on GPUs. Then only codes and their sums come to the CPU.
       packing: packs codes that have left the tensors.
     """
@@ -65,6 +65,18 @@ class GradientKernels(abc.ABC):
     path: str = ""
     on_gpu: bool = False
     packing: Packing
+
+    @property
+    def compared(self) -> str:
+        """What all workers need the same: copies of parameters drift apart if only some round as
+        GPUs do.
+        """
+        return f"{self.family}{' on GPUs' if self.on_gpu else ''}"
+
+    def are_there(self, variables: Sequence[tf.Variable]) -> bool:
+        """Returns whether variables are together on one device of the kind of these kernels."""
+        devices = {variable.device for variable in variables}
+        return len(devices) == 1 and ("GPU" in min(devices)) == self.on_gpu
 
     @abc.abstractmethod
     def stats(self, gradients: Sequence[tf.Tensor], parts: Sequence[Parts] = ()) -> Stats:

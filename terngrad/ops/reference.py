@@ -25,7 +25,6 @@ class ReferenceKernels(GradientKernels):
     def __init__(self, packing: Packing | None = None, on_gpu: bool = False) -> None:
         """Uses the `packing`; None = the reference, too."""
         self.packing = packing or ReferencePacking()
-        self.path = self.packing.path
         self.on_gpu = on_gpu
 
     def stats(self, gradients: Sequence[tf.Tensor], parts: Sequence[Parts] = ()) -> Stats:

@@ -47,22 +47,21 @@ def choose_kernels(wanted: str = "", path: str = "", on_gpu: bool = False) -> Ch
     if path and (wanted == "reference" or path not in PATHS):
         allowed = "none beside TERNGRAD_KERNELS=reference" if path in PATHS else ", ".join(PATHS)
         raise ValueError(f"TERNGRAD_SIMD is {path!r}; allowed are {allowed}")
-    wanted = wanted or ("native" if path else "")
     if wanted == "reference":
         return Choice(ReferenceKernels(on_gpu=on_gpu))
     try:
         return Choice(GpuKernels(path) if on_gpu else NativeKernels(path))
     except library.UnavailableError as error:
-        if wanted:
+        if wanted or (path and not on_gpu):  # on GPUs the path is that of packing
             name = f"TERNGRAD_SIMD={path}" if path else "TERNGRAD_KERNELS=native"
             raise ValueError(f"{name}: {error}") from None
-        packing = _best_packing() if on_gpu else None
+        packing = _best_packing(path) if on_gpu else None
         return Choice(ReferenceKernels(packing, on_gpu), str(error))
 
 
-def _best_packing() -> Packing:
+def _best_packing(path: str) -> Packing:
     """Returns what packs codes of gradients on GPUs."""
     try:
-        return NativePacking()
+        return NativePacking(path)
     except library.UnavailableError:
         return ReferencePacking()

@@ -1,6 +1,7 @@
 """Which kernels compute: native ones if there are any."""
 
 import pytest
+import tensorflow as tf
 
 from terngrad.ops import library
 from terngrad.ops.native import NativeKernels
@@ -36,15 +37,38 @@ def test_the_reference_can_be_forced():
     assert isinstance(choose_kernels("reference")[0], ReferenceKernels)
 
 
-def test_on_gpus_the_reference_is_used_and_the_reason_told():
-    kernels, why = choose_kernels(on_gpu=True)
-    assert isinstance(kernels, ReferenceKernels)
+@pytest.fixture
+def no_gpu(monkeypatch):
+    """TensorFlow sees no GPU, also where there is one."""
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: [])
+
+
+@needs_library
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("path", ["", "portable"])
+def test_where_gpus_cannot_be_used_the_reference_is_and_the_reason_is_told(path):
+    kernels, why = choose_kernels("", path, on_gpu=True)
+    assert isinstance(kernels, ReferenceKernels) and kernels.on_gpu
+    assert isinstance(kernels.packing, NativePacking)
     assert why == "TensorFlow sees no GPU"
 
 
 @needs_library
-def test_on_gpus_native_kernels_pack_what_lies_in_memory(monkeypatch):
-    assert isinstance(choose_kernels(on_gpu=True).kernels.packing, NativePacking)
+@pytest.mark.usefixtures("no_gpu")
+def test_law_10_native_kernels_that_gpus_cannot_have_are_refused():
+    text = "^TERNGRAD_KERNELS=native: TensorFlow sees no GPU$"
+    with pytest.raises(ValueError, match=text):
+        choose_kernels("native", on_gpu=True)
+
+
+def test_workers_on_gpus_and_on_cpus_do_not_train_together():
+    on_gpu, on_cpu = ReferenceKernels(on_gpu=True), ReferenceKernels()
+    assert on_gpu.compared != on_cpu.compared
+
+
+@needs_library
+@pytest.mark.usefixtures("no_gpu")
+def test_without_native_kernels_gpus_have_the_packing_of_the_reference(monkeypatch):
     monkeypatch.setattr(library, "load_functions", _unavailable)
     assert isinstance(choose_kernels(on_gpu=True).kernels.packing, ReferencePacking)
 

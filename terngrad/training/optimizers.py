@@ -41,9 +41,8 @@ class Optimizer(abc.ABC):
         self._variables = variables
         self._kernels = kernels
         self.slots = {name: _filled_like(variables, value) for name, value in slots.items()}
-        devices = {variable.device for variable in variables}
-        is_one = len(devices) == 1 and kernels is not None
-        self.takes_sums = is_one and kernels.updates and kernels.on_gpu == ("GPU" in min(devices))
+        has_kernels = kernels is not None and kernels.updates
+        self.takes_sums = has_kernels and kernels.are_there(variables)
 
     def apply(
         self, gradients: Sequence[tf.Tensor | None], rate: tf.Tensor, step: tf.Tensor

@@ -17,10 +17,6 @@ def test_kernels_are_chosen_by_the_environment(monkeypatch):
     assert not runtime.kernels().why_reference
 
 
-def test_where_the_environment_names_none_gpus_have_the_reference():
-    assert runtime.kernels(on_gpu=True).why_reference == "TensorFlow sees no GPU"
-
-
 @pytest.mark.parametrize("name", ["TERNGRAD_KERNELS", "TERNGRAD_SIMD"])
 def test_law_10_a_value_of_the_environment_that_cannot_be_is_named(monkeypatch, name):
     monkeypatch.setenv(name, "mmx")

@@ -15,6 +15,10 @@
 
 namespace terngrad {
 
+// The attribute `path` of ops on GPUs. With another one an op has only its
+// kernel for CPUs, so TensorFlow places no op of CPU tensors on a GPU.
+inline constexpr char kGpuPath[] = "gpu";
+
 // The GPU on which an op runs, and its stream.
 class OpGpu {
  public:
@@ -24,8 +28,8 @@ class OpGpu {
         context->device()->tensorflow_accelerator_device_info();
     gpu_ = info ? gpu::KeptGpu(info->gpu_id) : nullptr;
     if (!gpu_) {
-      return absl::FailedPreconditionError(
-          "the kernels for GPUs are not loaded: terngrad.gpu.ops.prepare()");
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the kernels are not loaded onto GPU ", info ? info->gpu_id : -1));
     }
     stream_ = context->op_device_context()
                   ->stream()
@@ -34,7 +38,6 @@ class OpGpu {
     return absl::OkStatus();
   }
 
-  const gpu::Gpu& operator*() const { return *gpu_; }
   const gpu::Gpu* operator->() const { return gpu_; }
   gpu::Stream stream() const { return stream_; }
 

@@ -184,7 +184,8 @@ class SumGpuOp : public OpKernel {
   int planes_;
 };
 
-#define GPU_KERNEL(name) Name(name).Device(tensorflow::DEVICE_GPU)
+#define GPU_KERNEL(name) \
+  Name(name).Device(tensorflow::DEVICE_GPU).AttrConstraint("path", kGpuPath)
 
 REGISTER_KERNEL_BUILDER(GPU_KERNEL("TerngradStats"), StatsGpuOp);
 REGISTER_KERNEL_BUILDER(GPU_KERNEL("TerngradCorrect"), CorrectGpuOp);

@@ -17,7 +17,7 @@ using tensorflow::OpOutputList;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// Calls launch(gpu, place) with scratch memory for a table of items.
+// Calls run(place) with scratch memory for a table of items.
 template <class Item, class Run>
 absl::Status LaunchWithTable(OpKernelContext* context, const OpGpu& gpu,
                              const std::vector<Item>& items, const Run& run) {
@@ -163,7 +163,8 @@ class UpdateGpuOp : public OpKernel {
   Update update_ = {};  // without what the inputs say
 };
 
-#define GPU_KERNEL(name) Name(name).Device(tensorflow::DEVICE_GPU)
+#define GPU_KERNEL(name) \
+  Name(name).Device(tensorflow::DEVICE_GPU).AttrConstraint("path", kGpuPath)
 
 REGISTER_KERNEL_BUILDER(GPU_KERNEL("TerngradDecode").HostMemory("nodes"),
                         DecodeGpuOp);

@@ -87,7 +87,7 @@ max_abs: [p], largest magnitude; NaN if there is a NaN, 0 if it is denormal or
 parts: block, count and first of each tensor (terngrad/parts.py); empty = each
   is one part. Here first is 0.
 path: avx512, avx2 or portable; empty = the fastest that this processor
-  supports. Unknown paths are InvalidArgument errors.
+  supports. Unknown paths are InvalidArgument errors. gpu = on a GPU.
 )doc");
 
 REGISTER_OP("TerngradCorrect")

@@ -50,9 +50,7 @@ class Fused:
         for sums in found.sums:
             own = [weights[i] for i in sums.variables]
             types = {found.means[i].dtype for i in sums.variables} | {w.dtype for w in own}
-            devices = {weight.device for weight in own}
-            is_there = len(devices) == 1 and ("GPU" in min(devices)) == self._kernels.on_gpu
-            if types == {tf.float32} and is_there:
+            if types == {tf.float32} and self._kernels.are_there(own):
                 self._buckets.append((sums, own))
 
     def apply(self, optimizer: keras.optimizers.Optimizer, rate: Any) -> set:
