@@ -14,7 +14,7 @@ from inception.flags.table import NAMES, TEXT, at_least, flag, one_of
 from terngrad.connect.config import ConnectConfig
 from terngrad.exchange.connection import Connection
 
-# Sockets are the default all-reduce between CPUs; "collective" are TensorFlow's own collectives.
+# Sockets are the default all-reduce; "collective" are TensorFlow's own collectives.
 ENGINES = ("sockets", "sockets_tls", "collective", "mpi", "parameter_server")
 
 _TIMEOUT_SECS = 300.0

@@ -146,8 +146,8 @@ class ClusterConfig(Checked):
     tls_ca: str = _distributed(
         TEXT,
         "",
-        "parameter servers and all-reduce between CPUs: PEM file of the authority that signed all "
-        "certificates",
+        "parameter servers and all-reduce with native kernels: PEM file of the authority that "
+        "signed all certificates",
     )
     tls_cert: str = _distributed(
         TEXT,

@@ -25,6 +25,7 @@ from terngrad.training.choice import Choice
 from terngrad.training.classifier import Classifier, IdleClassifier
 from terngrad.training.last_batch import LastBatch
 from terngrad.training.memory import Memory
+from terngrad.training.nodes import spread
 from terngrad.training.optimizers import Optimizer, make_optimizer
 from terngrad.training.reduction import Reduction, make_exchange
 from terngrad.training.runner import Runner
@@ -104,7 +105,9 @@ def build_training(
     schedule = learning_rate(config, steps_per_epoch)
     layout = _make_layout(config, classifier, _policy(config, classifier.names))
     codecs = make_codecs(layout, choice.kernels)
-    memory = Memory(codecs, exchange.first_node, exchange.local_nodes)
+    memory = Memory(
+        codecs, exchange.first_node, exchange.local_nodes, spread(devices, exchange.local_nodes)
+    )
     save_request = tf.Variable(0.0, trainable=False) if memory.variables else None
     last_batch = LastBatch(step) if connection and connection.repeats_steps else None
     take = last_batch.take if last_batch else next

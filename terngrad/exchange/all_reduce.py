@@ -14,7 +14,7 @@ _SOCKETS, _TENSORFLOW = "sockets", "tensorflow"
 
 
 def choose_transport(*, encrypts: bool = False) -> str:
-    """Returns what carries the gradients: sockets, if all of them are on CPUs, or TensorFlow.
+    """Returns what carries the gradients: sockets, if there are native kernels, or TensorFlow.
 
     Args:
       encrypts: whether it must encrypt them.

@@ -1,4 +1,4 @@
-"""The exchange over TensorFlow's collective runtime: gRPC; where there are no sockets."""
+"""The exchange over TensorFlow's collective runtime: gRPC, where native kernels are not built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exchange between CPUs over sockets, also encrypted, by the native mesh (terngrad/cc/net)."""
+"""The exchange over sockets, also encrypted, by the native mesh (terngrad/cc/net)."""
 
 from __future__ import annotations
 
@@ -147,6 +147,7 @@ class SocketExchange(TwoShotExchange):
         )
         on_gpu = self._kernels.on_gpu  # only codes and their sums leave it
         nodes, codes = self._nodes.read_value(), None
+        decoding = Decoding(bucket.units, nodes, bucket.shapes, bucket.parts)
         if self._encodes_in_parts(bucket):
             local = Encoding(bucket.nodes[0], bucket.variables, bucket.encoder, bucket.parts)
         else:
@@ -156,16 +157,12 @@ class SocketExchange(TwoShotExchange):
             local,
             operation,
             [rows, plane_count(largest[1])],
-            None
-            if on_gpu or not bucket.decoded
-            else Decoding(bucket.units, nodes, bucket.shapes, bucket.parts),
+            decoding if bucket.decoded and not on_gpu else None,
         )
         unordered(found.octets)
         self._count_both(found.octets)
         if bucket.decoded and on_gpu:
-            arguments = bucket.units, nodes, bucket.shapes, bucket.parts
-            with tf.device(bucket.nodes[0].gradients[0].device):
-                return Summed(codes, self._kernels.decode(found.result, *arguments))
+            return Summed(codes, self._kernels.decode(found.result, *decoding))
         if bucket.decoded:
             return Summed(codes or [found.codes], found.result)
         sums = Sums(bucket.variables, found.result, bucket.units, nodes, bucket.parts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import math
 import numbers
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -149,7 +150,11 @@ class Reducer:
             scale_by=scale_by,
         )
         self.layout: Layout = make_layout(names, [v.shape for v in held], policy, bucket_elements)
-        kernels = runtime.kernels(on_gpu=any("GPU" in v.device for v in held)).kernels
+        on_gpu = any("GPU" in variable.device for variable in held)
+        choice = runtime.kernels(on_gpu=on_gpu)
+        if on_gpu and choice.why_reference:
+            warnings.warn(f"gradients on GPUs: {choice}", RuntimeWarning, stacklevel=2)
+        kernels = choice.kernels
         step = tf.Variable(0, dtype=tf.int64, trainable=False)
         exchange = make_exchange(group.connection, nodes, kernels, step)
         self._group = group

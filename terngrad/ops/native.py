@@ -17,7 +17,7 @@ from terngrad.ternary import Stats
 
 
 class NativeKernels(GradientKernels):
-    """Runs on the CPU, on the threads of TensorFlow's pool.
+    """Native ops; these run on the CPU, on the threads of TensorFlow's pool.
 
     Attributes:
       path: instruction set, one of `PATHS`.

@@ -8,7 +8,7 @@ memory of zeros.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -26,13 +26,14 @@ class Memory:
         the variable in the layout.
     """
 
-    def __init__(self, codecs: Sequence[Codec], first_node: int, nodes: int) -> None:
-        """Starts with zeros for `nodes` consecutive nodes."""
+    def __init__(
+        self, codecs: Sequence[Codec], first_node: int, nodes: int, devices: Sequence[str] = ()
+    ) -> None:
+        """Starts with zeros for `nodes` consecutive nodes, each on its device; () = anywhere."""
         self.variables: dict[str, tf.Variable] = {}
         self._held: list[list[list[tf.Variable]]] = []
         for codec in codecs:
-            memories = (codec.init() for _ in range(nodes))
-            held = [[tf.Variable(value, trainable=False) for value in node] for node in memories]
+            held = [_variables(codec.init, device) for device in devices or [""] * nodes]
             self._held.append(held)
             for i, node in enumerate(held):
                 if len(node) not in (0, len(codec.variables)):
@@ -88,3 +89,8 @@ class Memory:
             self.clear()
             return str(error)
         return ""
+
+
+def _variables(init: Callable[[], NodeMemory], device: str) -> list[tf.Variable]:
+    with tf.device(device):
+        return [tf.Variable(value, trainable=False) for value in init()]

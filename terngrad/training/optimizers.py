@@ -66,7 +66,7 @@ class Optimizer(abc.ABC):
     ) -> None:
         """Updates the variables of a bucket with its means, and their moving averages.
 
-        It gives the same bits as `apply` and `MovingAverages.update`.
+        On CPUs it gives the same bits as `apply` and `MovingAverages.update`.
         """
         chosen = lambda variables: [variables[i] for i in sums.variables]
         slots = [chosen(variables) for variables in self.slots.values()]

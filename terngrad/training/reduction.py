@@ -73,7 +73,7 @@ class Reduction:
         self.devices = spread(self.devices, nodes)
         if self.first_node is None:
             self.first_node = self.exchange.first_node
-        self.memory = self.memory or Memory(self.codecs, self.first_node, nodes)
+        self.memory = self.memory or Memory(self.codecs, self.first_node, nodes, self.devices)
 
     def keys(self, step: tf.Tensor) -> list[DrawKey]:
         """Returns the keys of the local nodes' draws at a step."""

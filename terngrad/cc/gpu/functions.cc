@@ -35,9 +35,9 @@ TERNGRAD_EXPORT const char* terngrad_gpu_open(const char* library, int ordinal,
 
 TERNGRAD_EXPORT void terngrad_gpu_close(Gpu* gpu) { delete gpu; }
 
-// Hands a GPU over to TensorFlow's ops; see Keep.
+// Hands a GPU over to TensorFlow's ops; see RegisterGpu.
 TERNGRAD_EXPORT void terngrad_gpu_keep(Gpu* gpu, int ordinal) {
-  terngrad::gpu::Keep(ordinal, std::unique_ptr<Gpu>(gpu));
+  terngrad::gpu::RegisterGpu(ordinal, std::unique_ptr<Gpu>(gpu));
 }
 
 TERNGRAD_EXPORT int terngrad_gpu_capability(const Gpu* gpu) {

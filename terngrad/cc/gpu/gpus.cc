@@ -21,12 +21,12 @@ Gpus& All() {
 
 }  // namespace
 
-void Keep(int ordinal, std::unique_ptr<Gpu> gpu) {
+void RegisterGpu(int ordinal, std::unique_ptr<Gpu> gpu) {
   const std::lock_guard<std::mutex> lock(All().mutex);
   All().by_ordinal.emplace(ordinal, std::move(gpu));
 }
 
-const Gpu* KeptGpu(int ordinal) {
+const Gpu* FindGpu(int ordinal) {
   const std::lock_guard<std::mutex> lock(All().mutex);
   const auto found = All().by_ordinal.find(ordinal);
   return found == All().by_ordinal.end() ? nullptr : found->second.get();

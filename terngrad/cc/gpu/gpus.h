@@ -12,10 +12,10 @@ namespace gpu {
 
 // Keeps a GPU with its kernels until the process ends; the first one of an
 // ordinal stays. Its ops find it by that.
-void Keep(int ordinal, std::unique_ptr<Gpu> gpu);
+void RegisterGpu(int ordinal, std::unique_ptr<Gpu> gpu);
 
 // Returns a GPU that is kept; null if there is none.
-const Gpu* KeptGpu(int ordinal);
+const Gpu* FindGpu(int ordinal);
 
 }  // namespace gpu
 }  // namespace terngrad

@@ -5,6 +5,7 @@
 #define TERNGRAD_CC_KERNELS_GPU_H_
 
 #include <string>
+#include <vector>
 
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -26,7 +27,7 @@ class OpGpu {
   absl::Status Find(tensorflow::OpKernelContext* context) {
     const auto* const info =
         context->device()->tensorflow_accelerator_device_info();
-    gpu_ = info ? gpu::KeptGpu(info->gpu_id) : nullptr;
+    gpu_ = info ? gpu::FindGpu(info->gpu_id) : nullptr;
     if (!gpu_) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the kernels are not loaded onto GPU ", info ? info->gpu_id : -1));
@@ -43,8 +44,9 @@ class OpGpu {
 
   // Takes scratch memory from TensorFlow, which reuses it for what comes later
   // on the same stream. `memory` holds it until the launch.
-  absl::Status Take(tensorflow::OpKernelContext* context, int64_t bytes,
-                    tensorflow::Tensor* memory, gpu::Place* place) const {
+  absl::Status AllocateScratch(tensorflow::OpKernelContext* context,
+                               int64_t bytes, tensorflow::Tensor* memory,
+                               gpu::Place* place) const {
     TF_RETURN_IF_ERROR(
         context->allocate_temp(tensorflow::DT_UINT8, {bytes}, memory));
     *place = {stream_, memory->flat<uint8_t>().data()};
@@ -59,6 +61,18 @@ class OpGpu {
 // Returns the status of a launch, which says why it failed, or nothing.
 inline absl::Status Launched(const std::string& error) {
   return error.empty() ? absl::OkStatus() : absl::InternalError(error);
+}
+
+// Calls run(place) with scratch memory for a table of items.
+template <class Item, class Run>
+absl::Status LaunchWithTable(tensorflow::OpKernelContext* context,
+                             const OpGpu& gpu, const std::vector<Item>& items,
+                             const Run& run) {
+  tensorflow::Tensor table;
+  gpu::Place place;
+  TF_RETURN_IF_ERROR(gpu.AllocateScratch(
+      context, gpu::Gpu::TableBytes<Item>(items.size()), &table, &place));
+  return Launched(run(place));
 }
 
 }  // namespace terngrad

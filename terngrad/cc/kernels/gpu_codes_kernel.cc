@@ -35,9 +35,9 @@ class MeasuringGpuOp : public OpKernel {
     const int64_t count = gradients.size();
     Tensor memory;
     gpu::Place place;
-    TF_RETURN_IF_ERROR(gpu.Take(context,
-                                gpu::Gpu::StatsBytes(gradients.data(), count),
-                                &memory, &place));
+    TF_RETURN_IF_ERROR(gpu.AllocateScratch(
+        context, gpu::Gpu::StatsBytes(gradients.data(), count), &memory,
+        &place));
     return Launched(gpu->Stats(gradients.data(), count, outputs[0], outputs[1],
                                outputs[2], place));
   }
@@ -96,14 +96,11 @@ class CorrectGpuOp : public MeasuringGpuOp {
       corrected.push_back({sums, size, parts()[i], gpu::ValueType::kFloat32});
       elements += size;
     }
-    const int64_t count = variables.size();
-    Tensor table;
-    gpu::Place place;
-    OP_REQUIRES_OK(
-        context, gpu.Take(context, gpu::Gpu::TableBytes<gpu::Corrected>(count),
-                          &table, &place));
-    OP_REQUIRES_OK(context, Launched(gpu->Correct(variables.data(), count,
-                                                  WordsOf(elements), place)));
+    OP_REQUIRES_OK(context,
+                   LaunchWithTable(context, gpu, variables, [&](auto place) {
+                     return gpu->Correct(variables.data(), variables.size(),
+                                         WordsOf(elements), place);
+                   }));
     OP_REQUIRES_OK(context, Measure(context, gpu, corrected, inputs.size()));
   }
 };
@@ -135,19 +132,16 @@ class EncodeGpuOp : public OpKernel {
       scales += parts.count;
       elements += size;
     }
-    const int64_t rows = WordsOf(elements), count = sources.size();
+    const int64_t rows = WordsOf(elements);
     Tensor* words;
     OP_REQUIRES_OK(
         context, context->allocate_output(0, {rows, reader_.planes()}, &words));
-    Tensor table;
-    gpu::Place place;
-    OP_REQUIRES_OK(context,
-                   gpu.Take(context, gpu::Gpu::TableBytes<gpu::Source>(count),
-                            &table, &place));
     OP_REQUIRES_OK(
-        context, Launched(gpu->Encode(reader_.encoder().c_str(), sources.data(),
-                                      count, key, rows,
-                                      words->flat<uint32_t>().data(), place)));
+        context, LaunchWithTable(context, gpu, sources, [&](auto place) {
+          return gpu->Encode(reader_.encoder().c_str(), sources.data(),
+                             sources.size(), key, rows,
+                             words->flat<uint32_t>().data(), place);
+        }));
   }
 
  private:
@@ -169,15 +163,11 @@ class SumGpuOp : public OpKernel {
     Tensor* total;
     OP_REQUIRES_OK(context,
                    context->allocate_output(0, {rows, planes_}, &total));
-    const int64_t count = inputs.size();
-    Tensor table;
-    gpu::Place place;
     OP_REQUIRES_OK(
-        context,
-        gpu.Take(context, gpu::Gpu::TableBytes<Planes>(count), &table, &place));
-    OP_REQUIRES_OK(context,
-                   Launched(gpu->Sum(inputs.data(), count, planes_, rows,
-                                     total->flat<uint32_t>().data(), place)));
+        context, LaunchWithTable(context, gpu, inputs, [&](auto place) {
+          return gpu->Sum(inputs.data(), inputs.size(), planes_, rows,
+                          total->flat<uint32_t>().data(), place);
+        }));
   }
 
  private:

@@ -17,17 +17,6 @@ using tensorflow::OpOutputList;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// Calls run(place) with scratch memory for a table of items.
-template <class Item, class Run>
-absl::Status LaunchWithTable(OpKernelContext* context, const OpGpu& gpu,
-                             const std::vector<Item>& items, const Run& run) {
-  Tensor table;
-  gpu::Place place;
-  TF_RETURN_IF_ERROR(gpu.Take(context, gpu::Gpu::TableBytes<Item>(items.size()),
-                              &table, &place));
-  return Launched(run(place));
-}
-
 class DecodeGpuOp : public OpKernel {
  public:
   explicit DecodeGpuOp(OpKernelConstruction* context)
@@ -127,7 +116,7 @@ class UpdateGpuOp : public OpKernel {
     OP_REQUIRES_OK(context, FindUnits(context, parts_, &units));
     OP_REQUIRES_OK(context, ReadNodes(context, &nodes));
     LockedVariables locked;
-    std::vector<Arrays> found;
+    std::vector<TrainedArrays> found;
     const auto copy = [&](const Tensor& from, Tensor* to) {
       return Launched(
           gpu->Copy(from.data(), from.TotalBytes(), to->data(), gpu.stream()));
@@ -137,7 +126,7 @@ class UpdateGpuOp : public OpKernel {
     std::vector<gpu::Trained> variables;
     int64_t elements = 0;
     for (size_t i = 0; i < found.size(); ++i) {
-      const Arrays& own = found[i];
+      const TrainedArrays& own = found[i];
       variables.push_back({own.weights,
                            {own.slots[0], own.slots[1]},
                            own.averages,

@@ -106,7 +106,7 @@ inline absl::Status ReadRates(tensorflow::OpKernelContext* context,
 }
 
 // The arrays of a variable that is trained; see Trained.
-struct Arrays {
+struct TrainedArrays {
   float* weights;
   float* slots[2];
   float* averages;
@@ -118,7 +118,7 @@ struct Arrays {
 template <class Copy>
 absl::Status FindTrained(tensorflow::OpKernelContext* context, Rule rule,
                          const Copy& copy, LockedVariables* locked,
-                         std::vector<Arrays>* found) {
+                         std::vector<TrainedArrays>* found) {
   tensorflow::OpInputList weights, slots, averages;
   TF_RETURN_IF_ERROR(context->input_list("weights", &weights));
   TF_RETURN_IF_ERROR(context->input_list("slots", &slots));
@@ -136,7 +136,8 @@ absl::Status FindTrained(tensorflow::OpKernelContext* context, Rule rule,
   for (int i = 0; i < n; ++i) {
     tensorflow::Tensor* w;
     TF_RETURN_IF_ERROR(locked->FindValues(context, i, copy, &w));
-    Arrays own = {w->flat<float>().data(), {}, nullptr, w->NumElements()};
+    TrainedArrays own = {
+        w->flat<float>().data(), {}, nullptr, w->NumElements()};
     for (int j = 0; j < count + (averages.size() > 0); ++j) {
       tensorflow::Tensor* kept;
       TF_RETURN_IF_ERROR(

@@ -25,7 +25,7 @@ class UpdateOp : public PathOpKernel {
     OP_REQUIRES_OK(context, ReadRates(context, &update));
     OP_REQUIRES_OK(context, ReadMeanUnits(context, parts_, &units));
     LockedVariables locked;
-    std::vector<Arrays> found;
+    std::vector<TrainedArrays> found;
     const auto copy = [&](const Tensor& from, Tensor* to) {
       to->flat<float>().device(context->eigen_cpu_device()) =
           from.flat<float>();
@@ -36,7 +36,7 @@ class UpdateOp : public PathOpKernel {
     std::vector<Trained> variables;
     int64_t elements = 0;
     for (size_t i = 0; i < found.size(); ++i) {
-      const Arrays& own = found[i];
+      const TrainedArrays& own = found[i];
       variables.push_back({own.weights,
                            {own.slots[0], own.slots[1]},
                            own.averages,

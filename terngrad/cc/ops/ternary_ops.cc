@@ -244,8 +244,8 @@ REGISTER_OP("TerngradUpdate")
 TerngradDecode, then an update with each mean, in one pass over the memory of
 weights, slots and moving averages, and none for the means.
 
-The rules, each operation of which rounds, are those of kernels.h and give the
-bits of ResourceApplyMomentum, ResourceApplyKerasMomentum without and with
+The rules, each operation of which rounds, are those of kernels.h and on CPUs
+give the bits of ResourceApplyMomentum, ResourceApplyKerasMomentum without and with
 Nesterov's step, ResourceApplyAdam and ResourceApplyRMSProp. An average a of a
 weight w then becomes (a + gain w) / (1 + gain), the bits of
 ResourceApplyProximalGradientDescent with l1 = 0, l2 = -1 and alpha = -gain.
