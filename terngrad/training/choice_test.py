@@ -3,6 +3,7 @@
 import pytest
 import tensorflow as tf
 
+from terngrad.gpu.ops import GpuKernels
 from terngrad.ops import library
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.packing import NativePacking, ReferencePacking
@@ -44,13 +45,20 @@ def no_gpu(monkeypatch):
 
 
 @needs_library
-@pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("path", ["", "portable"])
-def test_where_gpus_cannot_be_used_the_reference_is_and_the_reason_is_told(path):
+def test_gpus_have_the_reference_until_native_kernels_are_asked_for(path):
     kernels, why = choose_kernels("", path, on_gpu=True)
     assert isinstance(kernels, ReferenceKernels) and kernels.on_gpu
     assert isinstance(kernels.packing, NativePacking)
-    assert why == "TensorFlow sees no GPU"
+    assert why == "native kernels have not run on a GPU yet; TERNGRAD_KERNELS=native takes them"
+
+
+@needs_library
+def test_native_kernels_for_gpus_are_taken_where_they_are_asked_for(monkeypatch):
+    monkeypatch.setattr("terngrad.gpu.ops.prepare", lambda: ("sm_90",))
+    kernels, why = choose_kernels("native", on_gpu=True)
+    assert isinstance(kernels, GpuKernels) and not why
+    assert kernels.title == "native kernels (GPUs: sm_90)"
 
 
 @needs_library
@@ -67,7 +75,6 @@ def test_workers_on_gpus_and_on_cpus_do_not_train_together():
 
 
 @needs_library
-@pytest.mark.usefixtures("no_gpu")
 def test_without_native_kernels_gpus_have_the_packing_of_the_reference(monkeypatch):
     monkeypatch.setattr(library, "load_functions", _unavailable)
     assert isinstance(choose_kernels(on_gpu=True).kernels.packing, ReferencePacking)
