@@ -10,5 +10,6 @@ try:
 
     with app.quiet_import():
         pass
-except ModuleNotFoundError:
-    pass
+except ModuleNotFoundError as error:
+    if error.name not in ("absl", "keras", "tensorflow"):
+        raise

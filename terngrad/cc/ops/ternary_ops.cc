@@ -102,7 +102,8 @@ REGISTER_OP("TerngradCorrect")
     .Attr("path: string = ''")
     .SetShapeFn(StatsShape)
     .Doc(R"doc(
-gradients + memory, and what TerngradStats says of it, in one pass.
+gradients + memory, and what TerngradStats says of it: in one pass on CPUs, in
+two on GPUs.
 
 gradients: of any shape; their memory is taken for the output if nobody else
   needs them.
