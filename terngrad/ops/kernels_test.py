@@ -595,9 +595,9 @@ def block_sum(values, power):
     [
         ({"parts": [Parts(1, 0)]}, "parts are 1, 0, 0; allowed are 1, 1, 0 and more"),
         ({"parts": [Parts()] * 2}, "parts has 6 entries; allowed are 0 and 3 n = 3"),
-        ({"parts": [Parts(1, 2)]}, r"bounds or scales is \[1\]; allowed is \[2\]"),
-        ({"bounds": [1.0, 2.0]}, r"bounds or scales is \[2\]; allowed is \[1\]"),
-        ({"scales": [[1.0]]}, r"bounds or scales is \[1,1\]; allowed is \[1\]"),
+        ({"parts": [Parts(1, 2)]}, r"(bounds|scales) is \[1\]; allowed is \[2\]"),
+        ({"bounds": [1.0, 2.0]}, r"(bounds|scales) is \[2\]; allowed is \[1\]"),
+        ({"scales": [[1.0]]}, r"(bounds|scales) is \[1,1\]; allowed is \[1\]"),
         ({"variables": [1 << 16]}, "variable is 65536; allowed are 0 to 65535"),
         ({"variables": [1, 2]}, "variables has 2 entries; allowed are n = 1"),
         ({"node": 1 << 16}, "node is 65536; allowed are 0 to 65535"),
