@@ -11,6 +11,7 @@ from terngrad.exchange import sockets
 from terngrad.gpu import ops
 from terngrad.layout import Policy, make_layout
 from terngrad.testing.addresses import free_addresses
+from terngrad.training.memory import Memory
 from terngrad.training.reduction import Reduction
 
 _SHAPES = [(64, 48), (48,), (3, 3, 8, 16)]
@@ -42,7 +43,8 @@ def test_only_codes_scales_and_their_sums_leave_the_gpu(kernels, policy, on_gpu,
     config = ConnectConfig(free_addresses(1), 0, (), 10.0)
     with contextlib.closing(sockets.start(config, b"secret")) as transport:
         exchange = transport.exchange(1, kernels, step)
-        reduction = Reduction(codecs, exchange, step, 1, [_GPU])
+        memory = Memory(codecs, 0, 1)  # on the CPU: its variables are made, not traced
+        reduction = Reduction(codecs, exchange, step, 1, [_GPU], memory)
 
         @tf.function(autograph=False)
         def reduce():
