@@ -2,6 +2,8 @@
 
 import pytest
 
+from terngrad.gpu import nvrtc
+from terngrad.ops.library import UnavailableError
 from terngrad.testing import gpu
 
 
@@ -17,3 +19,15 @@ def host_gpu(driver):
     with driver.in_use():
         yield driver
     assert driver["current"] == 0
+
+
+@pytest.fixture(scope="session")
+def compiler():
+    """NVRTC of this machine, one that knows all architectures of the tests."""
+    try:
+        found = nvrtc.load()
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    if missing := set(gpu.ARCHITECTURES) - set(found.architectures):
+        pytest.skip(f"NVRTC {found.version} lacks {missing}")
+    return found

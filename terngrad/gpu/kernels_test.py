@@ -7,20 +7,7 @@ import pytest
 
 from terngrad.gpu import kernels, nvrtc
 from terngrad.ops.library import UnavailableError
-
-ARCHITECTURES = (70, 80, 90, 120)
-
-
-@pytest.fixture(scope="module")
-def compiler():
-    """NVRTC of this machine, one that knows all architectures of the tests."""
-    try:
-        found = nvrtc.load()
-    except UnavailableError as error:
-        pytest.skip(str(error))
-    if missing := set(ARCHITECTURES) - set(found.architectures):
-        pytest.skip(f"NVRTC {found.version} lacks {missing}")
-    return found
+from terngrad.testing.gpu import ARCHITECTURES
 
 
 @pytest.mark.slow

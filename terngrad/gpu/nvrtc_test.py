@@ -6,25 +6,13 @@ import pytest
 
 from terngrad.gpu import nvrtc
 from terngrad.ops.library import UnavailableError
+from terngrad.testing.gpu import ARCHITECTURES
 
 KERNEL = """
 #include "terngrad/factor.h"
 extern "C" __global__ void Scale(float* values) { values[threadIdx.x] *= kFactor; }
 """
 HEADERS = {"terngrad/factor.h": "__device__ const float kFactor = 2.0f;\n"}
-ARCHITECTURES = (70, 80, 90, 120)
-
-
-@pytest.fixture(scope="module")
-def compiler():
-    """NVRTC of this machine, one that knows all architectures of the tests."""
-    try:
-        found = nvrtc.load()
-    except UnavailableError as error:
-        pytest.skip(str(error))
-    if missing := set(ARCHITECTURES) - set(found.architectures):
-        pytest.skip(f"NVRTC {found.version} lacks {missing}")
-    return found
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -18,6 +18,7 @@ from terngrad.ops import objects
 from terngrad.ops.library import FLAGS
 from terngrad.testing import native
 
+ARCHITECTURES = (70, 80, 90, 120)  # that tests compile for
 STREAM = 77  # handle of the current stream
 _open = device.device.__wrapped__  # a new one each time
 _SOURCES = ("terngrad/cc/gpu/fake_driver.cc", "terngrad/cc/gpu/host_entries.cc")

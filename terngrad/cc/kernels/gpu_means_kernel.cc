@@ -21,12 +21,7 @@ class DecodeGpuOp : public OpKernel {
  public:
   explicit DecodeGpuOp(OpKernelConstruction* context)
       : OpKernel(context), parts_(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("shapes", &shapes_));
-    OP_REQUIRES(context,
-                static_cast<int>(shapes_.size()) == context->num_outputs(),
-                Invalid("shapes has ", shapes_.size(), " entries; n is ",
-                        context->num_outputs()));
-    for (const TensorShape& shape : shapes_) elements_ += shape.num_elements();
+    OP_REQUIRES_OK(context, ReadShapes(context, &shapes_, &elements_));
   }
 
   void Compute(OpKernelContext* context) override {

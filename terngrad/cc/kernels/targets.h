@@ -13,6 +13,19 @@
 
 namespace terngrad {
 
+// Reads the attribute `shapes`, those of the outputs, and adds up their sizes.
+inline absl::Status ReadShapes(tensorflow::OpKernelConstruction* context,
+                               std::vector<tensorflow::TensorShape>* shapes,
+                               int64_t* elements) {
+  TF_RETURN_IF_ERROR(context->GetAttr("shapes", shapes));
+  if (static_cast<int>(shapes->size()) != context->num_outputs()) {
+    return Invalid("shapes has ", shapes->size(), " entries; n is ",
+                   context->num_outputs());
+  }
+  for (const auto& shape : *shapes) *elements += shape.num_elements();
+  return absl::OkStatus();
+}
+
 // Reads the input `words`, sums of the codes of so many elements.
 inline absl::Status ReadSums(tensorflow::OpKernelContext* context,
                              int64_t elements, Planes* sums) {

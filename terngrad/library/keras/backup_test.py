@@ -123,8 +123,10 @@ def test_a_backup_without_states_is_told(tmp_path):
             path.unlink()  # as an older version has left it
         return backup_in(tmp_path)()
 
-    with pytest.warns(UserWarning, match="callbacks begin anew, .* remember: ReduceLROnPlateau"):
+    text = "callbacks begin anew, .* remember: ReduceLROnPlateau"
+    with pytest.warns(UserWarning, match=text) as told:
         resumed(resume, make)
+    assert sum("callbacks begin anew" in str(each.message) for each in told) == 1
 
 
 def test_states_of_another_training_do_not_count_without_its_backup(tmp_path):
