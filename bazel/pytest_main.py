@@ -19,6 +19,8 @@ def main() -> int:
         os.chdir(tree)
         sys.path = [tree, *(path for path in sys.path if not path.startswith(declared))]
         os.environ["PYTHONPATH"] = tree
+    if "TEST_TMPDIR" in os.environ:  # Bazel gives tests no home, which users have
+        os.environ.setdefault("HOME", os.environ["TEST_TMPDIR"])
     if "XML_OUTPUT_FILE" in os.environ:
         arguments.append(f"--junitxml={os.environ['XML_OUTPUT_FILE']}")
     if wanted := os.environ.get("TESTBRIDGE_TEST_ONLY"):  # bazel test --test_filter

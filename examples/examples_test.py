@@ -11,7 +11,8 @@ from terngrad.cluster.ports import free_ports
 from terngrad.testing.processes import finished
 
 _FOLDER = Path(__file__).parent
-_PROGRAMS = sorted(p.stem for p in _FOLDER.glob("*.py") if p.stem not in ("data", "examples_test"))
+_OTHERS = ("__init__", "data", "examples_test")
+_PROGRAMS = sorted(path.stem for path in _FOLDER.glob("*.py") if path.stem not in _OTHERS)
 _SMALL = ("--train_size=131", "--test_size=60", "--epochs=1", "--batch_size=16")
 
 
