@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None, backend: Backend | None = None)
     for name, value in told.items():
         print(f"- {name}: {value}")
     findings = list(laws.check(backend, options.seed))
-    _print_laws(findings)
+    laws.print_findings(findings)
     measured: list[Timing] = []
     if options.rounds:
         for net, shapes in timings.NETS.items():
@@ -144,17 +144,6 @@ def goals_of(measured: Iterable[Timing]) -> list[Goal]:
         Goal("decode, in times of writing once at copy speed", seconds["decode"] / once, 1.2),
         Goal("milliseconds to encode AlexNet", 1000 * seconds["encode"], 0.25),
     ]
-
-
-def _print_laws(findings: Iterable[Finding]) -> None:
-    by_law: dict[str, list[Finding]] = {}
-    for finding in findings:
-        by_law.setdefault(finding.law.partition(":")[0], []).append(finding)
-        if finding.wrong:
-            print(f"- WRONG: {finding.law}: {finding.wrong} of {finding.values} values")
-    for law, of_law in by_law.items():
-        values, wrong = (sum(each[i] for each in of_law) for i in (1, 2))
-        print(f"- {law}: {len(of_law)} cases, {values:,} values, {wrong} wrong")
 
 
 def _print_timings(measured: Sequence[Timing]) -> None:

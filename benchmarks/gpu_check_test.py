@@ -37,6 +37,9 @@ class HostBackend:
     def copy(self, target, source):
         np.copyto(target.values, source.values)
 
+    def host_copies(self, array):
+        return {"to the host": array.values.copy}
+
     def stream(self):
         return gpu.STREAM
 
@@ -65,7 +68,7 @@ def host_gpu(tmp_path, monkeypatch):
     """A driver in use, and fewer values."""
     monkeypatch.setattr(timings, "NETS", {"AlexNet": ((300, 7), (40,)), "ResNet-50": ((99,),)})
     monkeypatch.setattr(timings, "_BUSY_BYTES", 4096)
-    monkeypatch.setattr(laws, "_SHAPES", ((), (0,), (33,), (129, 7), (70, 64), (20, 8192)))
+    monkeypatch.setattr(laws, "SHAPES", ((), (0,), (33,), (129, 7), (70, 64), (20, 8192)))
     with gpu.FakeDriver(tmp_path).in_use():
         yield
 

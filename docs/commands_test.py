@@ -43,6 +43,7 @@ _OF_OPEN_MPI = {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"}
 _ASSIGNMENT = re.compile(r"([A-Z_]+)=")
 _OWN_PARSERS = (
     "benchmarks.gpu_check",
+    "benchmarks.gpu_ops_check",
     "inception.launch",
     "terngrad.launch",
     "terngrad.ops.build",

@@ -49,6 +49,9 @@ class Backend(Protocol):
     def copy(self, target: Any, source: Any) -> None:
         """Copies an array to another on the GPU."""
 
+    def host_copies(self, array: Any) -> Mapping[str, Task]:
+        """Returns copies to the host and back, by direction; the host's memory is pinned."""
+
     def stream(self) -> int:
         """Returns the handle of the current stream."""
 
@@ -114,6 +117,14 @@ class PyTorch:
     def copy(self, target: Any, source: Any) -> None:
         """See Backend."""
         target.copy_(source)
+
+    def host_copies(self, array: Any) -> Mapping[str, Task]:
+        """See Backend."""
+        host = self._torch.empty_like(array, device="cpu", pin_memory=True)
+        return {
+            "to the host": lambda: host.copy_(array, non_blocking=True),
+            "from the host": lambda: array.copy_(host, non_blocking=True),
+        }
 
     def stream(self) -> int:
         """See Backend."""
@@ -193,6 +204,15 @@ class CuPy:
     def copy(self, target: Any, source: Any) -> None:
         """See Backend."""
         target.data.copy_from_device_async(source.data, source.nbytes)
+
+    def host_copies(self, array: Any) -> Mapping[str, Task]:
+        """See Backend."""
+        host = self._cupy.cuda.alloc_pinned_memory(array.nbytes)
+        given, stream = (host.ptr, array.nbytes), self._cupy.cuda.get_current_stream()
+        return {
+            "to the host": lambda: array.data.copy_to_host_async(*given, stream),
+            "from the host": lambda: array.data.copy_from_host_async(*given, stream),
+        }
 
     def stream(self) -> int:
         """See Backend."""

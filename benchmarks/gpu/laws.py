@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,10 +17,10 @@ from terngrad.layout import DRAWS, FEEDBACK_CODES, MAX_CODES
 from terngrad.ops import library
 
 CODES = {**MAX_CODES, **FEEDBACK_CODES}
-_SCALE_BY = ("variable", "channel", "block:128")
+SCALE_BY = ("variable", "channel", "block:128")
 _NODES = 3
 # Of variables: with and without whole words, groups of draws, pieces and rows; also without values.
-_SHAPES = (
+SHAPES = (
     *((), (0,), (1,), (33,), (129, 7), (3, 3, 16, 24), (5000, 1), (70_001,), (513, 64)),
     *((33, 4099), (20, 8192), (3, 3)),
 )
@@ -45,7 +45,7 @@ def check(backend: Backend, seed: int) -> Iterator[Finding]:
     """Checks all laws with values that depend on a seed."""
     random = np.random.default_rng(seed)
     for dtype in backend.dtypes:
-        for scale_by in _SCALE_BY:
+        for scale_by in SCALE_BY:
             yield from _bits(backend, random, dtype, scale_by)
     yield _part_of_a_variable(backend, random)
     yield _exact_sum(backend, random)
@@ -53,6 +53,32 @@ def check(backend: Backend, seed: int) -> Iterator[Finding]:
     yield from _memory(backend, random)
     for rule in library.RULES:
         yield _update(backend, random, rule)
+
+
+def print_findings(findings: Iterable[Finding]) -> None:
+    """Prints a line for each law, up to its colon, and one for each finding that is wrong."""
+    by_law: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_law.setdefault(finding.law.partition(":")[0], []).append(finding)
+        if finding.wrong:
+            print(f"- WRONG: {finding.law}: {finding.wrong} of {finding.values} values")
+    for law, of_law in by_law.items():
+        values, wrong = (sum(each[i] for each in of_law) for i in (1, 2))
+        print(f"- {law}: {len(of_law)} cases, {values:,} values, {wrong} wrong")
+
+
+def values_of(
+    random: np.random.Generator, shapes: Iterable[Sequence[int]], has_edges: bool
+) -> list[NDArray[np.float32]]:
+    """Returns random values, if asked for with some that are extreme, zero or not finite."""
+    found = []
+    for shape in shapes:
+        values = np.asarray(random.standard_normal(shape), np.float32)
+        if has_edges and values.size:
+            places = random.integers(0, values.size, 3)
+            values.reshape(-1)[places] = random.choice(_EDGES, 3)
+        found.append(values)
+    return found
 
 
 def wrong_in(one: NDArray, other: NDArray) -> int:
@@ -86,11 +112,7 @@ def _gradients(
 ) -> tuple[list[NDArray], list[Any]]:
     """Returns gradients as float32 in the host's memory, and on the GPU."""
     hosts, given = [], []
-    for shape in _SHAPES:
-        values = np.asarray(random.standard_normal(shape), np.float32)
-        if has_edges and values.size:
-            places = random.integers(0, values.size, 3)
-            values.reshape(-1)[places] = random.choice(_EDGES, 3)
+    for values in values_of(random, SHAPES, has_edges):
         if dtype == "bfloat16":
             bits = (values.view(np.uint32) >> 16).astype(np.uint16)
             hosts.append((bits.astype(np.uint32) << 16).view(np.float32))

@@ -174,6 +174,10 @@ class _Bucket:
             arrays_of_rule = 2 * (3 if rule in ("adam", "rmsprop") else 2)
             yield f"update, {rule}", sums + 4 * n * arrays_of_rule, self._update(rule, False)
         yield "update, adam, averages", sums + 32 * n, self._update("adam", True)
+        for direction, run in self._backend.host_copies(self._whole[0]).items():
+            yield f"gradients {direction}", 4 * n, run
+        for direction, run in self._backend.host_copies(self._codes[0]).items():
+            yield f"codes {direction}", n // 4, run
         for name, run in self._backend.rivals(self._whole[0]).items():
             yield name, 5 * n, run
 

@@ -42,6 +42,8 @@ class Cluster:
       workers_per_machine: devices that share a machine's cable.
       local_gbyte_per_s: what a device sends to its neighbours: 1e9 bytes a second.
       codec_ns: nanoseconds a value to encode, add and decode ternary codes.
+      host_gbyte_per_s: what a device copies to the host's memory, or from there: 1e9 bytes a
+        second. Codes and their sums go that way; floats are taken to go straight to the network.
       overlap: share of the computing during which gradients travel already, in [0, 1].
       nets: what a device computes, by the net's name.
     """
@@ -51,6 +53,7 @@ class Cluster:
     workers_per_machine: int = 1
     local_gbyte_per_s: float = math.inf
     codec_ns: float = 0.0
+    host_gbyte_per_s: float = math.inf
     overlap: float = 0.0
     nets: Mapping[str, Load] = dataclasses.field(default_factory=dict)
 
@@ -112,7 +115,8 @@ def _checked(kind: type, content: Any, name: str) -> dict[str, Any]:
     if kind is Cluster and "gbit_per_s" not in content:
         raise ValueError("gbit_per_s is missing")
     _numbers({k: v for k, v in content.items() if k not in ("nets", "speed_up")}, name)
-    for field in ("gbit_per_s", "workers_per_machine", "local_gbyte_per_s", "batch"):
+    rates = ("gbit_per_s", "local_gbyte_per_s", "host_gbyte_per_s")
+    for field in (*rates, "workers_per_machine", "batch"):
         if content.get(field, 1) <= 0:
             raise ValueError(f"{name}: {field} must be above 0")
     for field in ("workers_per_machine", "batch"):

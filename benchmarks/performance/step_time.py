@@ -47,10 +47,17 @@ def step_seconds(
     """
     if workers == 1:
         return load.seconds
-    codec = values * cluster.codec_ns * 1e-9 if exchange == "ternary" else 0.0
+    codec = _codec_seconds(values, cluster, workers) if exchange == "ternary" else 0.0
     network = exchange_seconds(values, cluster, workers, exchange, route)
     hidden = min(network, cluster.overlap * load.seconds)
     return load.seconds + codec + (network - hidden)
+
+
+def _codec_seconds(values: int, cluster: Cluster, workers: int) -> float:
+    """Returns the seconds that ternary codes take at a device, beside the network."""
+    bytes_of_value = sum(exchange_bits("ternary", 1, workers)) / 8
+    copied = bytes_of_value / (cluster.host_gbyte_per_s * 1e9)
+    return values * (cluster.codec_ns * 1e-9 + copied)
 
 
 def exchange_seconds(

@@ -18,6 +18,7 @@ from benchmarks.performance.step_time import (
     with_compute,
 )
 from benchmarks.performance.traffic import packed_bits
+from terngrad.planes import plane_count
 
 VALUES = 1_000_000
 LOAD = Load(batch=32, images_per_s=320.0)
@@ -30,6 +31,7 @@ clusters = st.builds(
     workers_per_machine=st.integers(1, 8),
     local_gbyte_per_s=st.floats(0.1, 1e3),
     codec_ns=st.floats(0, 10),
+    host_gbyte_per_s=st.floats(0.1, 100),
     overlap=st.floats(0, 1),
 )
 routes = st.sampled_from(ROUTES)
@@ -61,7 +63,8 @@ def test_a_network_without_limits_leaves_computing_and_the_codec(cluster, worker
     free = dataclasses.replace(
         cluster, gbit_per_s=math.inf, latency_us=0.0, local_gbyte_per_s=math.inf
     )
-    codec = cluster.codec_ns * 1e-9 * VALUES * (exchange == "ternary")
+    on_the_way = (2 + plane_count(workers)) / 8 / cluster.host_gbyte_per_s
+    codec = (cluster.codec_ns + on_the_way) * 1e-9 * VALUES * (exchange == "ternary")
     found = step_seconds(VALUES, LOAD, free, workers, exchange, route)
     assert found == pytest.approx(LOAD.seconds + codec)
 

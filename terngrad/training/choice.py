@@ -13,7 +13,6 @@ from terngrad.ops.packing import NativePacking, Packing, ReferencePacking
 from terngrad.ops.reference import ReferenceKernels
 
 CHOICES = ("", "native", "reference")
-_UNTRIED = "native kernels have not run on a GPU yet; TERNGRAD_KERNELS=native takes them"
 
 
 class Choice(NamedTuple):
@@ -36,7 +35,7 @@ def choose_kernels(wanted: str = "", path: str = "", on_gpu: bool = False) -> Ch
     """Chooses what computes in this process.
 
     Args:
-      wanted: one of `CHOICES`; "" = native ones on CPUs if possible.
+      wanted: one of `CHOICES`; "" = native ones if possible.
       path: instruction set of the native ones, "" = the fastest.
       on_gpu: gradients are on GPUs.
 
@@ -50,19 +49,18 @@ def choose_kernels(wanted: str = "", path: str = "", on_gpu: bool = False) -> Ch
         raise ValueError(f"TERNGRAD_SIMD is {path!r}; allowed are {allowed}")
     if wanted == "reference":
         return Choice(ReferenceKernels(on_gpu=on_gpu))
-    if on_gpu and not wanted:
-        return Choice(ReferenceKernels(_best_packing(path), on_gpu), _UNTRIED)
     try:
         return Choice(GpuKernels(path) if on_gpu else NativeKernels(path))
     except library.UnavailableError as error:
-        if wanted or path:
-            name = "TERNGRAD_KERNELS=native" if on_gpu or not path else f"TERNGRAD_SIMD={path}"
-            raise ValueError(f"{name}: {error}") from None
-        return Choice(ReferenceKernels(), str(error))
+        if path and not on_gpu:
+            raise ValueError(f"TERNGRAD_SIMD={path}: {error}") from None
+        if wanted:
+            raise ValueError(f"TERNGRAD_KERNELS=native: {error}") from None
+        return Choice(ReferenceKernels(_best_packing(path), on_gpu), str(error))
 
 
 def _best_packing(path: str) -> Packing:
-    """Returns what packs codes of gradients on GPUs."""
+    """Returns what packs codes beside the reference."""
     try:
         return NativePacking(path)
     except library.UnavailableError:

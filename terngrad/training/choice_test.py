@@ -45,18 +45,19 @@ def no_gpu(monkeypatch):
 
 
 @needs_library
+@pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("path", ["", "portable"])
-def test_gpus_have_the_reference_until_native_kernels_are_asked_for(path):
+def test_gpus_that_cannot_have_native_kernels_have_the_reference_and_it_says_why(path):
     kernels, why = choose_kernels("", path, on_gpu=True)
     assert isinstance(kernels, ReferenceKernels) and kernels.on_gpu
     assert isinstance(kernels.packing, NativePacking)
-    assert why == "native kernels have not run on a GPU yet; TERNGRAD_KERNELS=native takes them"
+    assert why == "TensorFlow sees no GPU"
 
 
 @needs_library
-def test_native_kernels_for_gpus_are_taken_where_they_are_asked_for(monkeypatch):
+def test_native_kernels_are_the_first_choice_on_gpus_too(monkeypatch):
     monkeypatch.setattr("terngrad.gpu.ops.prepare", lambda: ("sm_90",))
-    kernels, why = choose_kernels("native", on_gpu=True)
+    kernels, why = choose_kernels(on_gpu=True)
     assert isinstance(kernels, GpuKernels) and not why
     assert kernels.title == "native kernels (GPUs: sm_90)"
 
