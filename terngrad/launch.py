@@ -9,7 +9,9 @@ the others. With --hosts a process starts on each host that is listed, through s
 and with this Python, which must be there too; a host that is listed twice has two. ssh must not ask
 for a password. Without --ps the first host also needs the port 1000 above --port. --certificates
 names a folder with ca.crt, HOST.crt and HOST.key on each host. --allow_insecure_network says that
-you trust the network; it is not needed if the program gives join certificates for --ps.
+you trust the network; it is not needed if the program gives join certificates for --ps. With -n the
+processes share out the machine's GPUs, or those of CUDA_VISIBLE_DEVICES: with as many processes as
+GPUs each has its own. A parameter server has none.
 
 Each output line begins with the index of its worker. With --show N all lines of worker N are
 printed, and of the others what they write to standard error, as tracebacks and warnings are.
@@ -43,7 +45,7 @@ from terngrad.cluster.addresses import host_and_port
 from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT
 from terngrad.cluster.managed import launch
 from terngrad.cluster.ports import free_ports
-from terngrad.launcher import hosts, processes, state
+from terngrad.launcher import gpus, hosts, processes, state
 from terngrad.launcher.options import Parser, log_folder, whole, with_logs
 from terngrad.launcher.process import Process
 from terngrad.launcher.run import GRACE_SECS, Run, StartError
@@ -186,10 +188,15 @@ def _processes(options: argparse.Namespace) -> list[Process]:
     addresses = list(map(host_and_port, machines, ports))
     workers, servers = addresses[: len(names)], addresses[len(names) :]
     level = {"TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
+    installed = [] if options.hosts else gpus.found()
     found = []
     for (job, rank), name in zip(jobs, places, strict=True):
         label = f"{'ps ' if job == 'ps' else ''}{rank} {name}".strip()
         variables = level | launch.variables(workers, rank, control_port, servers, job)
+        if not name:
+            is_ps = job == "ps"
+            own = gpus.no_gpu(installed) if is_ps else gpus.variables(installed, rank, len(names))
+            variables |= own
         command = [options.python, "-u", *options.command]
         process = Process(label, command, name, variables, is_ps=job == "ps")
         found.append(_over_ssh(process, options) if name else process)

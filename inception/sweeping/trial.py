@@ -17,10 +17,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from inception.sweeping import messages
 from inception.sweeping.messages import End, Evaluation, Order, Outcome
+from terngrad.launcher import gpus
 
 _STEP = re.compile(r"^Succesfully loaded model from .* at step=(\d+)\.$")
 _METRICS = re.compile(r"precision @ 1 = ([\d.]+) recall @ 5 = ([\d.]+) ")
@@ -49,7 +50,7 @@ class _Attempt:
     ) -> None:
         self._order, self._lock, self._stop, self._tell = order, lock, stop, tell
         self._folder = Path(order.folder)
-        self._environment = os.environ | _devices(order.slot, order.slots)
+        self._environment = os.environ | gpus.variables(gpus.found(), order.slot, order.slots)
         self._last: Evaluation | None = None
 
     def run(self) -> End:
@@ -157,25 +158,6 @@ def _signal_name(number: int) -> str:
         return f"status {128 + number}"
 
 
-def _devices(slot: int, slots: int) -> dict[str, str]:
-    """Returns the environment that gives programs their share of the GPUs."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = visible.split(",") if visible else _installed_gpus()
-    return {"CUDA_VISIBLE_DEVICES": ",".join(share(devices, slot, slots))} if devices else {}
-
-
-def _installed_gpus() -> list[str]:
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True)
-        return [str(i) for i, _ in enumerate(listed.stdout.splitlines())]
-    return []
-
-
-def share(items: Sequence[Any], slot: int, slots: int) -> Sequence[Any]:
-    """Returns a slot's share of cores or GPUs. Slots share items where there are too few."""
-    return items[slot::slots] or items[slot % len(items) :][:1]
-
-
 def main() -> None:
     """Runs the trial whose order is on stdin."""
     for number in (signal.SIGINT, signal.SIGHUP):  # a terminal's signals reach the sweep
@@ -185,7 +167,7 @@ def main() -> None:
         return
     order, stop = messages.read_order(line), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    os.sched_setaffinity(0, share(sorted(os.sched_getaffinity(0)), order.slot, order.slots))
+    os.sched_setaffinity(0, gpus.share(sorted(os.sched_getaffinity(0)), order.slot, order.slots))
 
     def listen() -> None:
         sys.stdin.readline()  # "stop", or nothing at the end

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from inception.sweeping import messages, places, trial
+from inception.sweeping import messages, places
 from inception.sweeping.messages import End, Evaluation, Order, Outcome
 from terngrad.testing.limits import HANG_SECS
 
@@ -99,14 +99,6 @@ def test_a_trial_uses_its_share_of_cores_and_gpus(order, monkeypatch, tmp_path):
     lines = (tmp_path / "trial" / "train.log").read_text().splitlines()
     assert f"cores {' '.join(map(str, cores[1::2] or cores[:1]))}" in lines
     assert "GPUs 5,7" in lines
-
-
-@pytest.mark.parametrize(
-    ("items", "slots", "shares"),
-    [("abcd", 2, ["ac", "bd"]), ("abc", 2, ["ac", "b"]), ("ab", 3, ["a", "b", "a"])],
-)
-def test_shares_cover_all_items_and_none_is_empty(items, slots, shares):
-    assert [trial.share(items, slot, slots) for slot in range(slots)] == shares
 
 
 @pytest.mark.parametrize("follow", [False, True])

@@ -1,0 +1,50 @@
+"""Which GPUs of a machine each of its processes uses."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_GROWS = "TF_FORCE_GPU_ALLOW_GROWTH"  # else a process takes all memory of its GPU
+
+
+def found(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Returns the GPUs that a program would use: those that its environment names, or all."""
+    visible = environment.get(_VISIBLE)
+    if visible is not None:
+        return [gpu for gpu in visible.split(",") if gpu not in ("", "-1")]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True)
+        return [str(i) for i, _ in enumerate(listed.stdout.splitlines())]
+    return []
+
+
+def variables(
+    gpus: Sequence[str], slot: int, slots: int, environment: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Returns the variables that give a process its share of the GPUs; none without a GPU.
+
+    Args:
+      gpus: of the machine.
+      slot: index of the process.
+      slots: number of processes. With fewer GPUs, some share one and take memory as they need it.
+      environment: of the process before.
+    """
+    if not gpus:
+        return {}
+    grows = {} if slots <= len(gpus) or _GROWS in environment else {_GROWS: "true"}
+    return {_VISIBLE: ",".join(share(gpus, slot, slots))} | grows
+
+
+def no_gpu(gpus: Sequence[str]) -> dict[str, str]:
+    """Returns the variables that keep a process off the GPUs; none without a GPU."""
+    return {_VISIBLE: "-1"} if gpus else {}
+
+
+def share(items: Sequence[Any], slot: int, slots: int) -> Sequence[Any]:
+    """Returns a slot's share of cores or GPUs. Slots share items where there are too few."""
+    return items[slot::slots] or items[slot % len(items) :][:1]

@@ -1,0 +1,55 @@
+"""Processes of a machine share out its GPUs."""
+
+import pytest
+
+from terngrad.launcher import gpus
+
+
+@pytest.mark.parametrize(("count", "expected"), [(2, ["0", "1"]), (0, [])])
+def test_gpus_are_those_that_are_installed(tmp_path, monkeypatch, count, expected):
+    lines = "\n".join(f"echo 'GPU {i}: a card'" for i in range(count))
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{lines}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpus.found({}) == expected
+
+
+def test_without_a_driver_there_is_no_gpu(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpus.found({}) == []
+
+
+@pytest.mark.parametrize(("named", "expected"), [("4,MIG-a", ["4", "MIG-a"]), ("", []), ("-1", [])])
+def test_the_environment_may_name_the_gpus(named, expected):
+    assert gpus.found({"CUDA_VISIBLE_DEVICES": named}) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "slots", "expected"),
+    [(4, 2, ["0,2", "1,3"]), (2, 2, ["0", "1"]), (3, 2, ["0,2", "1"])],
+)
+def test_each_process_has_gpus_of_its_own(count, slots, expected):
+    machine = list(map(str, range(count)))
+    assert [gpus.variables(machine, slot, slots, {}) for slot in range(slots)] == [
+        {"CUDA_VISIBLE_DEVICES": each} for each in expected
+    ]
+
+
+def test_processes_that_share_a_gpu_take_memory_as_they_need_it():
+    own = {"CUDA_VISIBLE_DEVICES": "0"}
+    assert gpus.variables(["0"], 1, 2, {}) == own | {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    assert gpus.variables(["0"], 1, 2, {"TF_FORCE_GPU_ALLOW_GROWTH": "false"}) == own
+
+
+def test_servers_use_no_gpu_and_without_gpus_nothing_is_set():
+    assert gpus.no_gpu(["0"]) == {"CUDA_VISIBLE_DEVICES": "-1"}
+    assert gpus.no_gpu([]) == gpus.variables([], 0, 2, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("items", "slots", "shares"),
+    [("abcd", 2, ["ac", "bd"]), ("abc", 2, ["ac", "b"]), ("ab", 3, ["a", "b", "a"])],
+)
+def test_shares_cover_all_items_and_none_is_empty(items, slots, shares):
+    assert [gpus.share(items, slot, slots) for slot in range(slots)] == shares
