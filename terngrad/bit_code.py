@@ -30,9 +30,10 @@ CODES = (
     (0, 0, 5, 3, 0, 0, 0, 13, 15, 0, 220),
 )
 _MOST_ONES = (7, 12, 19, 28)  # in 64 bits; with more ones the next code is shorter
+FEW_ONES = _MOST_ONES[-1]  # with more ones no code is
 _LONGEST = 11  # bits of a code word
 _PARTS = 4
-_DIVIDED = 512  # octets from which on they are coded in parts
+_DIVIDED = 128  # octets from which on they are coded in parts
 
 # The first byte is one of these, or the number of a code, counted from 1.
 _PLAIN = 0
@@ -108,8 +109,11 @@ class Reader:
         return octets[ahead[places]]
 
 
-def write(bits: Bits) -> Octets:
-    """Returns the bytes of a stream: at most one more than of its bits."""
+def write(bits: Bits, most_ones: int = FEW_ONES) -> Octets:
+    """Returns the bytes of a stream: at most one more than of its bits.
+
+    Where more than `most_ones` of 64 bits are 1, and more are 0, they stay as they are.
+    """
     if not bits.size:
         return np.zeros(0, np.uint8)
     ones = np.count_nonzero(bits)
@@ -124,7 +128,8 @@ def write(bits: Bits) -> Octets:
         mode = _IN_SPARSE + code
         parts = [write(filled.view(np.uint8)), _coded(code, octets[filled])]
     elif ones:
-        mode = _shortest_code(ones, octets.size)
+        is_few = 8 * ones <= most_ones * octets.size
+        mode = _shortest_code(ones, octets.size) if is_few else _PLAIN
         parts = [_coded(mode, octets)]
     if sum(part.size for part in parts) >= octets.size or mode == _PLAIN:
         mode, is_inverted, parts = _PLAIN, False, [np.packbits(bits, bitorder="little")]

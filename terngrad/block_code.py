@@ -14,7 +14,8 @@ say
 5. for each bit from the second highest down to bit k: the bit of values with a higher one set;
 6. for each bit below k: the bit of all values.
 
-Streams 5 and 6 leave out the largest values.
+Streams 5 and 6 leave out the largest values. Stream 1 takes most time where values are small, that
+is, with k = 0. There it is coded only where that saves 7 % of its bits.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from terngrad.bit_code import Octets
 
 BLOCK = 1 << 14  # integers
 _LEAVES_OUT_ZEROS = 0x80  # added to k in the first byte of a block
+_FEW_NONZERO = 22  # of 64 integers, or few zeros: stream 1 is coded, with k = 0
 
 
 def pack(integers: np.ndarray, largest: int) -> Octets:
@@ -50,10 +52,12 @@ def _write(integers: np.ndarray, largest: int) -> Octets:
     at = nonzero if leaves_out else np.ones_like(nonzero)
     limit, values = largest - leaves_out, magnitudes[at] - leaves_out
     k = _random_bits(values, limit)
-    streams = [nonzero] if leaves_out else []
-    streams += [integers[at] < 0, *_streams(values, limit, k)]
-    first = np.array([k + _LEAVES_OUT_ZEROS * leaves_out], np.uint8)
-    return np.concatenate([first, *(bit_code.write(each.view(np.uint8)) for each in streams)])
+    parts = [np.array([k + _LEAVES_OUT_ZEROS * leaves_out], np.uint8)]
+    if leaves_out:
+        most_ones = bit_code.FEW_ONES if k else _FEW_NONZERO
+        parts.append(bit_code.write(nonzero.view(np.uint8), most_ones))
+    streams = [integers[at] < 0, *_streams(values, limit, k)]
+    return np.concatenate([*parts, *(bit_code.write(each.view(np.uint8)) for each in streams)])
 
 
 def _random_bits(values: np.ndarray, limit: int) -> int:

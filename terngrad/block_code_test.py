@@ -48,6 +48,15 @@ def test_a_block_adapts_to_its_own_integers():
     assert block_code.pack(integers, 127).size < 1.02 * block_code.BLOCK
 
 
+@pytest.mark.parametrize(("zeros", "mode"), [(0.32, 16 + 4), (0.37, 0), (0.63, 0), (0.68, 4)])
+def test_where_small_integers_differ_from_zero_is_coded_only_if_that_saves_much(zeros, mode):
+    random = np.random.default_rng(0)
+    integers = np.where(random.random(block_code.BLOCK) < zeros, 0, 1).astype(np.int32)
+    assert block_code.pack(integers, 4)[:2].tolist() == [0x80, mode]
+    many = block_code.pack(integers * random.choice([4, 12], integers.size), 15)
+    assert many[0] == 0x82 and many[1] % 16 == 4
+
+
 def test_the_documented_bytes_of_a_block():
     integers = np.tile(np.array([0, 3, -2, 1], np.int32), 8)
     assert block_code.pack(integers, 3).tobytes().hex(" ") == (

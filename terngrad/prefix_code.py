@@ -5,19 +5,16 @@ shows them. A ternary code of a real gradient takes 0.4 to 1.3 bits instead of 2
 differ from zero. What would not be shorter travels as it is, so nothing takes more bytes than its
 planes.
 
-The code has streams of bits, each of whole 64-bit words: where integers differ from zero, their
-signs, and then, for j = 1, 2, ..., whether those of magnitude j or more are larger than j. Where
-they differ from zero is said in quads, of four neighbours: whether there is any, for those with
-any whether there are several, for those with one its place, for those with several all four. Among
-many integers that differ from zero, one bit for each of all takes less.
-
-These streams are fast to make, but long where there are many levels or hardly any integer differs
-from zero. There integers travel in blocks; see block_code.py.
+Integers of several levels travel in blocks; see block_code.py. Ternary ones travel in a simpler
+code, which is faster. It has streams of bits, each of whole 64-bit words: where integers differ
+from zero, and their signs. Where they differ from zero is said in quads, of four neighbours:
+whether there is any, for those with any whether there are several, for those with one its place,
+for those with several all four. Among many integers that differ from zero, one bit for each of all
+takes less. Where blocks are much shorter, ternary integers travel in them, too: where hardly any
+integer or nearly all differ from zero.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -25,7 +22,6 @@ from terngrad import bit_code, block_code
 from terngrad.bit_code import Bits, Octets
 from terngrad.limits import MAX_SUM
 
-_LEVELS = 31  # largest magnitude that may have a stream for each level
 _HEADER_BYTES = _STREAM_BYTES = 8
 _IN_QUADS, _ONE_BIT_EACH, _IN_BLOCKS = 0, 1, 2  # the header: how it holds integers
 _POP_COUNT = np.array([bin(quad).count("1") for quad in range(16)], np.uint8)
@@ -46,9 +42,9 @@ def pack(words: np.ndarray, largest: int) -> Octets:
     raw = np.ascontiguousarray(words, "<u4").reshape(-1).view(np.uint8)
     integers = _integers(words)
     forms = [raw]
-    if largest <= _LEVELS:
-        forms.append(_in_streams(integers, largest))
-    if integers.size and (largest > _LEVELS or _is_long(forms[-1].nbytes, integers, largest)):
+    if largest == 1:
+        forms.append(_in_streams(integers))
+    if integers.size and (largest > 1 or _is_long(forms[-1].nbytes, integers)):
         blocks = block_code.pack(integers, largest)
         forms.append(np.concatenate([_header(_IN_BLOCKS), blocks]))
     return min(forms, key=len)  # the first of those that are as short
@@ -74,13 +70,13 @@ def unpack(packed: Octets, largest: int, rows: int, count: int) -> np.ndarray:
         raise ValueError(f"packed has {packed.nbytes} bytes; allowed are up to {size}")
     reader = bit_code.Reader(packed)
     kind = int.from_bytes(reader.octets(_HEADER_BYTES).tobytes(), "little")
-    least = _IN_QUADS if largest <= _LEVELS else _IN_BLOCKS
+    least = _IN_QUADS if largest == 1 else _IN_BLOCKS
     if not least <= kind <= _IN_BLOCKS:
         raise ValueError(f"packed begins with {kind}; allowed are {least} to {_IN_BLOCKS}")
     if kind == _IN_BLOCKS:
         integers = block_code.unpack(reader, largest, 32 * rows)
     else:
-        integers = _read_streams(reader, kind, largest, rows)
+        integers = _read_streams(reader, kind, rows)
     reader.finish()
     planes = [np.packbits(integers >> k & 1, bitorder="little") for k in range(count)]
     return np.stack([plane.view("<u4") for plane in planes], axis=1)
@@ -97,34 +93,25 @@ def _header(kind: int) -> Octets:
     return np.frombuffer(kind.to_bytes(_HEADER_BYTES, "little"), np.uint8)
 
 
-def _in_streams(integers: np.ndarray, largest: int) -> Octets:
-    magnitude, at = np.abs(integers), integers != 0
+def _in_streams(integers: np.ndarray) -> Octets:
+    at = integers != 0
     kind, where = _where(at.view(np.uint8))
-    streams = [*where, (integers < 0)[at], *_levels(magnitude[at] if largest > 1 else [], largest)]
-    return np.concatenate([_header(kind), *map(_stream, streams)])
+    return np.concatenate([_header(kind), *map(_stream, [*where, (integers < 0)[at]])])
 
 
-def _read_streams(reader: bit_code.Reader, kind: int, largest: int, rows: int) -> np.ndarray:
+def _read_streams(reader: bit_code.Reader, kind: int, rows: int) -> np.ndarray:
     """The inverse: int32 [32 rows]."""
-    nonzero = _read_where(reader, kind, rows)
-    sign, magnitude = np.zeros(nonzero.size, bool), nonzero.astype(np.int32)
-    at = np.flatnonzero(nonzero)
-    sign[at] = _take(reader, at.size)
-    for _ in range(1, largest):
-        at = at[_take(reader, at.size) > 0]
-        magnitude[at] += 1
-    return np.where(sign, -magnitude, magnitude)
+    integers = _read_where(reader, kind, rows).astype(np.int32)
+    at = np.flatnonzero(integers)
+    integers[at] -= 2 * _take(reader, at.size).astype(np.int32)
+    return integers
 
 
-def _is_long(size: int, integers: np.ndarray, largest: int) -> bool:
-    """Whether blocks would save enough of `size` bytes to be worth the time that they take.
-
-    Many levels save more time on the wire.
-    """
-    counts = [np.count_nonzero(np.abs(integers) >= j) for j in range(1, largest + 1)]
-    information = counts[0] + sum(map(_entropy, [integers.size, *counts[:-1]], counts))
-    spared = integers.size // (12 if largest > 1 else 8)  # bits
-    return integers.size >= block_code.BLOCK and 8 * size > information + spared
+def _is_long(size: int, integers: np.ndarray) -> bool:
+    """Whether blocks would save enough of `size` bytes to be worth the time that they take."""
+    nonzero = np.count_nonzero(integers)
+    information = nonzero + _entropy(integers.size, nonzero)
+    return integers.size >= block_code.BLOCK and 8 * size > information + integers.size // 8
 
 
 def _entropy(count: int, ones: int) -> int:
@@ -140,13 +127,6 @@ def _times_log(x: int) -> int:
     fraction = (int(x) << 16 >> exponent) - 65536
     bend = fraction * (65536 - fraction) >> 16
     return int(x) * ((exponent << 16) + fraction + (88 * bend >> 8))
-
-
-def _levels(magnitudes: np.ndarray, largest: int) -> Iterator[Bits]:
-    for j in range(1, largest):
-        is_larger = magnitudes > j
-        yield is_larger.view(np.uint8)
-        magnitudes = magnitudes[is_larger]
 
 
 def _where(nonzero: Bits) -> tuple[int, list[Bits]]:

@@ -62,9 +62,12 @@ def test_law_3_integers_of_many_levels_come_back_and_take_no_more_than_their_pla
     np.testing.assert_array_equal(found, words)
 
 
-@pytest.mark.parametrize(("max_code", "nodes"), [(2, 1), (2, 4), (3, 1), (3, 2), (7, 1), (7, 4)])
+@pytest.mark.parametrize(
+    ("max_code", "nodes"),
+    [*((1, nodes) for nodes in (2, 3, 4, 8, 16)), (2, 1), (2, 4), (3, 1), (3, 2), (7, 1), (7, 4)],
+)
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-def test_codes_of_several_levels_take_at_most_a_tenth_bit_more_than_their_entropy(
+def test_sums_and_codes_of_several_levels_take_at_most_a_tenth_bit_more_than_their_entropy(
     distribution, max_code, nodes
 ):
     draw = DISTRIBUTIONS[distribution]

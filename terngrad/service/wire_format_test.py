@@ -180,8 +180,9 @@ def test_golden_bytes_of_codes_in_the_prefix_code():
 
 
 def test_golden_bytes_of_sums_in_the_prefix_code():
-    thrice = f"{SPARSE} {stream(0x0F)} {stream(0x0F)}"  # all are larger than 1, and than 2
-    header = "0a 07 08 05 38 01 42 01 07 12 03 00 00 00 1a 48"
+    where = "0a 01 13 30 00 56 c8"  # which octets of 48 are not 0, and then those
+    thrice = f"{stream(2)} 81 {where} 00 0a 16 16"  # signs; all are 3 or -3
+    header = "0a 07 08 05 38 01 42 01 07 12 03 00 00 00 1a 14"
     assert answers(3, (0, 1, 2), [SPARSE], 12) == [f"{header} {thrice}"] * 3
 
 
@@ -208,9 +209,9 @@ def test_golden_bytes_of_an_introduction():
     introduce(hello, b"", sent.append, lambda: {"welcome": True})
     text = (
         '{"purpose": "Exchange", "worker": 1, "callee": 0, "worker_hosts": ["a:1", "b:2"], '
-        '"ps_hosts": ["p:1"], "rules": "r", "timeout_secs": 60.0, "failed": "", "version": 9}'
+        '"ps_hosts": ["p:1"], "rules": "r", "timeout_secs": 60.0, "failed": "", "version": 10}'
     )
-    size = "a6 00 00 00"
+    size = "a7 00 00 00"
     assert sent == [b"terngrad\n" + bytes.fromhex(size) + text.encode()]
     assert frame({"welcome": 60.0}) == b'\x11\0\0\0{"welcome": 60.0}'
     assert MAGIC == b"terngrad\n"

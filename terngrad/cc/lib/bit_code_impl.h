@@ -23,7 +23,9 @@ inline constexpr int kWordCounts[kBitCodes][kLongestWord] = {
     {0, 0, 0, 0, 1, 8, 28, 121, 61, 31, 6},
     {0, 0, 5, 3, 0, 0, 0, 13, 15, 0, 220},  // of octets other than 0
 };
-inline constexpr int kMostOnes[] = {7, 12, 19, 28};  // in 64 bits
+// In 64 bits; with more ones the next code is shorter, or at last none.
+inline constexpr int kMostOnes[] = {7, 12, 19, 28};
+inline constexpr int kFewOnes = kMostOnes[3];
 
 // The first byte of a stream is one of these, or the number of a code, from 1.
 inline constexpr int kPlain = 0;
@@ -34,7 +36,7 @@ inline constexpr int64_t kSparseBits = 64;
 
 // Many octets are coded in four parts, which are read at the same time.
 inline constexpr int kParts = 4;
-inline constexpr int64_t kDividedOctets = 512;
+inline constexpr int64_t kDividedOctets = 128;
 static inline int PartsOf(int64_t octets) {
   return octets < kDividedOctets ? 1 : kParts;
 }
@@ -52,7 +54,7 @@ struct CodeWord {
 
 struct BitCode {
   CodeWord words[256] = {};
-  // The octet whose word any 11 bits begin with, and above it the length.
+  // The length of the word that any 11 bits begin with, and above it the octet.
   uint16_t found[1 << kLongestWord] = {};
 };
 
@@ -79,7 +81,7 @@ static constexpr BitCode MakeBitCode(int number) {
       code.words[octet].bits = static_cast<uint16_t>(first);
       code.words[octet].length = static_cast<uint16_t>(length);
       for (int i = first; i < 1 << kLongestWord; i += 1 << length) {
-        code.found[i] = static_cast<uint16_t>(octet | length << 8);
+        code.found[i] = static_cast<uint16_t>(length | octet << 8);
       }
       ++word;
       --left;
@@ -175,11 +177,13 @@ static uint8_t* WriteOctets(int code, const uint8_t* octets, int64_t count,
 }
 
 // Writes a stream and returns its end. `bits` are whole words, which are 0
-// after the first `count` <= kMaxStream bits, and one more; they change.
-static uint8_t* WriteStream(uint64_t* bits, int64_t count, uint8_t* out) {
+// after the first `count` <= kMaxStream bits, and one more; they change. `ones`
+// of the bits are 1. Where more than `most_ones` of 64 are 1, and more are 0,
+// they stay as they are.
+static uint8_t* WriteStream(uint64_t* bits, int64_t count, int64_t ones,
+                            int most_ones, uint8_t* out) {
   if (!count) return out;
   const int64_t words = WordsOf(count), size = (count + 7) / 8;
-  int64_t ones = Ones(bits, words);
   const bool is_inverted = 2 * ones > count;
   const auto invert = [&] {
     for (int64_t i = 0; i < words; ++i) bits[i] = ~bits[i];
@@ -213,10 +217,11 @@ static uint8_t* WriteStream(uint64_t* bits, int64_t count, uint8_t* out) {
       const int code =
           4 * (ones - some) <= some ? kBitCodes : ShortestCode(ones, some);
       mode = kInSparse + code;
-      end = WriteStream(filled, size, end);
+      end = WriteStream(filled, size, some, kFewOnes, end);
       end = WriteOctets(code, packed, some, end);
     } else {
-      mode = ShortestCode(ones, size);
+      const bool is_few = 8 * ones <= most_ones * size;
+      mode = is_few ? ShortestCode(ones, size) : kPlain;
       if (mode != kPlain) end = WriteOctets(mode, octets, size, end);
     }
     if (mode == kPlain || end - out > size) {
@@ -241,26 +246,31 @@ struct Unread {
 // Reads code words.
 class WordReader {
  public:
-  WordReader() = default;
+  // What may be loaded ends at `end`; the words may end before.
   WordReader(const BitCode& code, const uint8_t* begin, const uint8_t* end)
-      : found_(code.found), begin_(begin), size_(end - begin) {}
+      : found_(code.found), next_(begin), end_(end) {}
 
-  const uint8_t* begin() const { return begin_; }
-  const uint8_t* next() const { return begin_ + (bit_ + 7) / 8; }
+  // Returns the end of the words that were taken.
+  const uint8_t* next() const { return next_ + (bit_ > 0); }
 
-  // Loads bits of kAhead words, if 8 bytes are left.
+  // Loads bits of kAhead words, if 8 bytes are left. Above them is a 1, which
+  // tells how many were taken.
   static constexpr int kAhead = 5;
-  bool CanLoad() const { return bit_ / 8 + 8 <= size_; }
+  bool CanLoad() const { return end_ - next_ >= int64_t{sizeof(ahead_)}; }
   void Load() {
-    std::memcpy(&ahead_, begin_ + bit_ / 8, sizeof(ahead_));
-    ahead_ >>= bit_ % 8;
+    std::memcpy(&ahead_, next_, sizeof(ahead_));
+    ahead_ = (ahead_ | kHighest) >> bit_;
+  }
+  void Unload() {
+    const int taken = __builtin_clzll(ahead_);
+    next_ += taken / 8;
+    bit_ = taken % 8;
   }
 
   uint8_t Take() {
     const uint16_t found = found_[ahead_ & ((1 << kLongestWord) - 1)];
-    ahead_ >>= found >> 8;
-    bit_ += found >> 8;
-    return static_cast<uint8_t>(found);
+    ahead_ >>= found & 63;
+    return static_cast<uint8_t>(found >> 8);
   }
 
   // Reads octets; returns false if there are fewer.
@@ -269,22 +279,26 @@ class WordReader {
     for (; i + kAhead <= count && CanLoad(); i += kAhead) {
       Load();
       for (int j = 0; j < kAhead; ++j) octets[i + j] = Take();
+      Unload();
     }
-    for (; i < count && bit_ <= 8 * size_; ++i) {
-      const int64_t left = size_ - bit_ / 8;
+    for (; i < count && next_ < end_; ++i) {
+      const int64_t left = end_ - next_;
       ahead_ = 0;
-      std::memcpy(&ahead_, begin_ + bit_ / 8, left < 8 ? left : 8);
-      ahead_ >>= bit_ % 8;
+      std::memcpy(&ahead_, next_, left < 8 ? left : 8);
+      ahead_ = (ahead_ | kHighest) >> bit_;
       octets[i] = Take();
+      Unload();
     }
-    return bit_ <= 8 * size_;
+    return i == count && next() <= end_;
   }
 
  private:
-  const uint16_t* found_ = nullptr;
-  const uint8_t* begin_ = nullptr;
-  int64_t size_ = 0;
-  int64_t bit_ = 0;  // the next one
+  static constexpr uint64_t kHighest = uint64_t{1} << 63;
+
+  const uint16_t* found_;
+  const uint8_t* next_;  // the byte of the next bit
+  const uint8_t* end_;
+  int bit_ = 0;  // of the byte
   uint64_t ahead_ = 0;
 };
 
@@ -293,41 +307,40 @@ static bool ReadParts(const BitCode& code, int64_t count, Unread* unread,
                       uint8_t* octets) {
   constexpr int64_t kSizes = kSizeBytes * (kParts - 1);
   if (unread->size() < kSizes) return false;
-  const uint8_t* next = unread->next + kSizes;
-  WordReader parts[kParts];
-  for (int i = 0; i < kParts; ++i) {
-    const uint8_t* end = unread->end;
-    if (i + 1 < kParts) {
-      uint16_t size;
-      std::memcpy(&size, unread->next + kSizeBytes * i, sizeof(size));
-      if (size > unread->end - next) return false;
-      end = next + size;
-    }
-    parts[i] = WordReader(code, next, end);
-    next = end;
+  const uint8_t* begin[kParts] = {unread->next + kSizes};
+  for (int i = 0; i + 1 < kParts; ++i) {
+    uint16_t size;
+    std::memcpy(&size, unread->next + kSizeBytes * i, sizeof(size));
+    if (size > unread->end - begin[i]) return false;
+    begin[i + 1] = begin[i] + size;
   }
+  const uint8_t* const end = unread->end;
+  // Variables, not an array, so that they stay in registers.
+  WordReader a(code, begin[0], end), b(code, begin[1], end);
+  WordReader c(code, begin[2], end), d(code, begin[3], end);
   const int64_t in_part = count / kParts;
-  const auto can_load = [&] {
-    for (const WordReader& part : parts) {
-      if (!part.CanLoad()) return false;
-    }
-    return true;
-  };
   int64_t i = 0;
-  for (; i + WordReader::kAhead <= in_part && can_load();) {
-    for (WordReader& part : parts) part.Load();
+  const auto can_load = [&] {
+    return a.CanLoad() && b.CanLoad() && c.CanLoad() && d.CanLoad();
+  };
+  while (i + WordReader::kAhead <= in_part && can_load()) {
+    a.Load(), b.Load(), c.Load(), d.Load();
     for (int j = 0; j < WordReader::kAhead; ++j, ++i) {
-      for (int k = 0; k < kParts; ++k)
-        octets[k * in_part + i] = parts[k].Take();
+      octets[i] = a.Take();
+      octets[i + in_part] = b.Take();
+      octets[i + 2 * in_part] = c.Take();
+      octets[i + 3 * in_part] = d.Take();
     }
+    a.Unload(), b.Unload(), c.Unload(), d.Unload();
   }
+  WordReader* const parts[] = {&a, &b, &c, &d};
   for (int k = 0; k < kParts; ++k) {
     const bool is_last = k + 1 == kParts;
     const int64_t left = (is_last ? count - k * in_part : in_part) - i;
-    if (!parts[k].Take(left, octets + k * in_part + i)) return false;
-    if (!is_last && parts[k].next() != parts[k + 1].begin()) return false;
+    if (!parts[k]->Take(left, octets + k * in_part + i)) return false;
+    if (!is_last && parts[k]->next() != begin[k + 1]) return false;
   }
-  unread->next = parts[kParts - 1].next();
+  unread->next = d.next();
   return true;
 }
 

@@ -14,10 +14,23 @@ namespace {  // of each instruction set
 
 inline constexpr int64_t kBlockRows = kMaxStream / kWordBits;
 inline constexpr int kLeavesOutZeros = 0x80;
+inline constexpr int kFewNonzero = 22;           // of 64 integers, or few zeros
 inline constexpr int kMaxBits = kMaxPlanes - 1;  // of a magnitude
 
 // A bit of each integer of a block, and two words that Take may read.
 using Plane = uint64_t[kStreamWords + 2];
+
+// A constant of each instruction set, unlike std::integral_constant.
+template <int VALUE>
+struct Number {
+  constexpr operator int() const { return VALUE; }
+};
+
+// Which integers of a block, and how many.
+struct Places {
+  Plane at;
+  int64_t count = 0;
+};
 
 static inline int BitLength(int64_t x) {
   int bits = 0;
@@ -37,23 +50,23 @@ class Block {
   // Writes the code; returns its bytes, or -1 if they are more than `most`.
   int64_t Pack(const uint32_t* words, uint8_t* out, int64_t most) {
     Load(words);
-    int64_t zeros = kWordBits * rows_ - FindNonzero();
-    leaves_out_ = 32 * zeros >= kWordBits * rows_;
+    FindNonzero();
+    const int64_t size = kWordBits * rows_;
+    leaves_out_ = 32 * (size - nonzero_.count) >= size;
     limit_ = largest_ - leaves_out_;
     top_ = BitLength(limit_);
     out_ = out;
     left_ = most;
-    SetAll(at_);
-    if (leaves_out_) {
-      std::memcpy(at_, nonzero_, words_ * sizeof(*at_));
-      Count<true>(at_);
-    }
-    low_ = LowBits();
+    SetAll(&valued_);
+    if (leaves_out_) Count<true>(nonzero_.at);
+    low_ = LowBits(leaves_out_ ? nonzero_.count : size);
     if (--left_ < 0) return -1;
     *out_++ = static_cast<uint8_t>(low_ + kLeavesOutZeros * leaves_out_);
-    Plane all;
-    SetAll(all);
-    if (leaves_out_ && !Put(at_, all)) return -1;
+    if (leaves_out_) {
+      const int most_ones = low_ ? kFewOnes : kFewNonzero;
+      if (!Put(nonzero_.at, valued_, &valued_.count, most_ones)) return -1;
+      Copy(nonzero_.at, valued_.at);
+    }
     return PutValues() ? out_ - out : -1;
   }
 
@@ -68,50 +81,84 @@ class Block {
     top_ = BitLength(limit_);
     if (low_ >= (top_ ? top_ : 1)) return false;
     unread_ = unread;
-    std::memset(planes_, 0, bits_ * sizeof(Plane));
-    SetAll(at_);
-    if (leaves_out_ && !Take(at_, at_)) return false;
+    for (int j = top_; j < bits_; ++j) Clear(planes_[j]);
+    SetAll(&valued_);
+    if (leaves_out_ && !Take(valued_, &valued_)) return false;
     if (!TakeValues()) return false;
-    if (leaves_out_) Count<false>(at_);
-    FindNonzero();  // there is one 0
-    for (int64_t i = 0; i < n; ++i) negative_[i] &= nonzero_[i];
+    if (leaves_out_) {
+      Count<false>(valued_.at);
+    } else {
+      FindNonzero();  // there is one 0
+      for (int64_t i = 0; i < n; ++i) negative_[i] &= nonzero_.at[i];
+    }
     Store(words);
     return true;
   }
 
  private:
-  void SetAll(uint64_t* plane) const {
-    std::memset(plane, 0xFF, words_ * sizeof(*plane));
-    ClearRest(kWordBits * rows_, plane);
+  void Copy(const uint64_t* from, uint64_t* plane) const {
+    std::memcpy(plane, from, words_ * sizeof(*plane));
   }
 
-  void Load(const uint32_t* words) {
-    const int count = bits_ + 1;
-    for (int j = 0; j < count; ++j) {
-      uint64_t* const plane = j < bits_ ? planes_[j] : negative_;
-      for (int64_t i = 0; i < rows_ / 2; ++i) {
-        plane[i] = words[2 * i * count + j] |
-                   uint64_t{words[(2 * i + 1) * count + j]} << 32;
-      }
-      if (rows_ % 2) plane[rows_ / 2] = words[(rows_ - 1) * count + j];
+  void Clear(uint64_t* plane) const {
+    std::memset(plane, 0, words_ * sizeof(*plane));
+  }
+
+  void SetAll(Places* places) const {
+    places->count = kWordBits * rows_;
+    std::memset(places->at, 0xFF, words_ * sizeof(*places->at));
+    ClearRest(places->count, places->at);
+  }
+
+  // Calls a function with the number of planes, as a constant where they are
+  // few.
+  template <class Function>
+  void WithCount(Function call) const {
+    switch (bits_ + 1) {
+      case 2:
+        return call(Number<2>());
+      case 3:
+        return call(Number<3>());
+      case 4:
+        return call(Number<4>());
+      case 5:
+        return call(Number<5>());
+      case 6:
+        return call(Number<6>());
+      default:
+        return call(bits_ + 1);
     }
+  }
+
+  uint64_t* PlaneAt(int j) { return j < bits_ ? planes_[j] : negative_; }
+
+  void Load(const uint32_t* words) {
+    WithCount([&](auto count) {
+      for (int j = 0; j < count; ++j) {
+        uint64_t* const plane = PlaneAt(j);
+        const uint32_t* next = words + j;
+        for (int64_t i = 0; i < rows_ / 2; ++i, next += 2 * count) {
+          plane[i] = next[0] | uint64_t{next[count]} << 32;
+        }
+        if (rows_ % 2) plane[rows_ / 2] = *next;
+      }
+    });
     Negate();
   }
 
   void Store(uint32_t* words) {
     Negate();
-    const int count = bits_ + 1;
-    for (int j = 0; j < count; ++j) {
-      const uint64_t* const plane = j < bits_ ? planes_[j] : negative_;
-      for (int64_t i = 0; i < rows_ / 2; ++i) {
-        words[2 * i * count + j] = static_cast<uint32_t>(plane[i]);
-        words[(2 * i + 1) * count + j] = static_cast<uint32_t>(plane[i] >> 32);
+    WithCount([&](auto count) {
+      for (int j = 0; j < count; ++j) {
+        const uint64_t* const plane = PlaneAt(j);
+        uint32_t* next = words + j;
+        for (int64_t i = 0; i < rows_ / 2; ++i, next += 2 * count) {
+          next[0] = static_cast<uint32_t>(plane[i]);
+          next[count] = static_cast<uint32_t>(plane[i] >> 32);
+        }
+        if (rows_ % 2) *next = static_cast<uint32_t>(plane[rows_ / 2]);
       }
-      if (rows_ % 2) {
-        words[(rows_ - 1) * count + j] =
-            static_cast<uint32_t>(plane[rows_ / 2]);
-      }
-    }
+    });
   }
 
   // Negates the negative integers in two's complement.
@@ -119,7 +166,7 @@ class Block {
     const int64_t n = words_;  // it stays in a register
     if (bits_ == 1) return;    // equal magnitudes
     Plane carry;
-    std::memcpy(carry, negative_, words_ * sizeof(*carry));
+    Copy(negative_, carry);
     for (int j = 0; j < bits_; ++j) {
       for (int64_t i = 0; i < n; ++i) {
         const uint64_t flipped = planes_[j][i] ^ negative_[i];
@@ -129,14 +176,13 @@ class Block {
     }
   }
 
-  // Returns how many integers differ from 0.
-  int64_t FindNonzero() {
+  void FindNonzero() {
     const int64_t n = words_;  // it stays in a register
-    std::memcpy(nonzero_, planes_[0], words_ * sizeof(*nonzero_));
+    Copy(planes_[0], nonzero_.at);
     for (int j = 1; j < bits_; ++j) {
-      for (int64_t i = 0; i < n; ++i) nonzero_[i] |= planes_[j][i];
+      for (int64_t i = 0; i < n; ++i) nonzero_.at[i] |= planes_[j][i];
     }
-    return Ones(nonzero_, words_);
+    nonzero_.count = Ones(nonzero_.at, words_);
   }
 
   // Adds 1 to the magnitudes `at`, or subtracts it; those are not 0 then.
@@ -144,7 +190,7 @@ class Block {
   void Count(const uint64_t* at) {
     const int64_t n = words_;  // it stays in a register
     Plane carry;
-    std::memcpy(carry, at, words_ * sizeof(*carry));
+    Copy(at, carry);
     for (int j = 0; j < bits_; ++j) {
       for (int64_t i = 0; i < n; ++i) {
         const uint64_t own = planes_[j][i];
@@ -155,8 +201,7 @@ class Block {
   }
 
   // Returns the number of low bits that are nearly random, from the mean.
-  int LowBits() const {
-    const int64_t count = Ones(at_, words_);
+  int LowBits(int64_t count) const {
     int64_t sum = 0;
     for (int j = 0; j < bits_; ++j) sum += Ones(planes_[j], words_) << j;
     const int bits = BitLength(sum / (count ? count : 1));
@@ -169,100 +214,128 @@ class Block {
     const int64_t n = words_;  // it stays in a register
     for (int j = top_ - 1; j >= low_; --j) {
       for (int64_t i = 0; i < n; ++i) {
-        larger_[j][i] = planes_[j][i] | (j + 1 < top_ ? larger_[j + 1][i] : 0);
+        larger_[j].at[i] =
+            planes_[j][i] | (j + 1 < top_ ? larger_[j + 1].at[i] : 0);
       }
     }
   }
 
-  // Clears at_ where values are the limit, and larger_ above 2^low, too.
-  void LeaveOut(const uint64_t* is_limit) {
-    const int64_t n = words_;  // it stays in a register
-    for (int64_t i = 0; i < n; ++i) at_[i] &= ~is_limit[i];
-    for (int j = low_; j < top_; ++j) {
-      for (int64_t i = 0; i < n; ++i) larger_[j][i] &= ~is_limit[i];
-    }
+  // Values that may be at least 2^j.
+  const Places& Candidates(int j) const {
+    return j > low_ ? larger_[j - 1] : valued_;
+  }
+
+  // Values below the limit whose bit j must be sent.
+  const Places& Undecided(int j) const {
+    return j < low_ ? valued_ : larger_[j + 1];
+  }
+
+  // Leaves values out that are the limit.
+  void LeaveOut(const Places& is_limit) {
+    const auto leave_out = [&](Places* places) {
+      const int64_t n = words_;  // it stays in a register
+      for (int64_t i = 0; i < n; ++i) places->at[i] &= ~is_limit.at[i];
+      places->count -= is_limit.count;
+    };
+    if (!is_limit.count) return;
+    leave_out(&valued_);
+    for (int j = low_; j < top_; ++j) leave_out(&larger_[j]);
   }
 
   bool PutValues() {
     const int64_t n = words_;  // it stays in a register
-    if (!Put(negative_, at_)) return false;
+    if (!Put(negative_, valued_)) return false;
     FindLarger();
     for (int j = low_; j < top_; ++j) {
-      if (!Put(larger_[j], j > low_ ? larger_[j - 1] : at_)) return false;
+      if (!Put(&larger_[j], Candidates(j))) return false;
     }
     if (top_) {
-      Plane is_limit;
-      std::memcpy(is_limit, larger_[top_ - 1], words_ * sizeof(*is_limit));
+      Places is_limit;
+      Copy(larger_[top_ - 1].at, is_limit.at);
       for (int j = 0; j + 1 < top_; ++j) {
         const uint64_t other = limit_ >> j & 1 ? 0 : ~uint64_t{0};
-        for (int64_t i = 0; i < n; ++i) is_limit[i] &= planes_[j][i] ^ other;
+        for (int64_t i = 0; i < n; ++i) is_limit.at[i] &= planes_[j][i] ^ other;
       }
-      if (!Put(is_limit, larger_[top_ - 1])) return false;
+      if (!Put(&is_limit, larger_[top_ - 1])) return false;
       LeaveOut(is_limit);
     }
     for (int j = top_ - 2; j >= 0; --j) {
-      if (!Put(planes_[j], j < low_ ? at_ : larger_[j + 1])) return false;
+      if (!Put(planes_[j], Undecided(j))) return false;
     }
     return true;
   }
 
   bool TakeValues() {
     const int64_t n = words_;  // it stays in a register
-    if (!Take(at_, negative_)) return false;
+    if (!Take(valued_, negative_)) return false;
     for (int j = low_; j < top_; ++j) {
-      if (!Take(j > low_ ? larger_[j - 1] : at_, larger_[j])) return false;
+      if (!Take(Candidates(j), &larger_[j])) return false;
     }
     if (!top_) return true;
-    Plane is_limit;
-    if (!Take(larger_[top_ - 1], is_limit)) return false;
+    Places is_limit;
+    if (!Take(larger_[top_ - 1], &is_limit)) return false;
     LeaveOut(is_limit);
-    std::memcpy(planes_[top_ - 1], larger_[top_ - 1],
-                words_ * sizeof(uint64_t));
+    Copy(larger_[top_ - 1].at, planes_[top_ - 1]);
     for (int j = top_ - 2; j >= 0; --j) {
       uint64_t* const plane = planes_[j];
-      if (!Take(j < low_ ? at_ : larger_[j + 1], plane)) return false;
+      if (!Take(Undecided(j), plane)) return false;
       if (j < low_) continue;
       for (int64_t i = 0; i < n; ++i) {
-        plane[i] |= larger_[j][i] & ~larger_[j + 1][i];
+        plane[i] |= larger_[j].at[i] & ~larger_[j + 1].at[i];
       }
     }
     for (int j = 0; j < top_; ++j) {
       if (!(limit_ >> j & 1)) continue;
-      for (int64_t i = 0; i < n; ++i) planes_[j][i] |= is_limit[i];
+      for (int64_t i = 0; i < n; ++i) planes_[j][i] |= is_limit.at[i];
     }
-    for (int64_t i = 0; i < n; ++i) at_[i] |= is_limit[i];
+    for (int64_t i = 0; i < n; ++i) valued_.at[i] |= is_limit.at[i];
     return AreInRange();
   }
 
   bool AreInRange() const {
+    if (limit_ + 1 == int64_t{1} << top_) return true;  // more have more bits
     const int64_t n = words_;  // it stays in a register
-    uint64_t any = 0;
-    for (int64_t i = 0; i < n; ++i) {
-      uint64_t above = 0, below = 0;
-      for (int j = top_ - 1; j >= 0; --j) {
-        const uint64_t is_set = limit_ >> j & 1 ? ~uint64_t{0} : 0;
-        above |= ~below & planes_[j][i] & ~is_set;
-        below |= ~above & ~planes_[j][i] & is_set;
+    Plane above = {}, below = {};
+    for (int j = top_ - 1; j >= 0; --j) {
+      const uint64_t is_set = limit_ >> j & 1 ? ~uint64_t{0} : 0;
+      for (int64_t i = 0; i < n; ++i) {
+        above[i] |= ~below[i] & planes_[j][i] & ~is_set;
+        below[i] |= ~above[i] & ~planes_[j][i] & is_set;
       }
-      any |= above;
     }
+    uint64_t any = 0;
+    for (int64_t i = 0; i < n; ++i) any |= above[i];
     return !any;
   }
 
-  // Writes the bits of a plane under a mask; false if they are too many.
-  bool Put(const uint64_t* plane, const uint64_t* mask) {
-    const int64_t n = words_;  // it stays in a register
+  // Writes the bits of a plane at some places, and counts the ones; returns
+  // false if they take too many bytes.
+  bool Put(const uint64_t* plane, const Places& places) {
+    int64_t ones;
+    return Put(plane, places, &ones);
+  }
+  bool Put(Places* some, const Places& places) {
+    return Put(some->at, places, &some->count);
+  }
+  bool Put(const uint64_t* plane, const Places& places, int64_t* ones,
+           int most_ones = kFewOnes) {
+    const int64_t n = words_;            // it stays in a register
+    const int64_t count = places.count;  // `ones` may be there
     Plane bits;
-    int64_t count = 0;
-    BitWriter writer(reinterpret_cast<uint8_t*>(bits));
-    for (int64_t i = 0; i < n; ++i) {
-      const int ones = PopCount(mask[i]);
-      writer.Put(ExtractMany(plane[i], mask[i], ones), ones);
-      count += ones;
+    if (count == kWordBits * rows_) {
+      Copy(plane, bits);
+    } else if (count) {
+      BitWriter writer(reinterpret_cast<uint8_t*>(bits));
+      for (int64_t i = 0; i < n; ++i) {
+        const int some = PopCount(places.at[i]);
+        writer.Put(ExtractMany(plane[i], places.at[i], some), some);
+      }
+      writer.Finish();
     }
-    writer.Finish();
+    *ones = Ones(bits, WordsOf(count));
     uint8_t stream[kStreamRoom];
-    const int64_t size = WriteStream(bits, count, stream) - stream;
+    const int64_t size =
+        WriteStream(bits, count, *ones, most_ones, stream) - stream;
     left_ -= size;
     if (left_ < 0) return false;
     std::memcpy(out_, stream, size);
@@ -270,11 +343,33 @@ class Block {
     return true;
   }
 
-  // Reads the bits under a mask, which may be the plane itself.
-  bool Take(const uint64_t* mask, uint64_t* plane) {
-    const int64_t n = words_;  // it stays in a register
+  // Reads the bits at some places, and counts the ones; returns false if the
+  // payload has no such bits. The plane may be that of the places.
+  bool Take(const Places& places, uint64_t* plane) {
+    int64_t ones;
+    return Take(places, plane, &ones);
+  }
+  bool Take(const Places& places, Places* found) {
+    return Take(places, found->at, &found->count);
+  }
+  bool Take(const Places& places, uint64_t* plane, int64_t* ones) {
+    const int64_t count = places.count;  // `ones` may be there
     Plane bits;
-    if (!ReadStream(Ones(mask, words_), unread_, bits)) return false;
+    if (!ReadStream(count, unread_, bits)) return false;
+    *ones = Ones(bits, WordsOf(count));
+    if (!*ones) {
+      Clear(plane);
+    } else if (count == kWordBits * rows_) {
+      Copy(bits, plane);
+    } else {
+      Spread(bits, places.at, plane);
+    }
+    return true;
+  }
+
+  // Moves bits to the places under a mask, which may be the plane itself.
+  void Spread(const uint64_t* bits, const uint64_t* mask, uint64_t* plane) {
+    const int64_t n = words_;  // it stays in a register
     int64_t bit = 0;
     for (int64_t i = 0; i < n; ++i) {
       const uint64_t* const word = bits + bit / 64;
@@ -284,7 +379,6 @@ class Block {
       bit += ones;
       plane[i] = DepositMany(some, mask[i], ones);
     }
-    return true;
   }
 
   const int largest_;
@@ -299,10 +393,10 @@ class Block {
   int64_t left_ = 0;  // bytes that may be written
   Unread* unread_ = nullptr;
   Plane planes_[kMaxBits];  // magnitudes, or values
-  Plane larger_[kMaxBits];
+  Places larger_[kMaxBits];
   Plane negative_;
-  Plane nonzero_;
-  Plane at_;  // integers that have a value
+  Places nonzero_;
+  Places valued_;  // integers that have a value
 };
 
 // Writes integers, block by block; returns the bytes, or -1 if they are more

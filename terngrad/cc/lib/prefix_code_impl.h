@@ -19,7 +19,6 @@ inline constexpr uint64_t kOneBitEach = 1;
 
 inline constexpr uint64_t kInBlocks = 2;
 
-inline constexpr int kLevels = 31;  // of magnitudes that have a stream each
 inline constexpr int64_t kStreamBytes = sizeof(uint64_t);
 inline constexpr uint64_t kQuads = 0x1111111111111111;  // first bit of each
 
@@ -147,33 +146,19 @@ struct Sizes {
   int64_t filled = 0;   // quads
   int64_t several = 0;  // of them
   int64_t nonzero = 0;
-  int64_t level[kLevels + 1] = {};  // [j]: integers of magnitude j or more
 
   int64_t InQuads(int64_t rows) const {
     return StreamBytes(8 * rows) + StreamBytes(filled) +
            StreamBytes(2 * (filled - several)) + StreamBytes(4 * several);
   }
-
-  // About the bits that integers in [-largest, largest] with these magnitudes
-  // cannot do without, in whole rows.
-  int64_t Information(int largest, int64_t rows) const {
-    int64_t bits = Entropy(kWordBits * rows, nonzero) + nonzero;
-    for (int j = 1; j < largest; ++j) bits += Entropy(level[j], level[j + 1]);
-    return bits;
-  }
 };
 
-}  // namespace
-
-namespace {
-
 // Whether blocks would save enough of a payload of `size` bytes to be worth the
-// time that they take: many levels save more time on the wire.
-static bool IsLong(int64_t size, const Sizes& sizes, int largest,
-                   int64_t rows) {
-  const int64_t spared = kWordBits * rows / (largest > 1 ? 12 : 8);  // bits
-  return rows >= kBlockRows &&
-         8 * size > sizes.Information(largest, rows) + spared;
+// time that they take.
+static bool IsLong(int64_t size, const Sizes& sizes, int64_t rows) {
+  const int64_t count = kWordBits * rows;
+  const int64_t information = Entropy(count, sizes.nonzero) + sizes.nonzero;
+  return rows >= kBlockRows && 8 * size > information + count / 8;
 }
 
 // Returns the bytes of the payload, or -1 if they are not fewer than `size`.
@@ -188,23 +173,19 @@ static int64_t PackInBlocks(const uint32_t* words, int largest, int64_t rows,
   return kStreamBytes + found;
 }
 
-}  // namespace
-
-// Integers in PLANES planes.
-template <class Lanes, int PLANES>
-class PrefixCode {
+// Integers in [-1, 1].
+class TernaryCode {
  public:
-  static int64_t Pack(const uint32_t* words, int largest, int64_t rows,
-                      uint8_t* packed) {
-    const int64_t raw = rows * PLANES * int64_t{sizeof(uint32_t)};
-    const Sizes sizes = Measure(words, largest, rows);
+  static int64_t Pack(const uint32_t* words, int64_t rows, uint8_t* packed) {
+    const int64_t raw = rows * kPlanes * int64_t{sizeof(uint32_t)};
+    const Sizes sizes = Measure(words, rows);
     const bool in_quads = sizes.InQuads(rows) <= StreamBytes(32 * rows);
-    int64_t size = kStreamBytes + StreamBytes(sizes.nonzero) +
-                   (in_quads ? sizes.InQuads(rows) : StreamBytes(32 * rows));
-    for (int j = 1; j < largest; ++j) size += StreamBytes(sizes.level[j]);
-    if (IsLong(size, sizes, largest, rows)) {
+    const int64_t size =
+        kStreamBytes + StreamBytes(sizes.nonzero) +
+        (in_quads ? sizes.InQuads(rows) : StreamBytes(32 * rows));
+    if (IsLong(size, sizes, rows)) {
       const int64_t in_blocks =
-          PackInBlocks(words, largest, rows, packed, size < raw ? size : raw);
+          PackInBlocks(words, 1, rows, packed, size < raw ? size : raw);
       if (in_blocks >= 0) return in_blocks;
     }
     if (size >= raw) {
@@ -214,109 +195,62 @@ class PrefixCode {
     const uint64_t kind = in_quads ? kInQuads : kOneBitEach;
     std::memcpy(packed, &kind, sizeof(kind));
     if (in_quads) {
-      Write<true>(words, largest, rows, sizes, packed + kStreamBytes);
+      Write<true>(words, rows, sizes, packed + kStreamBytes);
     } else {
-      Write<false>(words, largest, rows, sizes, packed + kStreamBytes);
+      Write<false>(words, rows, sizes, packed + kStreamBytes);
     }
     return size;
   }
 
   static bool Unpack(uint64_t kind, const uint8_t* packed, int64_t size,
-                     int largest, int64_t rows, uint32_t* words) {
-    if (kind == kInQuads) {
-      return Read<true>(packed, size, largest, rows, words);
-    }
-    return kind == kOneBitEach &&
-           Read<false>(packed, size, largest, rows, words);
+                     int64_t rows, uint32_t* words) {
+    if (kind == kInQuads) return Read<true>(packed, size, rows, words);
+    return kind == kOneBitEach && Read<false>(packed, size, rows, words);
   }
 
  private:
-  static constexpr int kLow = PLANES - 1;  // planes of a magnitude
+  static constexpr int kPlanes = 2;
 
   struct Signed {
-    uint64_t magnitude[kLow];
+    uint64_t nonzero;
     uint64_t negative;
-
-    uint64_t Nonzero() const {
-      uint64_t found = 0;
-      for (const uint64_t plane : magnitude) found |= plane;
-      return found;
-    }
-
-    // Subtracts 1 from those `at`, which are not 0.
-    void Decrease(uint64_t at) {
-      for (uint64_t& plane : magnitude) {
-        const uint64_t own = plane;
-        plane ^= at;
-        at &= ~own;
-      }
-    }
-
-    void Increase(uint64_t at) {
-      for (uint64_t& plane : magnitude) {
-        const uint64_t own = plane;
-        plane ^= at;
-        at &= own;
-      }
-    }
   };
-
-  // Negates those `at` in two's complement.
-  static void Negate(Signed& x, uint64_t at) {
-    uint64_t carry = at;
-    for (uint64_t& plane : x.magnitude) {
-      const uint64_t flipped = plane ^ at;
-      plane = flipped ^ carry;
-      carry &= flipped;
-    }
-  }
 
   // Reads the integers of rows g and g + 1; the latter is 0 if there is none.
   static Signed Load(const uint32_t* words, int64_t g, int64_t rows) {
-    Signed x;
-    const uint32_t* const first = words + g * PLANES;
+    const uint32_t* const first = words + g * kPlanes;
     const bool has_next = g + 1 < rows;
     const auto plane = [&](int j) {
-      return first[j] | (has_next ? uint64_t{first[PLANES + j]} << 32 : 0);
+      return first[j] | (has_next ? uint64_t{first[kPlanes + j]} << 32 : 0);
     };
-    for (int j = 0; j < kLow; ++j) x.magnitude[j] = plane(j);
-    x.negative = plane(kLow);
-    if (PLANES > 2) Negate(x, x.negative);
-    return x;
+    return {plane(0), plane(1)};
   }
 
-  static void Store(Signed x, int64_t g, int64_t rows, uint32_t* words) {
-    if (PLANES > 2) Negate(x, x.negative);
-    uint32_t* const first = words + g * PLANES;
+  static void Store(const Signed& x, int64_t g, int64_t rows, uint32_t* words) {
+    uint32_t* const first = words + g * kPlanes;
     const auto store = [&](int j, uint64_t plane) {
       first[j] = static_cast<uint32_t>(plane);
-      if (g + 1 < rows) first[PLANES + j] = static_cast<uint32_t>(plane >> 32);
+      if (g + 1 < rows) first[kPlanes + j] = static_cast<uint32_t>(plane >> 32);
     };
-    for (int j = 0; j < kLow; ++j) store(j, x.magnitude[j]);
-    store(kLow, x.negative);
+    store(0, x.nonzero);
+    store(1, x.negative);
   }
 
-  static Sizes Measure(const uint32_t* words, int largest, int64_t rows) {
+  static Sizes Measure(const uint32_t* words, int64_t rows) {
     Sizes sizes;
     for (int64_t g = 0; g < rows; g += 2) {
-      Signed x = Load(words, g, rows);
-      uint64_t at = x.Nonzero();
+      const uint64_t at = Load(words, g, rows).nonzero;
       const Quads quads(at);
       sizes.filled += PopCount(quads.filled);
       sizes.several += PopCount(quads.several);
       sizes.nonzero += PopCount(at);
-      for (int j = 1; PLANES > 2 && j <= largest && at; ++j) {
-        sizes.level[j] += PopCount(at);
-        x.Decrease(at);
-        at = x.Nonzero();
-      }
     }
     return sizes;
   }
 
   template <bool IN_QUADS>
-  static void Write(const uint32_t* words, int largest, int64_t rows,
-                    const Sizes& sizes, uint8_t* out) {
+  static void Write(const uint32_t* words, int64_t rows, const Sizes& sizes,
+                    uint8_t* out) {
     const auto next = [&out](int64_t bits) {
       BitWriter writer(out);
       out += StreamBytes(bits);
@@ -327,11 +261,9 @@ class PrefixCode {
     BitWriter place = next(IN_QUADS ? 2 * (sizes.filled - sizes.several) : 0);
     BitWriter fours = next(IN_QUADS ? 4 * sizes.several : 0);
     BitWriter sign = next(sizes.nonzero);
-    BitWriter larger[kLevels];
-    for (int j = 1; j < largest; ++j) larger[j] = next(sizes.level[j]);
     for (int64_t g = 0; g < rows; g += 2) {
-      Signed x = Load(words, g, rows);
-      uint64_t at = x.Nonzero();
+      const Signed x = Load(words, g, rows);
+      const uint64_t at = x.nonzero;
       const int count = g + 1 < rows ? 64 : 32;
       if constexpr (IN_QUADS) {
         const Quads quads(at);
@@ -347,25 +279,18 @@ class PrefixCode {
         all.Put(at, count);
       }
       sign.Put(Extract(x.negative, at), PopCount(at));
-      for (int j = 1; PLANES > 2 && j < largest && at; ++j) {
-        x.Decrease(at);
-        const uint64_t more = x.Nonzero();
-        larger[j].Put(Extract(more, at), PopCount(at));
-        at = more;
-      }
     }
     all.Finish();
     several.Finish();
     place.Finish();
     fours.Finish();
     sign.Finish();
-    for (int j = 1; j < largest; ++j) larger[j].Finish();
   }
 
   // Returns false if `size` is not that of the streams.
   template <bool IN_QUADS>
-  static bool Read(const uint8_t* packed, int64_t size, int largest,
-                   int64_t rows, uint32_t* words) {
+  static bool Read(const uint8_t* packed, int64_t size, int64_t rows,
+                   uint32_t* words) {
     Streams streams(packed, size);
     Stream all = streams.Next((IN_QUADS ? 8 : 32) * rows);
     Stream several = streams.Next(IN_QUADS ? all.ones : 0);
@@ -373,12 +298,6 @@ class PrefixCode {
     Stream place = streams.Next(2 * single);
     Stream fours = streams.Next(4 * several.ones);
     Stream sign = streams.Next(IN_QUADS ? single + fours.ones : all.ones);
-    Stream larger[kLevels];
-    int64_t left = sign.bits;
-    for (int j = 1; j < largest; ++j) {
-      larger[j] = streams.Next(left);
-      left = larger[j].ones;
-    }
     if (!streams.AreWhole()) return false;
     for (int64_t g = 0; g < rows; g += 2) {
       const int count = g + 1 < rows ? 64 : 32;
@@ -397,47 +316,24 @@ class PrefixCode {
       } else {
         at = all.reader.Take(count);
       }
-      Signed x = {};
-      x.negative = Deposit(sign.reader.Take(PopCount(at)), at);
-      x.magnitude[0] = at;
-      for (int j = 1; PLANES > 2 && j < largest && at; ++j) {
-        at = Deposit(larger[j].reader.Take(PopCount(at)), at);
-        x.Increase(at);
-      }
-      Store(x, g, rows, words);
+      const uint64_t negative = Deposit(sign.reader.Take(PopCount(at)), at);
+      Store({at, negative}, g, rows, words);
     }
     return true;
   }
 };
 
-// Integers with more planes than PrefixCode has.
+}  // namespace
+
 template <class Lanes>
-int64_t PackLevels(const uint32_t* words, int largest, int64_t rows,
+int64_t PackPrefix(const uint32_t* words, int largest, int64_t rows,
                    uint8_t* packed) {
+  if (largest == 1) return TernaryCode::Pack(words, rows, packed);
   const int64_t raw = rows * PlaneCount(largest) * int64_t{sizeof(uint32_t)};
   const int64_t size = PackInBlocks(words, largest, rows, packed, raw);
   if (size >= 0) return size;
   if (raw) std::memcpy(packed, words, raw);
   return raw;
-}
-
-template <class Lanes>
-int64_t PackPrefix(const uint32_t* words, int largest, int64_t rows,
-                   uint8_t* packed) {
-  switch (PlaneCount(largest)) {
-    case 2:
-      return PrefixCode<Lanes, 2>::Pack(words, largest, rows, packed);
-    case 3:
-      return PrefixCode<Lanes, 3>::Pack(words, largest, rows, packed);
-    case 4:
-      return PrefixCode<Lanes, 4>::Pack(words, largest, rows, packed);
-    case 5:
-      return PrefixCode<Lanes, 5>::Pack(words, largest, rows, packed);
-    case 6:
-      return PrefixCode<Lanes, 6>::Pack(words, largest, rows, packed);
-    default:
-      return PackLevels<Lanes>(words, largest, rows, packed);
-  }
 }
 
 template <class Lanes>
@@ -455,23 +351,7 @@ bool UnpackPrefix(const uint8_t* packed, int64_t size, int largest,
     return UnpackBlocks(packed + kStreamBytes, size - kStreamBytes, largest,
                         rows, words);
   }
-  const auto unpack = [&](auto code) {
-    return code.Unpack(kind, packed, size, largest, rows, words);
-  };
-  switch (PlaneCount(largest)) {
-    case 2:
-      return unpack(PrefixCode<Lanes, 2>());
-    case 3:
-      return unpack(PrefixCode<Lanes, 3>());
-    case 4:
-      return unpack(PrefixCode<Lanes, 4>());
-    case 5:
-      return unpack(PrefixCode<Lanes, 5>());
-    case 6:
-      return unpack(PrefixCode<Lanes, 6>());
-    default:
-      return false;
-  }
+  return largest == 1 && TernaryCode::Unpack(kind, packed, size, rows, words);
 }
 
 }  // namespace terngrad
