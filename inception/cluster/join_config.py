@@ -43,7 +43,7 @@ def join_config(cluster: ClusterConfig) -> JoinConfig:
     """Returns how this process joins the others."""
     files = cluster.tls_ca, cluster.tls_cert, cluster.tls_key, cluster.tls_deny
     value_of = lambda number: None if number == _NOT_SET else number
-    return JoinConfig(
+    config = JoinConfig(
         role=Role(
             source="flags",
             job_name=cluster.job_name,
@@ -64,3 +64,4 @@ def join_config(cluster: ClusterConfig) -> JoinConfig:
         say=lambda line: print(line, flush=True),
         end=end_process,
     )
+    return config.with_own_servers() if config.needs_own_servers else config

@@ -79,6 +79,19 @@ def test_an_elastic_training_loses_no_bit_when_a_ps_is_lost_comes_back_and_is_lo
     assert_equal_parameters(parameters(tmp_path / "disturbed", LOST_PS_STEPS), undisturbed)
 
 
+def test_an_elastic_all_reduce_goes_on_without_a_worker_and_takes_it_in_again(tmp_path):
+    flags = paced_flags_of(tmp_path, "--worker_timeout_secs=200", "--elastic", steps=100_000)
+    with Cluster(3, 0, *flags) as cluster:
+        cluster.wait_for("0", r"Worker 0: .* step 10,")
+        cluster.kill("1")
+        cluster.wait_for("0", r"^Workers 0 and 2 train from step \d+ on, without ps 1\.$")
+        cluster.start("1")
+        gives = r"; worker \d gives its state to .*\.$"
+        cluster.wait_for("0", r"^Workers 0, 1 and 2 train from step [1-9]\d* on.*" + gives)
+        cluster.wait_for("1", r"^Worker 1: .* step \d+,")
+        assert "Traceback" not in cluster.lines()
+
+
 @pytest.fixture(scope="module", name="late")
 def _late(tmp_path_factory):
     """The cluster of a run of two workers that took the gradients of one at each step."""

@@ -80,15 +80,16 @@ class ClusterConfig(Checked):
     num_replicas_to_aggregate: int = _distributed(
         at_least(1, -1),
         -1,
-        "with --ps_hosts: number of workers whose gradients make a step; the first to be ready "
-        "count, later gradients are dropped; -1 = all",
+        "number of workers whose gradients make a step; the first to be ready count, later "
+        "gradients are dropped; -1 = all; not with mpi and horovod",
         "workers",
     )
     elastic: bool = _distributed(
         BOOLEAN,
         False,
-        "with --ps_hosts: continue without workers, and without ps other than the first, that are "
-        "lost for longer than worker_timeout_secs",
+        "continue without lost workers other than the first, and let them join again; with "
+        "--ps_hosts without those, and without ps other than the first, that are lost for longer "
+        "than worker_timeout_secs; not with mpi and horovod",
     )
     control_port: int = _distributed(
         at_least(1, -1),
@@ -241,6 +242,9 @@ class ClusterConfig(Checked):
         self._check_hosts("ps", self.ps_hosts)
         why = "must not be set with --ps_hosts: the workers meet at ps 0"
         self._refuse_if_set(("control_port",), why)
+        self._check_aggregated()
+
+    def _check_aggregated(self) -> None:
         needed, workers = self.num_replicas_to_aggregate, len(self.worker_hosts)
         if needed > workers:
             why = f"must be 1 to {workers}, the number of worker_hosts, or -1"
@@ -256,10 +260,12 @@ class ClusterConfig(Checked):
             raise refuse("tls_deny", self.tls_deny, "needs --tls_ca, --tls_cert and --tls_key")
 
     def _refuse_what_is_for_servers(self) -> None:
-        names = ("ps_hosts", "job_name", "elastic", "num_replicas_to_aggregate")
         why = f"needs --ps_hosts and --variable_update={SERVED}, not {self.engine}"
-        self._refuse_if_set(names, why)
+        self._refuse_if_set(("ps_hosts", "job_name"), why)
+        self._check_aggregated()
         if self.engine != COLLECTIVE:
+            why = f"needs --variable_update={COLLECTIVE} or {SERVED}, not {self.engine}"
+            self._refuse_if_set(("elastic", "num_replicas_to_aggregate"), why)
             names = ("tls_ca", "tls_cert", "tls_key", "tls_deny", "allow_insecure_network")
             why = f"needs --variable_update={COLLECTIVE} or {SERVED}, not {self.engine}"
             self._refuse_if_set(names, why)

@@ -75,8 +75,8 @@ _OF_MPI = {"variable_update": "mpi", "ps_hosts": (), "worker_hosts": ()}
         ),
         ({"cross_replica_sync": False, "elastic": True}, "--elastic=True: needs --cross_replica_s"),
         (
-            {"variable_update": "collective", "ps_hosts": (), "elastic": True},
-            "flag --elastic=True: needs --ps_hosts",
+            {"variable_update": "mpi", "worker_hosts": (), "ps_hosts": (), "elastic": True},
+            "flag --elastic=True: needs --variable_update=collective or parameter_server, not mpi",
         ),
         ({"variable_update": "collective"}, "flag --ps_hosts=p:1: needs --ps_hosts and"),
         (
@@ -88,8 +88,8 @@ _OF_MPI = {"variable_update": "mpi", "ps_hosts": (), "worker_hosts": ()}
             "insecure_network=True: needs --variable",
         ),
         (
-            {"variable_update": None, "ps_hosts": (), "num_replicas_to_aggregate": 1},
-            "flag --num_replicas_to_aggregate=1: needs --ps_hosts",
+            {"variable_update": None, "ps_hosts": (), "num_replicas_to_aggregate": 3},
+            "flag --num_replicas_to_aggregate=3: must be 1 to 2, the number of worker_hosts",
         ),
         (
             {"variable_update": None, "ps_hosts": (), "job_name": "ps"},

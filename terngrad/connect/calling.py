@@ -132,14 +132,18 @@ class ChannelOpener:
         except OSError as error:
             raise AwayError(str(error)) from None
 
-    def open(self, over: threading.Event | None = None) -> Channel:
+    def open(self, over: threading.Event | None = None, secs: float | None = None) -> Channel:
         """Opens a channel; waits for a ps that does not listen yet, unless this worker ends.
+
+        Args:
+          over: is set when this worker ends.
+          secs: how long to wait; None = the time-out.
 
         Raises:
           RefusedError: the ps refuses this worker; the message says why.
           MembershipError: the ps cannot be reached in time.
         """
-        search = Search(self.name, self._config.timeout_secs)
+        search = Search(self.name, secs or self._config.timeout_secs)
         while True:
             try:
                 return self.try_once(search.left_secs)

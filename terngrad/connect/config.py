@@ -21,6 +21,8 @@ class ConnectConfig:
       timeout_secs: how long to wait for a process, and after which a silent one is lost.
       members: with certificates, who may be at the other end; None = plain text, and any process.
       secret: that all processes share; b"" = none.
+      return_secs: how long to look for a ps that was there before, other than the first; None =
+        timeout_secs.
     """
 
     worker_hosts: Sequence[str]
@@ -29,6 +31,7 @@ class ConnectConfig:
     timeout_secs: float = 60.0
     members: Members | None = None
     secret: bytes = b""
+    return_secs: float | None = None
 
     @property
     def name(self) -> str:

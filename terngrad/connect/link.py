@@ -56,6 +56,7 @@ class ChannelLink:
         *,
         own_name: str = "",
         waits: bool = True,
+        return_secs: float | None = None,
     ) -> None:
         """Opens the first channel; waits for a ps that does not listen yet.
 
@@ -66,12 +67,15 @@ class ChannelLink:
           events: calls to the user of this link.
           own_name: of this process, for messages.
           waits: see `SocketNetwork.open`.
+          return_secs: for which it tries to open another channel, for messages; None =
+            timeout_secs.
 
         Raises:
           MembershipError: the ps refuses this worker, or cannot be reached in time.
         """
         self._name, self._own_name, self._open_channel = name, own_name, open_channel
         self._timeout_secs, self._events = timeout_secs, events
+        self._return_secs = return_secs or timeout_secs
         self._over, self._last_message = False, None
         self._is_up = threading.Event()
         self._first, self._outbox = self._open() if waits else (None, Outbox())
@@ -167,7 +171,7 @@ class ChannelLink:
             except MembershipError as error:
                 if self._over:
                     return None
-                late = f"{why}; it did not come back within {self._timeout_secs:g} s: {error}"
+                late = f"{why}; it did not come back within {self._return_secs:g} s: {error}"
                 if not self._events.on_loss(late if why else str(error)):
                     return None
                 continue
@@ -209,9 +213,12 @@ class SocketNetwork:
           MembershipError: the ps cannot be reached or refuses this worker.
         """
         caller = ChannelOpener(self._config, method, ps, self._longest, self._rules)
+        return_secs = self._config.return_secs if ps else None
+        was_there = threading.Event()
 
         def open_channel() -> Channel:
-            channel = caller.open(self._over)
+            channel = caller.open(self._over, return_secs if was_there.is_set() else None)
+            was_there.set()
             self._alive.add(channel)
             if self._over.is_set():
                 channel.cut()
@@ -224,6 +231,7 @@ class SocketNetwork:
             events,
             own_name=self._config.name,
             waits=waits,
+            return_secs=return_secs,
         )
 
     def repeat(self, secs: float, call: Callable[[], None]) -> Callable[[], None]:

@@ -114,6 +114,8 @@ class Rules:
     needed: int  # number of workers that make a step; the first ones if there are more
     elastic: bool  # whether to continue with fewer workers when lost ones do not come back
     timeout_secs: float  # longest time for which a worker may be lost
+    # The same once there was a view; None = timeout_secs.
+    return_secs: float | None = None
 
     def __str__(self) -> str:
         """As the flags that must be the same on all processes."""
@@ -241,9 +243,15 @@ class CoordinatorState:
         return {i for i, record in enumerate(self.records) if record.lost_at is not None}
 
     @property
+    def limit_secs(self) -> float:
+        """Longest time for which a worker may be lost."""
+        return_secs = self.rules.return_secs
+        return self.rules.timeout_secs if self.view is None or return_secs is None else return_secs
+
+    @property
     def gone(self) -> set[int]:
         """Workers that have been lost for too long."""
-        now, limit = self.clock(), self.rules.timeout_secs
+        now, limit = self.clock(), self.limit_secs
         return {worker for worker in self.lost if now - self.records[worker].lost_at >= limit}
 
     @property
@@ -344,7 +352,7 @@ class CoordinatorState:
 
     def explain(self, workers: Iterable[int]) -> str:
         """Says in a message why workers are not there."""
-        limit, found = f"within {self.rules.timeout_secs:g} s", []
+        limit, found = f"within {self.limit_secs:g} s", []
         for worker in sorted(workers):
             loss = self.records[worker].loss
             why = f"{loss}, and did not come back {limit}" if loss else f"did not join {limit}"

@@ -1,8 +1,9 @@
-"""Loops of a user's own that go on while processes of parameter servers come and go."""
+"""Loops of a user's own that go on while processes come and go."""
 
 import contextlib
 import re
 import signal
+import socket
 import sys
 import time
 
@@ -92,6 +93,38 @@ def test_an_elastic_loop_goes_on_without_a_worker_and_takes_it_in_again():
 
 
 @pytest.mark.slow
+def test_all_reduce_goes_on_without_a_worker_and_takes_it_in_again():
+    with cluster(100_000, "elastic=1", f"timeout_secs={HANG_SECS:.0f}", servers=0) as (runs, start):
+        wait_for_step(runs[0], 20)
+        runs[1].process.send_signal(signal.SIGKILL)
+        runs[0].wait_for(
+            r"^Worker 0 trains from step \d+ on, without ps 1"
+        )  # not after the time-out
+        runs[1] = start(1)
+        runs[1].wait_for(r"^step [1-9]\d+$")
+        assert "step 1" not in runs[1].lines  # it went on where the other was
+
+
+@pytest.mark.slow
+def test_law_8_a_killed_worker_of_all_reduce_comes_back_without_a_change_of_bits(alone):
+    arguments = "num_replicas_to_aggregate=2", f"timeout_secs={HANG_SECS:.0f}"
+    with cluster(STEPS, *arguments, servers=0) as (runs, start):
+        for rank in (1, 0):  # the chief too
+            wait_for_step(runs[1 - rank], 20 * (2 - rank))
+            runs[rank].process.send_signal(signal.SIGKILL)
+            runs[rank] = start(rank)
+        assert [weights_of(run) for run in runs] == [alone] * 2
+
+
+@pytest.mark.slow
+def test_law_10_a_port_that_is_taken_is_named():
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        hosts = [f"127.0.0.1:{taken.getsockname()[1]}", "127.0.0.1:1"]
+        with pytest.raises(ValueError, match=r"^join: hosts: .*the port is taken|in use"):
+            join(hosts, rank=0, elastic=True)
+
+
+@pytest.mark.slow
 def test_the_first_worker_makes_a_step_and_one_that_is_behind_gets_the_state_of_the_others():
     arguments = "num_replicas_to_aggregate=1", f"timeout_secs={HANG_SECS:.0f}"
     with cluster(4 * STEPS, *arguments) as (runs, _):
@@ -108,10 +141,13 @@ def test_the_first_worker_makes_a_step_and_one_that_is_behind_gets_the_state_of_
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (TWO | {"elastic": True}, "join: elastic is True: needs ps_hosts"),
         (
-            TWO | {"num_replicas_to_aggregate": 1},
-            "join: num_replicas_to_aggregate is 1: needs ps_hosts",
+            TWO | {"num_replicas_to_aggregate": 3},
+            "join: num_replicas_to_aggregate is 3: allowed are 1 to 2, the number of workers",
+        ),
+        (
+            {"hosts": ["a:1", "b:2"], "rank": 0, "elastic": True},
+            "join: hosts: a:1 is not on this machine: needs tls",
         ),
         (
             TWO | PS | {"num_replicas_to_aggregate": 3},

@@ -20,6 +20,7 @@ from terngrad.exchange.parameter_server.membership import Ending, agree
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.exchange.two_shot import Transport
 from terngrad.exchange.watching import watching
+from terngrad.library import own_server
 from terngrad.library.failures import reporting_failure
 from terngrad.library.group import Group
 from terngrad.library.join_config import JoinConfig
@@ -97,10 +98,12 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
     config.check()
     connect, rules, pulse, at_loss = config.connect, config.rules, Pulse(), []
     hosts, name, timeout_secs = connect.worker_hosts, connect.name, config.timeout_secs
-    client = Client(connect, pulse, str(rules), elastic=rules.elastic)
     end = lambda message: config.end(with_last_acts(message, at_loss))
-    ending = Ending(client, name, pulse, timeout_secs, end)
     with contextlib.ExitStack() as stack:
+        if config.has_own_servers:
+            stack.enter_context(own_server.started(config))
+        client = Client(connect, pulse, str(rules), elastic=rules.elastic)
+        ending = Ending(client, name, pulse, timeout_secs, end)
         stack.enter_context(ending.at_the_end_of_the_block())
         stack.enter_context(_naming_losses(client, name, timeout_secs, at_loss))
         connection = ParameterServerConnection(client)

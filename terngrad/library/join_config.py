@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from terngrad.coordination.states import Rules
 
 
+# For which a worker with a server of its own may be away. Where the process lives, another
+# connection takes milliseconds.
+_RETURN_SECS = 0.3
+
+
 class Naming:
     """How errors name what the user has set: here the arguments of `join`.
 
@@ -66,6 +71,8 @@ class JoinConfig:
       num_replicas_to_aggregate: of how many workers the gradients make a step; None = all.
       elastic: whether the training goes on without processes that are lost.
       synchronous: whether parameter servers add gradients; else they hold the parameters.
+      has_own_servers: whether each worker starts a parameter server for a share of the values; see
+        `with_own_servers`.
       naming: how errors name these.
       say: prints a line before this process has joined.
       end: ends this process because of another, with a last line.
@@ -78,6 +85,7 @@ class JoinConfig:
     num_replicas_to_aggregate: int | None = None
     elastic: bool = False
     synchronous: bool = True
+    has_own_servers: bool = False
     naming: Naming = dataclasses.field(default_factory=Naming)
     say: Callable[[str], None] = _say
     end: Callable[[str], None] = end_because_of_another
@@ -94,12 +102,23 @@ class JoinConfig:
         return self.elastic or self.num_replicas_to_aggregate is not None
 
     @property
+    def needs_own_servers(self) -> bool:
+        """Whether workers without parameter servers must make steps without some of them."""
+        return self.is_elastic and self.role.engine == COLLECTIVE
+
+    def with_own_servers(self) -> JoinConfig:
+        """Returns this configuration with a parameter server beside each worker, at its address."""
+        served = {"ps_hosts": self.role.worker_hosts, "variable_update": None}
+        role = dataclasses.replace(self.role, **served)
+        return dataclasses.replace(self, role=role, has_own_servers=True)
+
+    @property
     def rules(self) -> Rules:
         """The rules that parameter servers and workers must share."""
         # Only parameter servers need this.
         from terngrad.coordination.states import Rules
 
-        return Rules(self.aggregated, self.elastic, self.timeout_secs)
+        return Rules(self.aggregated, self.elastic, self.timeout_secs, self._return_secs)
 
     @property
     def connect(self) -> ConnectConfig:
@@ -115,7 +134,12 @@ class JoinConfig:
             tls = dataclasses.replace(tls, deny="")
         members, secret = Members(tls) if tls else None, run_secret.shared()
         hosts = role.worker_hosts, role.task_id, role.ps_hosts
-        return ConnectConfig(*hosts, self.timeout_secs, members, secret)
+        return ConnectConfig(*hosts, self.timeout_secs, members, secret, self._return_secs)
+
+    @property
+    def _return_secs(self) -> float | None:
+        goes_on = self.has_own_servers and self.elastic
+        return min(_RETURN_SECS, self.timeout_secs) if goes_on else None
 
     @property
     def control_address(self) -> str:
@@ -142,10 +166,11 @@ class JoinConfig:
             is to be reached without one.
         """
         role, engine = self.role, self.role.engine
-        if engine != SERVED:
+        if engine in LAUNCHED:
             for name in ("num_replicas_to_aggregate", "elastic"):
                 if (value := getattr(self, name)) not in (None, False):
-                    raise self.naming.refuse(name, value, "needs ps_hosts")
+                    why = f"needs engine {COLLECTIVE} or {SERVED}, not {engine}"
+                    raise self.naming.refuse(name, value, why)
         elif not 0 < self.aggregated <= len(role.worker_hosts):
             why = f"allowed are 1 to {len(role.worker_hosts)}, the number of workers"
             raise self.naming.refuse("num_replicas_to_aggregate", self.aggregated, why)
@@ -164,7 +189,8 @@ class JoinConfig:
 
     def _check_hosts(self) -> None:
         role = self.role
-        name, hosts = ("ps_hosts", role.ps_hosts) if role.ps_hosts else ("hosts", role.worker_hosts)
+        are_ps = role.ps_hosts and not self.has_own_servers
+        name, hosts = ("ps_hosts", role.ps_hosts) if are_ps else ("hosts", role.worker_hosts)
         is_alone = not role.ps_hosts and len(hosts) == 1
         for host in hosts:
             if not is_alone and not is_loopback(split_address(host)[0]):

@@ -94,10 +94,11 @@ def join(
         TERNGRAD_ALLOW_INSECURE_NETWORK=1.
       timeout_secs: how long to wait for the others; later, a process that is silent for this long
         counts as lost, which ends the others.
-      elastic: with parameter servers: go on without workers, and without parameter servers other
-        than the first, that are lost, and let them join again; the loop is `Group.run_steps`.
-      num_replicas_to_aggregate: with parameter servers: the gradients of so many workers make a
-        step, those of the first to be ready; the loop is `Group.run_steps`. None = of all.
+      elastic: go on without processes that are lost, other than the first (with ps_hosts: than the
+        first parameter server), and let them join again; the loop is `Group.run_steps`. Not with
+        mpi and horovod.
+      num_replicas_to_aggregate: the gradients of so many workers make a step, those of the first to
+        be ready; the loop is `Group.run_steps`. None = of all. Not with mpi and horovod.
       asynchronous: of a parameter server: it holds the parameters and applies each gradient when it
         arrives. Only the programs of this suite have such workers.
 
@@ -131,6 +132,8 @@ def join(
         elastic=elastic,
         synchronous=asynchronous is None,
     )
+    if config.needs_own_servers:
+        config = config.with_own_servers()
     if mistake:
         with reporting_failure(config):
             raise mistake

@@ -1,0 +1,88 @@
+"""A parameter server beside each worker: an all-reduce that goes on without lost processes.
+
+Each worker starts one, at its own address, in a process of its own (own_server_process.py). It ends
+with its worker, so a lost worker takes with it the server of its share of the values, which the
+others' servers then take over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+from terngrad.library.join_config import JoinConfig
+
+FAILED = "failed: "  # begins the line that tells why a server did not start
+# It computes on the CPU, and says nothing of its own accord.
+_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1"}
+_DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "1"}
+
+
+@contextlib.contextmanager
+def started(config: JoinConfig) -> Iterator[None]:
+    """Serves until the end of the block, and then until the others are done.
+
+    Args:
+      config: of this worker, `with_own_servers`.
+
+    Raises:
+      ValueError: the server cannot listen, or something in the configuration is wrong.
+    """
+    server = subprocess.Popen(
+        [sys.executable, "-u", "-m", "terngrad.library.own_server_process"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # a terminal's signals are for the worker
+        env=_DEFAULTS | os.environ | _ENVIRONMENT,
+    )
+    try:
+        server.stdin.write(_written(config))
+        server.stdin.flush()
+        first = server.stdout.readline()
+        if not first or first.startswith(FAILED):
+            raise config.naming.refuse("hosts", config.role.worker_hosts, _why(first))
+        tells = config.role.task_id == 0  # who takes part, which the first server decides
+        if tells:
+            print(first, end="", flush=True)
+        reader = threading.Thread(target=_relay, args=(server, tells), daemon=True)
+        reader.start()
+        yield
+        with contextlib.suppress(subprocess.TimeoutExpired):  # until the others are done, too
+            server.wait(config.timeout_secs)
+        reader.join(1.0)
+    finally:
+        server.stdin.close()  # ends the server, as the death of this process does
+        server.wait()
+
+
+def _why(line: str) -> str:
+    return line.removeprefix(FAILED).strip() or "the process that serves there has ended"
+
+
+def _relay(server: subprocess.Popen, tells: bool) -> None:
+    for line in server.stdout:
+        if tells:
+            with contextlib.suppress(OSError):
+                print(line, end="", flush=True)
+
+
+def _written(config: JoinConfig) -> str:
+    """Returns a line with what the server needs to know."""
+    fields = dataclasses.asdict(config.role) | {"job_name": "ps"}
+    names = (
+        "timeout_secs",
+        "allow_insecure_network",
+        "num_replicas_to_aggregate",
+        "elastic",
+        "has_own_servers",
+    )
+    settings = {name: getattr(config, name) for name in names}
+    tls = dataclasses.asdict(config.tls) if config.tls else None
+    return json.dumps({"role": fields, "tls": tls, "settings": settings}) + "\n"
