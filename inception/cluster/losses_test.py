@@ -89,6 +89,10 @@ def test_an_elastic_all_reduce_goes_on_without_a_worker_and_takes_it_in_again(tm
         gives = r"; worker \d gives its state to .*\.$"
         cluster.wait_for("0", r"^Workers 0, 1 and 2 train from step [1-9]\d* on.*" + gives)
         cluster.wait_for("1", r"^Worker 1: .* step \d+,")
+        cluster.kill("1", signal.SIGTERM)  # as a scheduler does that needs the machine
+        cluster.wait_for("1", r"^SIGTERM: left after step \d+; the others go on")
+        assert cluster.status("1") == 128 + signal.SIGTERM
+        cluster.wait_for("0", r"^Workers 0 and 2 train from step [1-9]\d* on")
         assert "Traceback" not in cluster.lines()
 
 

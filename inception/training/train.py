@@ -16,6 +16,7 @@ from inception.training.restoring import tell_cleared
 from inception.training.saving import Saver
 from terngrad.cluster.channel import DifferenceError
 from terngrad.coordination.client import InterruptionError
+from terngrad.exchange.parameter_server.membership import LeftAloneError
 from terngrad.library.arrays import fingerprint
 from terngrad.training import checkpoints
 from terngrad.training.runner import Runner
@@ -44,6 +45,10 @@ def train(ready: Ready, unbegun: str = "") -> None:
     stop = StopRequest(stuck=saver.save_while_stuck) if ready.connection else StopRequest(end)
     with stop, saver.at_a_loss(stop):
         checkpoint, stopped = _run(ready, stop, saver)
+        if stop.signal and ready.group.may_leave and not stopped:
+            again = "the others go on, and the same command joins them again"
+            say(f"{stop.signal.name}: left after step {int(training.step)}; {again}.")
+            raise LeftAloneError(128 + stop.signal)
         ready.stopped.assign(int(stopped))
         _compare_copies(ready)
         checkpoint = checkpoint or saver.save(int(training.step))
@@ -69,6 +74,7 @@ def _run(ready: Ready, stop: StopRequest, saver: Saver) -> tuple[str | None, boo
         pulse=ready.group.pulse,
         regain=lambda: _regained(ready),
         is_stopped=lambda: bool(ready.stopped.numpy()),
+        may_leave=ready.group.may_leave,
     )
     return run_loop(ready, stepper, saver.save, training.traffic, stop)
 

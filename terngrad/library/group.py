@@ -41,6 +41,7 @@ class Group(contextlib.AbstractContextManager):
       batches_per_step: number of processes whose batches make a step.
       is_elastic: whether steps may be made without some processes, which then need the others'
         state: see `run_steps`.
+      may_leave: whether the others go on at once without this process.
       connection: the engine's connection to the others; None if there are none.
       pulse: counts what this process does together with the others.
       seeds_of_shuffles: those before `shard`, which all processes must have in common.
@@ -67,6 +68,7 @@ class Group(contextlib.AbstractContextManager):
         hosts: Sequence[str] = (),
         aggregated: int | None = None,
         is_elastic: bool = False,
+        may_leave: bool = False,
     ) -> None:
         """Groups are made by `terngrad.join`; without arguments this process is alone.
 
@@ -81,12 +83,14 @@ class Group(contextlib.AbstractContextManager):
           hosts: see class.
           aggregated: see `batches_per_step`; None = all.
           is_elastic: see class.
+          may_leave: see class.
         """
         self.rank = rank
         self.size = size
         self.hosts = hosts
         self.batches_per_step = aggregated or size
         self.is_elastic = is_elastic
+        self.may_leave = may_leave
         self.connection = connection
         self.pulse = pulse or Pulse()
         self._agree = agree

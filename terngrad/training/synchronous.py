@@ -30,6 +30,7 @@ class SynchronousStepper(Stepper):
       regain: called after a failed step; returns the step from which the training continues and its
         batches, or None if it cannot continue. The batches are None if it continues with the same.
       is_stopped: whether the others had been asked to stop when this process got their state.
+      may_leave: whether a request to stop is for this process alone.
     """
 
     runner_at: Callable[[int], tuple[Runner, int]]
@@ -40,6 +41,7 @@ class SynchronousStepper(Stepper):
     pulse: Pulse = dataclasses.field(default_factory=Pulse)
     regain: Callable[[], tuple[int, Iterator | None] | None] = lambda: None
     is_stopped: Callable[[], bool] = lambda: False
+    may_leave: bool = False
     is_over: bool = dataclasses.field(default=False, init=False)
     wants_save: bool = dataclasses.field(default=False, init=False)
     _runner: Runner | None = dataclasses.field(default=None, init=False)
@@ -94,6 +96,8 @@ class SynchronousStepper(Stepper):
 
     def request_stop(self) -> bool:
         """See base class."""
+        if self.may_leave:
+            return False
         self._runner.request_stop()
         return True
 

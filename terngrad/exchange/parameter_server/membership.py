@@ -17,6 +17,10 @@ from terngrad.exchange.parameter_server.worker.client import Client
 _LOOK_SECS = 1.0
 
 
+class LeftAloneError(SystemExit):
+    """Ends this process, a worker, without which the others go on."""
+
+
 def agree(
     client: Client,
     facts: Mapping[str, str],
@@ -58,11 +62,14 @@ class Ending:
     @contextlib.contextmanager
     def at_the_end_of_the_block(self) -> Iterator[None]:
         """Leaves the others in order if the block succeeds; else they learn the reason."""
-        client, why = self._client, ""
+        client, why, is_done = self._client, "", True
         try:
             client.watch(self._end_soon)
             yield
             client.meeting.leave()
+        except LeftAloneError:
+            is_done = False
+            raise
         except SystemExit:  # all workers were stopped, and have saved
             client.meeting.leave()
             raise
@@ -78,7 +85,7 @@ class Ending:
             client.meeting.fail(why, is_shared=isinstance(error, SharedError))
             raise
         finally:
-            client.close(is_done=True, why=why)
+            client.close(is_done=is_done, why=why)
 
     def _end(self, why: str, said: str) -> None:
         self._client.close(is_done=True, why=why)
