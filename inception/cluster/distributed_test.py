@@ -52,6 +52,13 @@ def encrypted(folder, program, flags, *options):
     return Run(2, program, [*flags, *tls_flags(make_certificates(folder, "ours", "all"))], options)
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_law_4_sums_of_reference_kernels_have_the_same_bits(tmp_path, four_nodes, monkeypatch):
+    monkeypatch.setenv("TERNGRAD_KERNELS", "reference")
+    assert_equal_parameters(four_nodes, train(2, tmp_path, batch_size=4, nodes=2))
+
+
 ENGINES = {
     "collective": encrypted,
     "ps": lambda *program: encrypted(*program, "--ps=2"),
