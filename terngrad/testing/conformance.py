@@ -110,7 +110,7 @@ def main() -> None:
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     tf.config.threading.set_inter_op_parallelism_threads(2)
     connection = CONNECTIONS[kind](int(rank), hosts)
-    kernels = choose_kernels().kernels  # computes, which no process may before it has joined
+    kernels = choose_kernels().kernels
     step = tf.Variable(0, dtype=tf.int64, trainable=False)
     exchange = (
         connection.exchange(int(nodes) // connection.size, kernels, step)
