@@ -23,7 +23,6 @@ from benchmarks.report import counts, some
 from inception.flags.table import flag, number
 from terngrad.planes import plane_count
 
-_DEFAULT_ENGINES = ("sockets", "collective")  # the default all-reduce, and TensorFlow's own
 _START_SECS = 120.0  # for the start of the processes and their first exchanges
 _PLACE = ("gradients", "hosts", "rate", "engine", "exchange")
 
@@ -32,7 +31,7 @@ _PLACE = ("gradients", "hosts", "rate", "engine", "exchange")
 class _Options(report.PictureOptions, Workload):
     hosts: tuple[int, ...] = flag("Distributed", counts(99, 2), (2, 4, 8), "numbers of workers")
     rates: tuple[str, ...] = some("Distributed", RATES, "bandwidths")
-    engines: tuple[str, ...] = some("Distributed", ENGINES, "engines", _DEFAULT_ENGINES)
+    engines: tuple[str, ...] = some("Distributed", ENGINES, "engines", ENGINES[:1])
     servers: tuple[int, ...] = flag("Distributed", counts(9), (1,), "numbers of parameter servers")
     cell_timeout_secs: float = flag("Runtime", number(), 400.0, "time-out of a cell", "seconds")
 
@@ -121,7 +120,7 @@ def _print_tables(cells: Sequence[dict]) -> None:
     print("- To formula: measured bytes / bytes of the formula, in the direction with more.")
     print("- To wire: ms / the ms that the formula's bytes need on the busiest cable at its full")
     print("  bandwidth. To float32, to ring: the ms of float32 under the same conditions, or of")
-    print("  TensorFlow's float32 ring, / the ms of this exchange.")
+    print("  the engine's own float32 ring, / the ms of this exchange.")
     served = [cell for cell in ordered if cell["servers"] and "ms" in cell]
     if served:
         report.print_table([_place(cell) | _server_figures(cell) for cell in served], texts=5)
@@ -179,8 +178,7 @@ def _server_figures(cell: dict) -> dict[str, str]:
 
 def _beside(cell: dict, cells: Sequence[dict], kind: str) -> float | None:
     """Returns the median of another kind of exchange under the same conditions, if measured."""
-    engine = {"engine": "collective", "servers": 0} if kind == RING else {}
-    wanted = cell | engine | {"exchange": kind}
+    wanted = cell | {"exchange": kind}
     same = lambda c: all(c[name] == wanted[name] for name in (*_PLACE, "servers"))
     found = [c for c in cells if "ms" in c and same(c)]
     return float(np.median(found[0]["ms"])) if found else None

@@ -25,9 +25,8 @@ from inception.flags.table import NAMES, at_least, flag, number
 from slim.nets import nets_factory
 from terngrad.codecs.factory import make_codecs
 from terngrad.draws import DrawKey
-from terngrad.exchange.collective import CollectiveTransport
 from terngrad.exchange.connection import Connection
-from terngrad.exchange.exchange import Exchange, unordered
+from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.sockets import SocketTransport
 from terngrad.exchange.two_shot import Transport
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, Policy, make_layout
@@ -212,13 +211,7 @@ def _ring(transport: Transport, net: str, gradients: Mapping[str, tf.Variable]) 
 
 
 def _all_reduce(transport: Transport, values: tf.Tensor, name: str) -> tf.Tensor:
-    """Sums float32 tensors in the order that TensorFlow, the sockets or mpi4py choose."""
-    if isinstance(transport, CollectiveTransport):
-        arguments = transport.arguments(name)
-        reduced = tf.raw_ops.CollectiveReduceV2(
-            input=values, merge_op="Add", final_op="Id", **arguments
-        )
-        return unordered(reduced)
+    """Sums float32 tensors in the order that the sockets or mpi4py choose."""
     if isinstance(transport, SocketTransport):
         total, _ = transport.sum_floats(tf.reshape(values, [-1]), name)
         return tf.reshape(total, values.shape)

@@ -14,8 +14,7 @@ from inception.flags.table import NAMES, TEXT, at_least, flag, one_of
 from terngrad.connect.config import ConnectConfig
 from terngrad.exchange.connection import Connection
 
-# Sockets are the default all-reduce; "collective" are TensorFlow's own collectives.
-ENGINES = ("sockets", "sockets_tls", "collective", "mpi", "parameter_server")
+ENGINES = ("sockets", "sockets_tls", "mpi", "parameter_server")
 
 _TIMEOUT_SECS = 300.0
 
@@ -57,10 +56,6 @@ class Counters(NamedTuple):
 def joined(options: HostOptions) -> Iterator[Connection]:
     """Connects to the other hosts until the end of the block."""
     match options.engine:
-        case "collective":
-            from terngrad.exchange import collective
-
-            yield collective.start(options.worker_hosts, options.task_id)
         case "mpi":
             from mpi4py import MPI
 

@@ -25,7 +25,7 @@ ERROR_FEEDBACK = "error_feedback:ErrorFeedbackCodec"
 CODECS = [FIVE_LEVELS, ERROR_FEEDBACK]
 NODES, PROCESSES = 4, 2
 ENGINES = {
-    "collective": lambda: contextlib.nullcontext(",".join(free_addresses(PROCESSES))),
+    "sockets": lambda: contextlib.nullcontext(",".join(free_addresses(PROCESSES))),
     "parameter_server": lambda: parameter_servers(1, PROCESSES),
     "mpi": lambda: contextlib.nullcontext("-"),
 }
@@ -137,7 +137,7 @@ def test_law_9_error_feedback_conserves_gradients(alone):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", sample(ENGINES, in_ci=("collective", "parameter_server")))
+@pytest.mark.parametrize("engine", sample(ENGINES, in_ci=("sockets", "parameter_server")))
 def test_law_4_the_codecs_give_the_same_bits_on_every_engine(alone, page, engine, tmp_path):
     launcher = mpirun(PROCESSES) if engine == "mpi" else ()
     with ENGINES[engine]() as hosts:

@@ -52,6 +52,14 @@ def encrypted(folder, program, flags, *options):
     return Run(2, program, [*flags, *tls_flags(make_certificates(folder, "ours", "all"))], options)
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_law_4_holds_for_reference_kernels(tmp_path, monkeypatch):
+    monkeypatch.setenv("TERNGRAD_KERNELS", "reference")
+    alone = train(1, tmp_path / "alone", batch_size=8, nodes=4)
+    assert_equal_parameters(alone, train(2, tmp_path / "spread", batch_size=4, nodes=2))
+
+
 ENGINES = {
     "collective": encrypted,
     "ps": lambda *program: encrypted(*program, "--ps=2"),

@@ -114,17 +114,8 @@ def test_a_lost_process_of_mpi_is_named_and_ends_the_others(tmp_path, how, victi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("transport", "victim"),
-    [
-        ("sockets", 0),
-        pytest.param("tensorflow", 1, marks=pytest.mark.exhaustive),
-    ],
-)
-def test_law_10_a_port_that_a_worker_cannot_have_is_named_to_all(
-    tmp_path, monkeypatch, transport, victim
-):
-    monkeypatch.setenv("TERNGRAD_TRANSPORT", transport)
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_law_10_a_port_that_a_worker_cannot_have_is_named_to_all(tmp_path, victim):
     program, flags = flags_of(tmp_path, batch_size=2)
     both = members.worker_flags(2)
     address = both[0][0].partition("=")[2].split(",")[victim]
@@ -132,8 +123,7 @@ def test_law_10_a_port_that_a_worker_cannot_have_is_named_to_all(
         found = finished(commands_of(program, flags, both))
     for output, status in found:
         assert status == 1
-        who = "TensorFlow " if transport == "tensorflow" else ""
-        why = f"must name free ports of the workers: {who}cannot listen at {address}: "
+        why = f"must name free ports of the workers: cannot listen at {address}: "
         assert why in output, output
         assert "Traceback" not in output
     assert re.search(

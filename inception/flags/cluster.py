@@ -24,9 +24,9 @@ _LONGEST_TIMEOUT_SECS = 1e6
 _SYNC = "--cross_replica_sync=True"
 ENGINES = (SERVED, COLLECTIVE, *LAUNCHED)
 ENGINES_HELP = (
-    f"{SERVED} (the default with --ps_hosts), {COLLECTIVE} (all-reduce by the workers, the "
-    "default without --ps_hosts), mpi (start with mpirun) or horovod (start with horovodrun or "
-    "mpirun); the last two know the workers themselves"
+    f"{SERVED} (the default with --ps_hosts), {COLLECTIVE} (all-reduce by the workers over "
+    "sockets, the default without --ps_hosts), mpi (start with mpirun) or horovod (start with "
+    "horovodrun or mpirun); the last two know the workers themselves"
 )
 _LAUNCHERS = {"mpi": "mpirun", "horovod": "horovodrun"}  # of the engines that have their own
 
@@ -147,8 +147,8 @@ class ClusterConfig(Checked):
     tls_ca: str = _distributed(
         TEXT,
         "",
-        "parameter servers and all-reduce with native kernels: PEM file of the authority that "
-        "signed all certificates",
+        "parameter servers and all-reduce over sockets: PEM file of the authority that signed all "
+        "certificates",
     )
     tls_cert: str = _distributed(
         TEXT,

@@ -28,7 +28,7 @@ def naming_shortage() -> Iterator[None]:
     except tf.errors.ResourceExhaustedError as error:
         if not _MEMORY.search(str(error)):
             raise
-        raise _worded(reason(error, ())) from error
+        raise _worded(reason(error)) from error
 
 
 def _worded(what: str) -> MemoryError:

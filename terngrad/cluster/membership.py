@@ -3,7 +3,7 @@
 Before training all processes compare facts (flags, layout, parameters); an error names the first
 difference. During training the chief and each other process exchange signs of life and progress. If
 a process dies, hangs or becomes unreachable, the others end with its name, even if they are stuck
-in a collective: a separate thread in each process watches and ends that process.
+in an exchange: a separate thread in each process watches and ends that process.
 """
 
 from __future__ import annotations

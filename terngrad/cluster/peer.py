@@ -1,6 +1,6 @@
 """Messages that processes of a training exchange beside their gradients: JSON over a channel.
 
-Without TLS the network must be trusted, as for TensorFlow's own collectives. Other programs may
+Without TLS the network must be trusted, as for MPI. Other programs may
 still connect by mistake, and must do no harm.
 """
 

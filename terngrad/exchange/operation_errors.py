@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import tensorflow as tf
-
-from terngrad.cluster.channel import name_of
 
 OperationError = tf.errors.OpError  # raised by an operation that no longer reaches a process
 
@@ -25,11 +22,10 @@ _HOROVOD_ENDED = "Horovod has been shut down"  # begins its RuntimeError
 # Lines around the informative one, and the number before it in a list of several errors.
 _FRAME = re.compile(
     r"\s(?!\s*\(0\))|$|Graph execution error|Detected at node|Stack trace|<stack traces|"
-    r"\d+ root error|Additional GRPC error|:?\{"
+    r"\d+ root error|:?\{"
 )
 _NODE = re.compile(r"\{\{\w+ [^{}]*\}\} ")  # before the line of an operation outside tf.function
 _NUMBER = re.compile(r"\s*\(0\) ")
-_TASK = re.compile(r"/job:\w+/(?:replica:\d+/)?task:(\d+)(?:/device:\w+:\d+)?")
 
 
 def is_operation_error(error: Exception) -> bool:
@@ -38,9 +34,8 @@ def is_operation_error(error: Exception) -> bool:
     return is_horovods or isinstance(error, OperationError)
 
 
-def reason(error: Exception, hosts: Sequence[str]) -> str:
-    """Returns the informative line of an error, with the names of processes."""
+def reason(error: Exception) -> str:
+    """Returns the informative line of an error."""
     lines = [_NODE.sub("", line, 1) for line in str(error).splitlines()]
     lines = [line for line in lines if not _FRAME.match(line)]
-    line = _NUMBER.sub("", lines[0]) if lines else type(error).__name__
-    return _TASK.sub(lambda match: name_of(int(match[1]), hosts), line)
+    return _NUMBER.sub("", lines[0]) if lines else type(error).__name__

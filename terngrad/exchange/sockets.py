@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -14,15 +15,38 @@ from terngrad.cluster.peer_sockets import PeerSockets
 from terngrad.connect.config import ConnectConfig
 from terngrad.exchange.exchange import Exchange, LocalBucket, Summed, unordered
 from terngrad.exchange.two_shot import Transport, TwoShotExchange
+from terngrad.ops import library
 from terngrad.ops.gradient_kernels import GradientKernels, Sums
 from terngrad.ops.mesh import Decoding, Encoding, Kind, Mesh
 from terngrad.ops.tls import Channel, encrypt
 from terngrad.planes import GROUP, padded, plane_count
 
+_VARIABLE, _NAME = "TERNGRAD_TRANSPORT", "sockets"  # once it also chose TensorFlow's collectives
 _CLOSE_SECS = 5.0
 # Up to here a bucket is encoded in a millisecond. Then its gradients' memory, still in the cache,
 # is used for their means; an operation that encodes keeps them to its end.
 _WHOLE_ELEMENTS = 1 << 22
+
+
+def check_start() -> None:
+    """Checks what `start` needs, before this process meets the others.
+
+    Raises:
+      ValueError: there are no native kernels, or TERNGRAD_TRANSPORT asks for something else.
+    """
+    wanted = os.environ.get(_VARIABLE, "")
+    if wanted not in ("", _NAME):
+        raise ValueError(
+            f"{_VARIABLE} is {wanted!r}; allowed is {_NAME}: all-reduce over TensorFlow's "
+            f"collectives is gone, native sockets replace it; unset {_VARIABLE}"
+        )
+    try:
+        library.load()
+    except library.UnavailableError as error:
+        raise ValueError(
+            f"all-reduce needs native kernels: {error}; parameter servers, mpi and horovod do "
+            "without"
+        ) from None
 
 
 def start(config: ConnectConfig, token: bytes) -> SocketTransport:

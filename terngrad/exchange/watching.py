@@ -44,7 +44,7 @@ def watching(
             except Exception as error:
                 if not is_operation_error(error):
                     raise
-                failure = _failure(membership, reason(error, config.worker_hosts))
+                failure = _failure(membership, reason(error))
                 raise failure from error
     except (MembershipError, SharedError) as error:
         if error is not failure:  # the block's own

@@ -13,7 +13,7 @@ from terngrad.cluster.channel import MembershipError, PortError
 from terngrad.cluster.membership import with_last_acts
 from terngrad.cluster.pulse import Pulse
 from terngrad.connect.config import ConnectConfig
-from terngrad.exchange import all_reduce, launchers
+from terngrad.exchange import launchers, sockets
 from terngrad.exchange.operation_errors import OperationError
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
 from terngrad.exchange.parameter_server.membership import Ending, agree
@@ -38,14 +38,14 @@ def join(config: JoinConfig) -> Group:
     return ENGINES[config.role.engine](config)
 
 
-def _by_collective(config: JoinConfig) -> Group:
+def _by_sockets(config: JoinConfig) -> Group:
     """Meets the others at the chief's control port."""
     role, naming, pulse, at_loss = config.role, config.naming, Pulse(), []
     hosts, rank = role.worker_hosts, role.task_id
     with reporting_failure(config):
         config.check()
         try:
-            transport = all_reduce.choose_transport(encrypts=bool(config.tls) and len(hosts) > 1)
+            sockets.check_start()
         except ValueError as error:
             raise naming.refuse("", None, str(error)) from None
         connect, address = config.connect, config.control_address
@@ -60,9 +60,8 @@ def _by_collective(config: JoinConfig) -> Group:
             connect, peers, pulse=pulse, addresses=addresses, on_loss=config.end, at_loss=at_loss
         )
         membership = stack.enter_context(watched)
-        membership.agree({all_reduce.VARIABLE: transport})  # others would wait elsewhere
         try:
-            connection = all_reduce.connect(transport, connect, token)
+            connection = sockets.start(connect, token)
         except PortError as error:
             why = f"must name free ports of the workers: {error}"
             raise naming.refuse("hosts", hosts, why) from None
@@ -148,7 +147,7 @@ def _naming_losses(
 
 
 ENGINES: Mapping[str, Callable[[JoinConfig], Group]] = {
-    "collective": _by_collective,
+    "collective": _by_sockets,
     "parameter_server": _by_parameter_servers,
     "mpi": lambda config: _by_launcher(lambda secs: launchers.start_mpi(), config),
     "horovod": lambda config: _by_launcher(launchers.start_horovod, config),

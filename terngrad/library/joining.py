@@ -70,10 +70,9 @@ def join(
 ) -> Group:
     """Joins the processes that train together.
 
-    Call it once, before TensorFlow computes anything. Without arguments, what started this process
-    says which one it is: `python -m terngrad.launch`, TF_CONFIG, torchrun, mpirun or Slurm's srun.
-    Where nothing does, this process is alone. A parameter server serves until the others are done,
-    and ends here.
+    Call it once, first of all. Without arguments, what started this process says which one it is:
+    `python -m terngrad.launch`, TF_CONFIG, torchrun, mpirun or Slurm's srun. Where nothing does,
+    this process is alone. A parameter server serves until the others are done, and ends here.
 
     Args:
       hosts: "host:port" of each process, the same list on all; each needs its port free.
@@ -83,7 +82,7 @@ def join(
         hosts are then only names.
       job: "worker", or "ps": this process is a parameter server.
       control_port: port at which the chief listens for the others; None = its own + 1000.
-      engine: "collective" (all-reduce), "parameter_server", "mpi" or "horovod"; the
+      engine: "collective" (all-reduce over sockets), "parameter_server", "mpi" or "horovod"; the
         last two need mpirun or horovodrun, which know the hosts. "auto" = by what started this
         process: mpi for mpirun, horovod for horovodrun, else parameter_server with ps_hosts and
         collective without.

@@ -147,7 +147,7 @@ class Leaving:
 
 def _own(error: OperationError) -> RuntimeError:
     """Returns an error of the program itself in place of TensorFlow's."""
-    own = RuntimeError(reason(error, ()))
+    own = RuntimeError(reason(error))
     if was_shown(error):
         note_shown(own)
     return own

@@ -18,6 +18,7 @@ from terngrad.cluster.ports import free_ports
 from terngrad.connect.certificates import Tls
 from terngrad.library.group import Group
 from terngrad.library.joining import join
+from terngrad.ops import library
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.processes import Started, finished, mpirun
 
@@ -417,10 +418,19 @@ def test_wrong_arguments_of_join_are_named(arguments, why):
         join(**arguments)
 
 
-def test_it_is_too_late_to_join_over_tensorflow_after_it_has_computed_something(monkeypatch):
+def test_law_10_a_transport_that_is_gone_is_named(monkeypatch):
     monkeypatch.setenv("TERNGRAD_TRANSPORT", "tensorflow")
-    tf.constant(1)
-    with pytest.raises(ValueError, match="join: TensorFlow has computed something already"):
+    with pytest.raises(ValueError, match="join: TERNGRAD_TRANSPORT is 'tensorflow'; allowed is so"):
+        join(["127.0.0.1:1", "127.0.0.1:2"], rank=0, timeout_secs=0.1)
+
+
+def test_law_10_all_reduce_without_native_kernels_is_told_what_does_without(monkeypatch):
+    def load():
+        raise library.UnavailableError("native kernels are not built")
+
+    monkeypatch.setattr(library, "load", load)
+    why = "join: all-reduce needs native kernels: .* not built; parameter servers, mpi and horovod"
+    with pytest.raises(ValueError, match=why):
         join(["127.0.0.1:1", "127.0.0.1:2"], rank=0, timeout_secs=0.1)
 
 

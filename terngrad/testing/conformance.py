@@ -1,7 +1,7 @@
 """Runs an exchange's operations on fixed data, for tests that compare topologies.
 
 python -m terngrad.testing.conformance local 0 1 NODES FILE
-python -m terngrad.testing.conformance collective RANK HOST:PORT,... NODES FILE
+python -m terngrad.testing.conformance sockets RANK HOST:PORT,... NODES FILE
 mpirun -np P python -m terngrad.testing.conformance mpi 0 - NODES FILE
 python -m terngrad.testing.conformance parameter_server RANK PS:PORT,.../WORKER,... NODES FILE
 horovodrun -np P python -m terngrad.testing.conformance horovod 0 - NODES FILE
@@ -55,13 +55,6 @@ def local(rank: int, hosts: str) -> None:
     del rank, hosts
 
 
-def collective(rank: int, hosts: str) -> Connection:
-    """Connects processes by TensorFlow's collective runtime."""
-    from terngrad.exchange.collective import start
-
-    return start(hosts.split(","), rank)
-
-
 def sockets(rank: int, hosts: str) -> Connection:
     """Connects processes by the native mesh; HOST:PORT,.../CA,CERT,KEY encrypts it."""
     from terngrad.connect.certificates import Tls
@@ -104,7 +97,6 @@ def parameter_server(rank: int, hosts: str) -> Connection:
 
 CONNECTIONS: Mapping[str, Callable[[int, str], Connection | None]] = {
     "local": local,
-    "collective": collective,
     "sockets": sockets,
     "mpi": mpi,
     "horovod": horovod,
@@ -118,7 +110,7 @@ def main() -> None:
     tf.config.optimizer.set_experimental_options({"arithmetic_optimization": False})
     tf.config.threading.set_inter_op_parallelism_threads(2)
     connection = CONNECTIONS[kind](int(rank), hosts)
-    kernels = choose_kernels().kernels  # computes, which no process may before it has joined
+    kernels = choose_kernels().kernels
     step = tf.Variable(0, dtype=tf.int64, trainable=False)
     exchange = (
         connection.exchange(int(nodes) // connection.size, kernels, step)

@@ -72,8 +72,7 @@ class Runner:
         self._on_batch, self._take_batch = on_batch, take
         self.is_observable = is_observable
         self.follower = follower
-        # TensorFlow's collectives distinguish the iterations of a loop, but processes make
-        # different numbers of steps per call. In its own function, a step is always the same.
+        # A function of its own ends after all its updates, which `sequence` must wait for.
         self._make = tf.function(
             self._make_step, autograph=False, experimental_attributes={"_noinline": True}
         )
