@@ -176,6 +176,18 @@ def test_where_the_only_worker_with_the_state_hangs_for_very_long_the_chief_goes
     assert members(cluster.taken()[0][-1]) == (0,)
 
 
+def test_a_member_may_be_lost_for_less_time_than_a_worker_before_the_first_view():
+    cluster = CoordinatedWorkers(workers=2, elastic=True, return_secs=0.5)
+    cluster.join(0)
+    cluster.pass_secs(SECS - 1)
+    assert not cluster.taken()  # no view without the other one
+    cluster.join(1)
+    assert members(cluster.taken()[0][-1]) == (0, 1)
+    cluster.lose(1)
+    cluster.pass_secs(1)
+    assert cluster.taken()[0] == ["freeze"]
+
+
 def one_lost_and_one_about_to_join():
     """Returns a cluster with a view of 0 and 1: 1 is lost, 0 waits, 2 builds its net."""
     cluster = CoordinatedWorkers(workers=3, needed=2)
