@@ -8,8 +8,9 @@ output all workers save and end; the exit status is then 128 + the signal's numb
 closed output). A second Ctrl-C kills them. Otherwise the exit status is that of the worker that
 failed first, or 1 if it was killed. With --max_restarts=N a failed training restarts from its last
 checkpoint, at most N times, after pauses that grow from 1 s to a minute, and not after 5 runs in a
-row of less than 30 s. With --ps the loss of a process ends the others only if their flags say so,
-and killed processes restart, at most N in all, with the same pauses for each.
+row of less than 30 s. With --ps, or a program's --elastic, the loss of a process ends the others
+only if their flags say so, and killed processes restart, at most N in all, with the same pauses for
+each.
 
 With --log_dir, `python -m terngrad.launch --log_dir=DIR --status` or `--stop` in another shell
 shows or stops the processes, also if this launcher was killed.
@@ -34,6 +35,7 @@ from terngrad.launcher.run import Run, StartError
 from terngrad.launcher.terminal import Output, Requests, end_program
 from terngrad.limits import MAX_NODES
 
+_ELASTIC = {"--elastic", "--elastic=True", "--elastic=true", "--elastic=1"}
 _OF_BANDWIDTH = """such as 100mbit: gives each process a network interface of its own with that
 bandwidth (Linux, as root), to try how the training would go over such a network; or unshaped"""
 
@@ -44,13 +46,13 @@ def main(argv: Sequence[str]) -> int:
     requests = Requests()
     requests.listen()
     output = Output(requests)
-    restarts = Restarts(0 if options.ps else options.max_restarts)
+    outlives = options.ps > 0 or not _ELASTIC.isdisjoint(options.command)
+    restarts = Restarts(0 if outlives else options.max_restarts)
     for attempt in itertools.count(1):
         restarts.note_start("training")
         with _network(options) as network:
-            most, outlives = options.max_restarts, options.ps > 0
             try:
-                processes = _processes(options, network)
+                processes, most = _processes(options, network), options.max_restarts
                 run = Run(processes, requests, output, restarts=most, outlives=outlives)
                 status = run.run()
             except (StartError, OSError) as error:  # the latter without enough free ports

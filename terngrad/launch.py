@@ -26,7 +26,8 @@ second Ctrl-C kills all at once. A worker that is killed is named, with the step
 checkpoint if it has printed that.
 
 Parameter servers start on the hosts in turn and run the program up to its join. With --max_restarts
-the death of a process does not end the others, whose loop must then let processes come and go.
+the death of a process does not end the others, whose loop must then let processes come and go, with
+--ps or join(elastic=True).
 Killed processes are started again, at most N in all, after pauses that grow from 1 s to a minute;
 one with 5 runs in a row of less than 30 s is left out.
 """
@@ -102,7 +103,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add(
         "--ps", type=whole(0, MAX_NODES), default=0, metavar="N", help="number of parameter servers"
     )
-    add("--max_restarts", type=whole(0), metavar="N", help="of killed processes; needs --ps")
+    add("--max_restarts", type=whole(0), metavar="N", help="of killed processes, which come and go")
     add("--port", type=whole(1, most), help=f"first of each host's processes ({hosts.PORT})")
     add("--python", default=sys.executable, help="interpreter (default: this one)")
     add("--ssh", type=_words, help='command and options, such as "ssh -F FILE"')
@@ -146,8 +147,6 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         return
     if (options.n is None) == (options.hosts is None):
         parser.error("needs -n or --hosts, and not both")
-    if options.max_restarts is not None and not options.ps:
-        parser.error("--max_restarts needs --ps=1 or more")
     for name in ("port", "ssh", "certificates", "allow_insecure_network"):
         if options.n and getattr(options, name) is not None:
             parser.error(f"--{name} needs --hosts: processes of this machine do not use it")

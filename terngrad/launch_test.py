@@ -201,7 +201,6 @@ def test_a_killed_worker_is_started_again_unless_another_launcher_stops_it(tmp_p
         (["-n", "2", "--port=80", "x.py"], "--port needs --hosts"),
         (["-n", "2", "--certificates=certs", "x.py"], "--certificates needs --hosts"),
         (["-n", "2", "--ps=-1", "x.py"], "--ps: '-1'; allowed are whole numbers from 0 to 65536"),
-        (["-n", "2", "--max_restarts=1", "x.py"], "--max_restarts needs --ps=1 or more"),
         (["--log_dir=/tmp", "--status", "--stop"], "needs --status or --stop, and not both"),
         (["-n", "2", "--show=2", "x.py"], "--show is 2; allowed are 0 to 1, a worker"),
         (["-n", "2", "--log_dir=/proc/x", __file__], "--log_dir: cannot make /proc/x: "),

@@ -181,7 +181,8 @@ class ClusterConfig(Checked):
             self._check_servers()
         else:
             self._refuse_what_is_for_servers()
-        if self.engine == COLLECTIVE:
+        meets_at_the_chief = not self.elastic and self.num_replicas_to_aggregate == -1
+        if self.engine == COLLECTIVE and meets_at_the_chief:
             self._check_control_port()
         if self.engine in (SERVED, COLLECTIVE):
             self._check_certificates()

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 
@@ -14,6 +13,7 @@ from inception.training.looping import say
 from inception.training.preparation import Ready
 from inception.training.restoring import memory_folder
 from terngrad.cluster.channel import FinishedError, MembershipError
+from terngrad.exchange.parameter_server.membership import LeftAloneError
 from terngrad.training import checkpoints
 from terngrad.training.divergence import NotFiniteError
 from terngrad.training.signals import StopRequest, save_while_stuck
@@ -70,7 +70,7 @@ class Saver:
         """
         ready = self._ready
         why = f"worker {ready.group.rank} was asked to end by {number.name}, and waits in vain"
-        give_up = lambda: ready.connection.give_up(why)
+        give_up = lambda: ready.connection.give_up(why, alone=ready.group.may_leave)
         save_while_stuck(number, is_over, self.save_copy, say, give_up)
 
     @contextlib.contextmanager
@@ -93,7 +93,8 @@ class Saver:
             text = f"{error}; saved {saved}" if saved else str(error)
             if stop.signal:
                 say(f"{stop.signal.name}: {text}.")
-                sys.exit(128 + stop.signal)
+                end = LeftAloneError if self._ready.group.may_leave else SystemExit
+                raise end(128 + stop.signal) from error
             raise MembershipError(text) from error
 
     def _copy(self) -> str:

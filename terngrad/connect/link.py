@@ -217,7 +217,9 @@ class SocketNetwork:
         was_there = threading.Event()
 
         def open_channel() -> Channel:
-            channel = caller.open(self._over, return_secs if was_there.is_set() else None)
+            secs = return_secs if was_there.is_set() else None
+            was_there.clear()  # later attempts have all the time that they need
+            channel = caller.open(self._over, secs)
             was_there.set()
             self._alive.add(channel)
             if self._over.is_set():

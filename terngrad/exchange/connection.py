@@ -76,12 +76,16 @@ class Connection(abc.ABC):
         """Changes before `synchronize` changes the state."""
         return 0
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, why: str, *, alone: bool = False) -> None:
         """Ends the training of all processes if its steps wait for a lost one.
 
         This process was asked to end meanwhile, and has saved what it has.
+
+        Args:
+          why: the reason.
+          alone: end that of this process only.
         """
-        del why
+        del why, alone
 
     def follows(self, step: int) -> bool:
         """Whether the others make a step without this process, which then skips its batch."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_ANSWER_SECS = 10.0  # of the driver
 _GROWS = "TF_FORCE_GPU_ALLOW_GROWTH"  # else a process takes all memory of its GPU
 
 
@@ -18,8 +19,11 @@ def found(environment: Mapping[str, str] = os.environ) -> list[str]:
     if visible is not None:
         return [gpu for gpu in visible.split(",") if gpu not in ("", "-1")]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True)
-        return [str(i) for i, _ in enumerate(listed.stdout.splitlines())]
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=_ANSWER_SECS
+        )
+        gpus = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
+        return [str(i) for i, _ in enumerate(gpus)]
     return []
 
 

@@ -120,7 +120,7 @@ def test_law_8_a_killed_worker_of_all_reduce_comes_back_without_a_change_of_bits
 def test_law_10_a_port_that_is_taken_is_named():
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
         hosts = [f"127.0.0.1:{taken.getsockname()[1]}", "127.0.0.1:1"]
-        with pytest.raises(ValueError, match=r"^join: hosts: .*the port is taken|in use"):
+        with pytest.raises(ValueError, match=r"^join: hosts: cannot listen at "):
             join(hosts, rank=0, elastic=True)
 
 

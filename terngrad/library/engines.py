@@ -100,7 +100,8 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
     end = lambda message: config.end(with_last_acts(message, at_loss))
     with contextlib.ExitStack() as stack:
         if config.has_own_servers:
-            stack.enter_context(own_server.started(config))
+            with reporting_failure(config):
+                stack.enter_context(own_server.started(config))
         client = Client(connect, pulse, str(rules), elastic=rules.elastic)
         ending = Ending(client, name, pulse, timeout_secs, end)
         stack.enter_context(ending.at_the_end_of_the_block())

@@ -21,8 +21,10 @@ from terngrad.cluster.channel import (
 from terngrad.cluster.managed.role import LAUNCHED
 from terngrad.cluster.membership import end_because_of_another, reason_of
 from terngrad.connect.calling import ChannelOpener
+from terngrad.library import own_server
 from terngrad.library.join_config import JoinConfig
 
+_NOTHING = contextlib.nullcontext()
 _STOP_SECS = 2.0  # for a process that was asked to end
 
 
@@ -71,7 +73,9 @@ def _tell(config: JoinConfig, error: BaseException) -> None:
         told = f"tells the others first, for at most {secs:g} s"
         config.say(f"{connect.name} {told}: {why}")
     if role.ps_hosts:
-        tell_servers(config, why, secs)
+        starts = config.has_own_servers and rank == 0  # else nobody would hear it
+        with contextlib.suppress(ValueError), own_server.started(config) if starts else _NOTHING:
+            tell_servers(config, why, secs)
     else:
         admission.tell_failure(dataclasses.replace(connect, timeout_secs=secs), address, why)
 

@@ -129,7 +129,8 @@ class JoinConfig:
           OSError: such a file cannot be read.
         """
         role, tls = self.role, self.tls
-        if tls and role.ps_hosts and role.job_name == "worker":
+        is_served = role.ps_hosts and not self.has_own_servers
+        if tls and is_served and role.job_name == "worker":
             # Whether a worker's certificate is withdrawn, only the ps checks.
             tls = dataclasses.replace(tls, deny="")
         members, secret = Members(tls) if tls else None, run_secret.shared()
@@ -191,7 +192,7 @@ class JoinConfig:
         role = self.role
         are_ps = role.ps_hosts and not self.has_own_servers
         name, hosts = ("ps_hosts", role.ps_hosts) if are_ps else ("hosts", role.worker_hosts)
-        is_alone = not role.ps_hosts and len(hosts) == 1
+        is_alone = not are_ps and len(hosts) == 1
         for host in hosts:
             if not is_alone and not is_loopback(split_address(host)[0]):
                 why = f"{host} is not on this machine: needs {self.naming.encryption}"

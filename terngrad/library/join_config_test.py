@@ -47,5 +47,7 @@ def test_who_checks_whether_a_certificate_is_withdrawn(role, checks, tmp_path):
     shown = ssl.PEM_cert_to_DER_cert(Path(tls.cert).read_text())
     denied = tmp_path / "denied.txt"
     denied.write_text(f"{serial_of(shown):X}\n")
-    connect = joining(dataclasses.replace(tls, deny=str(denied)), **role).connect
-    assert bool(connect.members.withdrawal(shown)) == checks
+    config = joining(dataclasses.replace(tls, deny=str(denied)), **role)
+    assert bool(config.connect.members.withdrawal(shown)) == checks
+    if not config.role.ps_hosts:  # then its ps are workers, too
+        assert config.with_own_servers().connect.members.withdrawal(shown)

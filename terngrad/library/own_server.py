@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -18,9 +19,10 @@ from collections.abc import Iterator
 
 from terngrad.library.join_config import JoinConfig
 
+_END_SECS = 5.0
 FAILED = "failed: "  # begins the line that tells why a server did not start
 # It computes on the CPU, and says nothing of its own accord.
-_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1"}
+_ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "PYTHONSAFEPATH": "1"}
 _DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "1"}
 
 
@@ -34,23 +36,26 @@ def started(config: JoinConfig) -> Iterator[None]:
     Raises:
       ValueError: the server cannot listen, or something in the configuration is wrong.
     """
+    folders = [folder or os.getcwd() for folder in sys.path]  # it finds the same modules
     server = subprocess.Popen(
         [sys.executable, "-u", "-m", "terngrad.library.own_server_process"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        errors="replace",
         start_new_session=True,  # a terminal's signals are for the worker
-        env=_DEFAULTS | os.environ | _ENVIRONMENT,
+        env=_DEFAULTS | os.environ | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(folders)},
     )
     try:
         server.stdin.write(_written(config))
         server.stdin.flush()
-        first = server.stdout.readline()
+        is_there, *_ = select.select([server.stdout], [], [], config.timeout_secs)
+        first = server.stdout.readline() if is_there else f"{FAILED}it says nothing"
         if not first or first.startswith(FAILED):
             raise config.naming.refuse("hosts", config.role.worker_hosts, _why(first))
         tells = config.role.task_id == 0  # who takes part, which the first server decides
         if tells:
-            print(first, end="", flush=True)
+            _tell(first)
         reader = threading.Thread(target=_relay, args=(server, tells), daemon=True)
         reader.start()
         yield
@@ -58,8 +63,13 @@ def started(config: JoinConfig) -> Iterator[None]:
             server.wait(config.timeout_secs)
         reader.join(1.0)
     finally:
-        server.stdin.close()  # ends the server, as the death of this process does
-        server.wait()
+        with contextlib.suppress(OSError):
+            server.stdin.close()  # ends the server, as the death of this process does
+        try:
+            server.wait(_END_SECS)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
 
 
 def _why(line: str) -> str:
@@ -69,8 +79,12 @@ def _why(line: str) -> str:
 def _relay(server: subprocess.Popen, tells: bool) -> None:
     for line in server.stdout:
         if tells:
-            with contextlib.suppress(OSError):
-                print(line, end="", flush=True)
+            _tell(line)
+
+
+def _tell(line: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # nobody reads it
+        print(line, end="", flush=True)
 
 
 def _written(config: JoinConfig) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,6 +20,9 @@ from terngrad.cluster.membership import reason_of
 from terngrad.connect.certificates import Tls
 from terngrad.library.join_config import JoinConfig
 from terngrad.library.own_server import FAILED
+from terngrad.training.signals import SIGNALS
+
+_LOOK_SECS = 1.0  # between looks at whether the worker lives
 
 
 def _read(line: str) -> JoinConfig:
@@ -44,12 +49,19 @@ def _quiet() -> Iterator[None]:
 
 def main() -> None:
     """Serves."""
+    for number in SIGNALS:  # are the worker's
+        signal.signal(number, signal.SIG_IGN)
     config = _read(sys.stdin.readline())
     with _quiet():  # TensorFlow says something whatever its log level is
         from terngrad.library import serving
 
+    worker = os.getppid()
+
     def end_with_the_worker() -> None:
-        sys.stdin.read()
+        # A process that the worker has forked may keep stdin open.
+        while os.getppid() == worker:
+            if select.select([sys.stdin], [], [], _LOOK_SECS)[0]:
+                break
         os._exit(0)
 
     threading.Thread(target=end_with_the_worker, daemon=True).start()

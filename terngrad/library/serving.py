@@ -96,6 +96,8 @@ def serve(
         try:
             ps.server.start(own, only_here=only_here)
         except PortError as error:
+            if config.has_own_servers:  # whoever started this process says the rest
+                raise ValueError(str(error)) from None
             raise naming.refuse("ps_hosts", role.ps_hosts, str(error)) from None
         who = "who have certificates" if config.tls else "anywhere"
         say(f"{ps.name} {ps.task} {'on this machine' if only_here else who}.")

@@ -88,9 +88,9 @@ class ParameterServerConnection(Connection):
         """See base class."""
         return self._client.steps.view.number
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, why: str, *, alone: bool = False) -> None:
         """See base class."""
-        self._client.give_up(why)
+        self._client.give_up(why, alone=alone)
 
     def follows(self, step: int) -> bool:
         """See base class."""

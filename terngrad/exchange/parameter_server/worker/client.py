@@ -165,9 +165,17 @@ class Client:
         if self.has_backup_workers:
             self.meeting.require_in_next_step()
 
-    def give_up(self, why: str) -> None:
-        """Ends the training of all workers if this one waits; of this one alone without ps 0."""
+    def give_up(self, why: str, *, alone: bool = False) -> None:
+        """Ends the training of all workers if this one waits.
+
+        Args:
+          why: the reason.
+          alone: end that of this one only, as without ps 0.
+        """
         if not self.steps.waits(_WAIT_SECS):
+            return
+        if alone:
+            self._lose(why)
             return
         self.meeting.fail(why, is_shared=True)
         deadline = time.monotonic() + _GIVE_UP_SECS
