@@ -83,7 +83,8 @@ def with_last_acts(message: str, acts: Iterable[Callable[[], str]]) -> str:
 def _say(message: str) -> None:
     has_lock = speaking.acquire(timeout=_LAST_WORDS_SECS / 2)
     with contextlib.suppress(Exception):
-        print(message, end="\n" if message else "", file=sys.stderr, flush=True)
+        # In one write: a handler of signals may print meanwhile.
+        print(f"{message}\n" if message else "", end="", file=sys.stderr, flush=True)
     if has_lock:
         speaking.release()
     with contextlib.suppress(Exception):

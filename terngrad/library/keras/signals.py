@@ -77,7 +77,8 @@ class Signals:
             for terminal in self._terminals:  # the progress bar would fail before anybody saves
                 os.dup2(os.open(os.devnull, os.O_WRONLY), terminal)
         with contextlib.suppress(OSError, RuntimeError):  # also within another print
-            print("stopping after this step ...", file=sys.stderr, flush=True)
+            # In one write: another thread may be ending this process with a line.
+            print("stopping after this step ...\n", end="", file=sys.stderr, flush=True)
 
     def _is_in_fit(self, frame: FrameType | None) -> bool:
         while frame is not None and frame.f_code is not self._fit:
