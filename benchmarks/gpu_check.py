@@ -15,11 +15,9 @@ compute-sanitizer --tool memcheck python -m benchmarks.gpu_check --rounds=0   # 
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import json
 import platform
-import secrets
 import subprocess
 import sys
 import time
@@ -32,6 +30,7 @@ import numpy as np
 from benchmarks.gpu import backends, laws, timings
 from benchmarks.gpu.backends import Backend, NoGpuError
 from benchmarks.gpu.laws import Finding
+from benchmarks.gpu.options import parser
 from benchmarks.gpu.timings import Timing
 from terngrad.gpu import device, nvrtc
 from terngrad.ops.library import UnavailableError
@@ -58,7 +57,7 @@ class Goal(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None, backend: Backend | None = None) -> None:
     """Checks and measures; exits with a line if there is no GPU, or a law does not hold."""
-    options = _parser().parse_args(arguments)
+    options = parser("gpu_check", __doc__).parse_args(arguments)
     start = time.perf_counter()
     try:
         backend = backend or backends.find()
@@ -85,22 +84,6 @@ def main(arguments: Sequence[str] | None = None, backend: Backend | None = None)
         _write(options.json, told, findings, measured, goals)
     if wrong := sum(finding.wrong for finding in findings):
         sys.exit(f"gpu_check: {wrong} values are not what they must be")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="gpu_check",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--json", default="", help="JSON file for the figures")
-    parser.add_argument(
-        "--seed", type=int, default=secrets.randbits(32), help="of all values; by default a new one"
-    )
-    parser.add_argument(
-        "--rounds", type=int, default=20, help="timings of each kernel; 0 = only checks"
-    )
-    return parser
 
 
 def environment(backend: Backend) -> dict[str, object]:

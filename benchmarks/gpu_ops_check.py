@@ -9,11 +9,9 @@ python -m benchmarks.gpu_ops_check --json=figures.json
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import itertools
 import json
-import secrets
 import statistics
 import sys
 import time
@@ -26,6 +24,7 @@ from numpy.typing import NDArray
 
 from benchmarks.gpu import laws
 from benchmarks.gpu.laws import CODES, SCALE_BY, SHAPES, Finding, wrong_in
+from benchmarks.gpu.options import parser
 from benchmarks.gpu.timings import NETS
 from terngrad.draws import DrawKey
 from terngrad.gpu.ops import GpuKernels
@@ -67,7 +66,7 @@ def main(arguments: Sequence[str] | None = None, places: Sequence[Place] = ()) -
       places: what is right, what is checked, and what is timed beside it; by default the CPU, the
         GPU, and the reference operations on the GPU.
     """
-    options = _parser().parse_args(arguments)
+    options = parser("gpu_ops_check", __doc__).parse_args(arguments)
     try:
         right, checked, beside = places or _places()
     except UnavailableError as error:
@@ -91,20 +90,6 @@ def main(arguments: Sequence[str] | None = None, places: Sequence[Place] = ()) -
             json.dump(content, file, indent=1)
     if wrong := sum(finding.wrong for finding in findings):
         sys.exit(f"gpu_ops_check: {wrong} values are not what they must be")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="gpu_ops_check",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--json", default="", help="JSON file for the figures")
-    parser.add_argument(
-        "--seed", type=int, default=secrets.randbits(32), help="of all values; by default a new one"
-    )
-    parser.add_argument("--rounds", type=int, default=20, help="timings; 0 = only checks")
-    return parser
 
 
 def _places() -> list[Place]:

@@ -47,8 +47,9 @@ def started(config: JoinConfig) -> Iterator[None]:
         env=_DEFAULTS | os.environ | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(folders)},
     )
     try:
-        server.stdin.write(_written(config))
-        server.stdin.flush()
+        with contextlib.suppress(OSError):  # it has ended; that is seen below
+            server.stdin.write(_written(config))
+            server.stdin.flush()
         is_there, *_ = select.select([server.stdout], [], [], config.timeout_secs)
         first = server.stdout.readline() if is_there else f"{FAILED}it says nothing"
         if not first or first.startswith(FAILED):

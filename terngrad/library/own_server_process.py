@@ -49,13 +49,12 @@ def _quiet() -> Iterator[None]:
 
 def main() -> None:
     """Serves."""
+    worker = os.getppid()
     for number in SIGNALS:  # are the worker's
         signal.signal(number, signal.SIG_IGN)
     config = _read(sys.stdin.readline())
     with _quiet():  # TensorFlow says something whatever its log level is
         from terngrad.library import serving
-
-    worker = os.getppid()
 
     def end_with_the_worker() -> None:
         # A process that the worker has forked may keep stdin open.
