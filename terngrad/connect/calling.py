@@ -45,7 +45,16 @@ class RefusedError(MembershipError):
 
 
 class AwayError(Exception):
-    """A ps cannot be reached or ended a channel; another attempt may succeed."""
+    """A ps cannot be reached or ended a channel; another attempt may succeed.
+
+    Attributes:
+      nobody_listens: whether its machine says that no process listens at its address.
+    """
+
+    def __init__(self, why: str, *, nobody_listens: bool = False) -> None:
+        """Says why."""
+        super().__init__(why)
+        self.nobody_listens = nobody_listens
 
 
 class Search:
@@ -55,15 +64,25 @@ class Search:
       was_there: whether the ps was reached before.
     """
 
-    def __init__(self, name: str, timeout_secs: float, *, was_there: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        timeout_secs: float,
+        *,
+        was_there: bool = False,
+        refused_secs: float | None = None,
+    ) -> None:
         """Starts the search now.
 
         Args:
           name: name of the ps, for messages.
           timeout_secs: time after which the search ends.
           was_there: whether the ps was reached before, for messages.
+          refused_secs: the same where nobody listens at its address; None = timeout_secs.
         """
-        self._until = time.monotonic() + timeout_secs
+        began = time.monotonic()
+        self._until = began + timeout_secs
+        self._refused_until = began + min(timeout_secs, refused_secs or timeout_secs)
         self._name, self._within = name, f"within {timeout_secs:g} s"
         self.was_there = was_there
         self._next_secs = _FIRST_PAUSE_SECS
@@ -84,7 +103,8 @@ class Search:
         Raises:
           MembershipError: the time is over.
         """
-        if time.monotonic() > self._until:
+        until = min(self._until, self._refused_until) if error.nobody_listens else self._until
+        if time.monotonic() > until:
             what = "did not come back" if self.was_there else "cannot be reached"
             raise MembershipError(f"{self._name} {what} {self._within}: {error}") from None
         secs, self._next_secs = self._next_secs, min(2 * self._next_secs, _LONGEST_PAUSE_SECS)
@@ -92,7 +112,12 @@ class Search:
 
 
 class ChannelOpener:
-    """Opens channels from this process to one ps."""
+    """Opens channels from this process to one ps.
+
+    Attributes:
+      name: of the ps, for messages.
+      nobody_listens: whether its machine said so at the last attempt.
+    """
 
     def __init__(
         self, config: ConnectConfig, purpose: str, ps: int, longest: int, rules: str = ""
@@ -106,7 +131,7 @@ class ChannelOpener:
           longest: see `Channel`.
           rules: see `Hello`.
         """
-        self.name = ps_name(ps, config.ps_hosts)
+        self.name, self.nobody_listens = ps_name(ps, config.ps_hosts), False
         self._config, self._hello = config, config.hello(purpose, ps, rules)
         self._longest, self._address = longest, split_address(config.ps_hosts[ps])
 
@@ -117,8 +142,12 @@ class ChannelOpener:
           AwayError: the ps cannot be reached now, or does not answer in time.
           RefusedError: the ps refuses this worker; the message says why.
         """
+        self.nobody_listens = False
         try:
             return self._connect(time.monotonic() + timeout_secs)
+        except ConnectionRefusedError as error:
+            self.nobody_listens = True
+            raise AwayError(str(error), nobody_listens=True) from None
         except UnprovenError as error:
             raise RefusedError(f"{self.name}: {error}") from None
         except introduction.AdmissionError as error:
@@ -132,18 +161,25 @@ class ChannelOpener:
         except OSError as error:
             raise AwayError(str(error)) from None
 
-    def open(self, over: threading.Event | None = None, secs: float | None = None) -> Channel:
+    def open(
+        self,
+        over: threading.Event | None = None,
+        secs: float | None = None,
+        refused_secs: float | None = None,
+    ) -> Channel:
         """Opens a channel; waits for a ps that does not listen yet, unless this worker ends.
 
         Args:
           over: is set when this worker ends.
           secs: how long to wait; None = the time-out.
+          refused_secs: how long to wait where nobody listens at its address; None = as long.
 
         Raises:
           RefusedError: the ps refuses this worker; the message says why.
           MembershipError: the ps cannot be reached in time.
         """
-        search = Search(self.name, secs or self._config.timeout_secs)
+        timeout_secs = secs or self._config.timeout_secs
+        search = Search(self.name, timeout_secs, refused_secs=refused_secs)
         while True:
             try:
                 return self.try_once(search.left_secs)

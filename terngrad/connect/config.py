@@ -21,8 +21,7 @@ class ConnectConfig:
       timeout_secs: how long to wait for a process, and after which a silent one is lost.
       members: with certificates, who may be at the other end; None = plain text, and any process.
       secret: that all processes share; b"" = none.
-      return_secs: how long to look for a ps that was there before, other than the first; None =
-        timeout_secs.
+      return_secs: how long to look for a ps that was there before; None = timeout_secs.
     """
 
     worker_hosts: Sequence[str]

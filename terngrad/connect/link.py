@@ -57,6 +57,7 @@ class ChannelLink:
         own_name: str = "",
         waits: bool = True,
         return_secs: float | None = None,
+        nobody_listens: Callable[[], bool] = lambda: False,
     ) -> None:
         """Opens the first channel; waits for a ps that does not listen yet.
 
@@ -69,6 +70,7 @@ class ChannelLink:
           waits: see `SocketNetwork.open`.
           return_secs: for which it tries to open another channel, for messages; None =
             timeout_secs.
+          nobody_listens: see the property.
 
         Raises:
           MembershipError: the ps refuses this worker, or cannot be reached in time.
@@ -76,6 +78,7 @@ class ChannelLink:
         self._name, self._own_name, self._open_channel = name, own_name, open_channel
         self._timeout_secs, self._events = timeout_secs, events
         self._return_secs = return_secs or timeout_secs
+        self._nobody_listens = nobody_listens
         self._over, self._last_message = False, None
         self._is_up = threading.Event()
         self._first, self._outbox = self._open() if waits else (None, Outbox())
@@ -95,6 +98,11 @@ class ChannelLink:
     def is_up(self) -> bool:
         """Whether a channel is open."""
         return self._is_up.is_set()
+
+    @property
+    def nobody_listens(self) -> bool:
+        """Whether no process listened at the address of the ps at the last attempt."""
+        return self._nobody_listens()
 
     def wait_until_up(self, secs: float) -> bool:
         """Waits at most `secs` seconds for a channel; returns whether one is open."""
@@ -199,7 +207,15 @@ class SocketNetwork:
         self._alive = KeepAlive()
         self._over = threading.Event()
 
-    def open(self, ps: int, method: str, events: LinkEvents, *, waits: bool = True) -> ChannelLink:
+    def open(
+        self,
+        ps: int,
+        method: str,
+        events: LinkEvents,
+        *,
+        waits: bool = True,
+        was_there: bool = False,
+    ) -> ChannelLink:
         """Opens a link to a ps, which may start later.
 
         Args:
@@ -208,19 +224,21 @@ class SocketNetwork:
           events: calls to the user of the link.
           waits: whether to wait for a channel. Otherwise the started link opens it, and calls
             `on_open`.
+          was_there: whether the ps was there before: the link then looks for it for `return_secs`
+            only where nobody listens at its address.
 
         Raises:
           MembershipError: the ps cannot be reached or refuses this worker.
         """
         caller = ChannelOpener(self._config, method, ps, self._longest, self._rules)
-        return_secs = self._config.return_secs if ps else None
-        was_there = threading.Event()
+        return_secs = self._config.return_secs
+        broke = threading.Event()
 
         def open_channel() -> Channel:
-            secs = return_secs if was_there.is_set() else None
-            was_there.clear()  # later attempts have all the time that they need
-            channel = caller.open(self._over, secs)
-            was_there.set()
+            secs = return_secs if broke.is_set() else None
+            broke.clear()  # later attempts have all the time that they need
+            channel = caller.open(self._over, secs, return_secs if was_there else None)
+            broke.set()
             self._alive.add(channel)
             if self._over.is_set():
                 channel.cut()
@@ -234,6 +252,7 @@ class SocketNetwork:
             own_name=self._config.name,
             waits=waits,
             return_secs=return_secs,
+            nobody_listens=lambda: caller.nobody_listens,
         )
 
     def repeat(self, secs: float, call: Callable[[], None]) -> Callable[[], None]:

@@ -78,6 +78,15 @@ class CoordinatorClient:
         self._link, self._pulse = link, pulse
         link.start()
 
+    def move(self, link: ChannelLink) -> None:
+        """Goes to another coordinator, over a link that is not started yet."""
+        with self.changed:
+            left, self._link = self._link, link
+            self._is_frozen = True
+            self.changed.notify_all()
+        left.end()
+        link.start()
+
     def tell_progress(self) -> None:
         """Reports the progress of this worker."""
         pulse, report = self._pulse, Report()
@@ -139,6 +148,7 @@ class CoordinatorClient:
             report, before = Report(), self.view
             report.state_report.steps, report.state_report.is_live = steps, is_live
             report.state_report.view, report.state_report.members = before.number, before.members
+            report.state_report.coordinator = before.coordinator
             self._state_report, self._is_frozen = report, False
             self._send(report)
         return lambda: self.view if self.view.number > before.number else None
@@ -191,6 +201,10 @@ class CoordinatorClient:
     def tell_lost(self, servers: Collection[int]) -> None:
         """Reports which ps this worker does without."""
         self._send(Report(lost_ps=groups.pack(servers)))
+
+    def tell_ended(self, servers: Collection[int]) -> None:
+        """Reports at the addresses of which ps nobody listens."""
+        self._send(Report(ended_ps=groups.pack(servers)))
 
     def require_in_next_step(self) -> None:
         """Makes the next steps wait for this worker."""

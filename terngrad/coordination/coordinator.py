@@ -34,6 +34,7 @@ _MOST_NAMES = 64  # of values
 _KEPT_ROUNDS = 2
 _LONGEST_NAME = 256
 _LONGEST_VALUE = 1 << 16  # bytes
+TAKES_OVER = "coordinates from now on, instead of"  # in the first line of a new coordinator
 
 Send = Callable[[int, Order], None]
 
@@ -133,6 +134,7 @@ class Coordinator:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         servers: int = 1,
+        ps: int = 0,
     ) -> None:
         """Starts without connected workers.
 
@@ -145,9 +147,10 @@ class Coordinator:
           clock: returns seconds.
           wall_clock: returns seconds since 1970; unlike `clock`, it continues over restarts.
           servers: number of ps.
+          ps: index of the ps that coordinates.
         """
         # Numbers of views also grow over restarts: pushes from before one never look new.
-        self.state = CoordinatorState(worker_hosts, rules, clock, int(1000 * wall_clock()))
+        self.state = CoordinatorState(worker_hosts, rules, clock, int(1000 * wall_clock()), ps)
         self._saver: int | None = None  # the worker that saves at the end
         self._send, self._drop, self._tell = send, drop, tell
         self._lock = threading.RLock()
@@ -165,6 +168,19 @@ class Coordinator:
     def outcome(self) -> str | None:
         """None while the training continues, "" when it is done, else why it failed."""
         return self.state.outcome
+
+    @property
+    def is_left(self) -> bool:
+        """Whether all its workers have gone to another coordinator, or may have."""
+        with self._lock:
+            is_open = self.outcome is None and not self.state.some_are_done
+            return is_open and not self.state.connected
+
+    @property
+    def view(self) -> int:
+        """Number of its last view; 0 = it has made none."""
+        with self._lock:
+            return self.state.view.number if self.state.view else 0
 
     @property
     def dropped(self) -> collections.Counter[int]:
@@ -243,6 +259,9 @@ class Coordinator:
                     self.state.selection.require(worker)
             elif what == "lost_ps":
                 self._note_lost_ps(worker, message.lost_ps)
+            elif what == "ended_ps":
+                ended = groups.unpack(message.ended_ps, self._servers)
+                self.state.records[worker].session.ended_ps = frozenset(ended)
             elif what == "progress":
                 self._note_progress(worker, message)
             elif what == "failed":
@@ -348,7 +367,8 @@ class Coordinator:
         A ps that came back is used again when all members reach it.
         """
         state, lost = self.state, frozenset(groups.unpack(content, self._servers))
-        if 0 in lost or (lost and not state.rules.elastic):
+        rules = state.rules
+        if (lost and not rules.elastic) or (0 in lost and not rules.coordinator_moves):
             raise ValueError("lost_ps: ps 0 cannot be lost, nor others without elastic")
         more = sorted(lost - state.unused_ps)
         state.records[worker].session.lost_ps = lost
@@ -401,6 +421,12 @@ class Coordinator:
         elif isinstance(decision, Ask):
             self._go_on_without(decision)
         elif isinstance(decision, View):
+            if (
+                decisions.takes_over(self.state)
+                and self.state.last_view.coordinator != decision.coordinator
+            ):
+                last = self.state.name(self.state.last_view.coordinator)
+                self._tell(f"{self.state.name(decision.coordinator)} {TAKES_OVER} {last}.")
             self.state.install(decision)
             self._tell(decisions.in_words(decision))
             self._send_to(self.state.members, Order(view=decision))

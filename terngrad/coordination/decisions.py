@@ -61,6 +61,8 @@ def check_report(state: CoordinatorState, report: StateReport) -> None:
     if report.steps > MOST_STEPS:
         raise ValueError(f"state_report: steps is {report.steps}; allowed is up to 2^62")
     groups.unpack(report.members, len(state.records))
+    if report.coordinator >= max(1, len(state.records)):
+        raise ValueError(f"state_report: coordinator is {report.coordinator}; no such ps")
 
 
 def form(state: CoordinatorState) -> View | Dismiss | End | None:
@@ -73,9 +75,40 @@ def form(state: CoordinatorState) -> View | Dismiss | End | None:
         return Dismiss()
     if not reports or (too_few and not rules.elastic):
         return End(state.explain(state.lost))
+    if too_few_to_go_on(state):
+        return None
     if live or CHIEF in reports:
         return next_view(state)
     return End(f"{state.explain([CHIEF])}, and no other worker has the state")
+
+
+def takes_over(state: CoordinatorState) -> bool:
+    """Returns whether the coordinator of the last view was another one."""
+    last = state.last_view
+    return state.rules.coordinator_moves and state.view is None and last is not None
+
+
+def too_few_to_go_on(state: CoordinatorState) -> str:
+    """Says why the workers that have reported must wait for others; "" = they need not.
+
+    They must be `min_size`. Where the coordinator moves, they must also be more than half of the
+    members of the last view that have not ended: else the network may have parted the members, and
+    both parts would go on. Of two halves, that of the last coordinator's worker goes on.
+    """
+    rules, reports = state.rules, state.reports
+    if rules.elastic and len(reports) < rules.min_size:
+        return f"{len(reports)} of at least {rules.min_size} workers are there"
+    last = state.last_view
+    if not rules.coordinator_moves or last is None:
+        return ""
+    members = {*groups.unpack(last.members)} - state.ended
+    here = {worker for worker in members & reports.keys() if reports[worker].is_live}
+    first = last.coordinator if last.coordinator in members else min(members, default=None)
+    is_half = 2 * len(here) == len(members) and (first in here or not members)
+    if 2 * len(here) > len(members) or is_half:
+        return ""
+    absent = listed(sorted(members - here))
+    return f"{absent} of the last view cannot be reached and may go on without this part"
 
 
 def missing_reports(state: CoordinatorState) -> set[int]:
@@ -95,6 +128,12 @@ def missing_reports(state: CoordinatorState) -> set[int]:
 def awaited(state: CoordinatorState) -> set[int]:
     """Returns the lost workers for which a view waits."""
     live, returning, needed = state.live, state.returning, state.rules.needed
+    if takes_over(
+        state
+    ):  # the workers of the lost coordinator find this one within the grace period
+        members = {*groups.unpack(state.last_view.members)} - state.ended
+        is_late = state.clock() - state.began >= _GRACE_SECS
+        return set() if is_late else members - state.connected
     if state.view is not None:
         # If no connected worker has the state, a lost one may have it.
         return returning if len(state.reports) < needed or not live else set()
@@ -108,6 +147,8 @@ def next_view(state: CoordinatorState) -> View:
     """Returns the view of all workers with a report; the chief or a live one is among them."""
     reports, members = state.reports, sorted(state.reports)
     live = [worker for worker in members if reports[worker].is_live]
+    # Only members of this coordinator's last view have made the steps since then.
+    live = [worker for worker in live if worker in state.members] or live
     # A worker that missed the last view may have made other steps than its members.
     newest = max((reports[worker].view for worker in live), default=0)
     sources = [worker for worker in live if reports[worker].view == newest] or [CHIEF]
@@ -123,6 +164,7 @@ def next_view(state: CoordinatorState) -> View:
         receivers=groups.pack(worker for worker in members if worker not in current),
         is_first=not live,
         lost_ps=groups.pack(state.lost_ps(members)),
+        coordinator=state.ps,
     )
 
 
@@ -212,7 +254,7 @@ def act_on_timeouts(state: CoordinatorState) -> End | Ask | None:
     """Returns what to do now; None if nothing takes too long."""
     if state.some_are_done and not state.responsive and not state.returning:
         return End("")  # the others were done and only had to say goodbye
-    if state.view is None and (found := _at_the_start(state)):
+    if state.view is None and not takes_over(state) and (found := _at_the_start(state)):
         return found
     if state.phase is Phase.FORMING:
         return _while_forming(state)
@@ -236,8 +278,11 @@ def mismatch(state: CoordinatorState) -> End | None:
 def _at_the_start(state: CoordinatorState) -> End | None:
     """Ends a training that can no longer begin."""
     gone = state.gone
-    needed = 1 if state.rules.elastic else state.rules.needed
+    rules = state.rules
+    needed = rules.min_size if rules.elastic else rules.needed
     is_over = gone and len(state.records) - len(gone) < needed
+    if is_over and needed > 1 and state.connected and rules.elastic:
+        is_over = state.clock() - state.began >= rules.wait_secs
     return End(state.explain(gone)) if is_over else None
 
 
@@ -280,6 +325,8 @@ def _while_forming(state: CoordinatorState) -> End | Ask | None:
         return End("" if state.some_are_done else _why_no_view(state, missing, waited), missing)
     if not state.connected and not awaited(state):
         return End(state.explain(state.lost))
+    if waited >= state.rules.wait_secs and not missing and (why := too_few_to_go_on(state)):
+        return End(f"after {waited:.0f} s {why}")
     return None
 
 

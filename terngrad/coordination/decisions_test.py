@@ -2,9 +2,9 @@
 
 import pytest
 
-from terngrad.coordination import groups
+from terngrad.coordination import decisions, groups
 from terngrad.coordination.decisions import in_words, next_view
-from terngrad.coordination.states import CoordinatorState, Rules
+from terngrad.coordination.states import CoordinatorState, Phase, Rules, WorkerEvent
 from terngrad.service.messages import StateReport
 
 
@@ -55,3 +55,74 @@ def test_the_log_says_which_worker_gives_its_state_to_which():
         "state to worker 2."
     )
     assert in_words(view_of({1: report(3)})) == "Worker 1 trains from step 3 on."
+
+
+VIEW = {"view": 7, "members": groups.pack(range(4)), "coordinator": 0}
+
+
+def moving(reporters, ended=(), restarted=(), ps=1, workers=4, **rules):
+    """The state of a coordinator to which these members of a view of four have come."""
+    rules = Rules(workers, True, 10.0, 0.5, coordinator_moves=True, **rules)
+    state = CoordinatorState([f"host{i}:1" for i in range(workers)], rules, lambda: 0.0, 1, ps)
+    for worker in (*reporters, *restarted):
+        state.connect(worker)
+        is_live = worker in reporters
+        given = StateReport(steps=9, is_live=is_live, **(VIEW if is_live else {}))
+        state.records[worker].change(WorkerEvent.REPORT, given)
+        state.records[worker].session.ended_ps = frozenset(ended)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("state", "goes_on"),
+    [
+        (moving({1, 2, 3}), True),
+        (moving({2, 3}), False),  # of the other half one may have stayed with worker 0
+        (moving({0, 1}, ps=0), True),
+        (moving({1, 2}, ended={0}), True),
+        (moving({2}, ended={0, 1, 3}, ps=2), True),
+        (moving({2}, ended={0, 1}, ps=2), True),  # not worker 3, which is the other half
+        (moving({1, 2}, restarted={0}), True),
+        (moving({2, 3}, ended={0}), True),
+        (moving({3}, ended={0, 1}), False),
+        (moving((), restarted={0, 1}), True),  # a new training
+    ],
+)
+def test_at_most_one_part_of_a_parted_network_goes_on(state, goes_on):
+    assert (decisions.too_few_to_go_on(state) == "") == goes_on
+
+
+def test_of_two_halves_without_a_coordinator_that_of_the_lowest_worker_goes_on():
+    members = groups.pack(range(5))
+    halves = [moving(half, ended={0}, workers=5) for half in ({1, 4}, {2, 3})]
+    for state in halves:
+        for record in state.records:
+            if record.report:
+                record.report.members = members
+    assert [decisions.too_few_to_go_on(state) == "" for state in halves] == [True, False]
+
+
+def test_a_training_waits_below_its_least_size_and_ends_after_a_time():
+    state = moving({1, 2}, ended={0, 3}, min_size=3, wait_secs=60.0)
+    state.phase = Phase.FORMING
+    assert decisions.form(state) is None
+    state.clock = lambda: 59.0
+    assert decisions.act_on_timeouts(state) is None
+    state.clock = lambda: 60.0
+    assert decisions.act_on_timeouts(state).why == "after 60 s 2 of at least 3 workers are there"
+
+
+def test_a_coordinator_goes_on_from_the_state_of_its_own_members():
+    state = moving({1, 2, 3})
+    state.phase = Phase.FORMING
+    state.install(next_view(state))
+    for worker, view, steps in ((1, state.number, 9), (2, state.number, 9)):
+        state.records[worker].change(
+            WorkerEvent.REPORT, StateReport(steps=steps, is_live=True, view=view)
+        )
+    other = StateReport(steps=5, is_live=True, view=state.number + 5)  # of another coordinator
+    state.records[0].change(WorkerEvent.CONNECT)
+    state.records[0].change(WorkerEvent.REPORT, other)
+    view = next_view(state)
+    assert (view.steps, groups.unpack(view.receivers)) == (9, (0,))
+    assert view.number > other.view

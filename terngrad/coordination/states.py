@@ -116,12 +116,18 @@ class Rules:
     timeout_secs: float  # longest time for which a worker may be lost
     # The same once there was a view; None = timeout_secs.
     return_secs: float | None = None
+    min_size: int = 1  # an elastic training waits while fewer workers are there
+    wait_secs: float = math.inf  # longest wait for these, or for a majority; then it ends
+    # Whether each worker has a ps of its own, ps i being that of worker i, and another ps may
+    # coordinate when the one that did is lost.
+    coordinator_moves: bool = False
 
     def __str__(self) -> str:
         """As the flags that must be the same on all processes."""
+        waits = f", min_size={self.min_size}" if self.min_size > 1 else ""
         return (
             f"num_replicas_to_aggregate={self.needed}, elastic={self.elastic}, "
-            f"worker_timeout_secs={self.timeout_secs:g}"
+            f"worker_timeout_secs={self.timeout_secs:g}{waits}"
         )
 
 
@@ -134,6 +140,7 @@ class Session:
     chosen_for: int = -1  # last step to which it was chosen to contribute; -1 = none
     has_contributed: bool = False  # whether such a step was made
     lost_ps: frozenset[int] = frozenset()  # ps that it does without
+    ended_ps: frozenset[int] = frozenset()  # ps at whose addresses nobody listens
     begun: Begun = dataclasses.field(default_factory=Begun)  # operations with the others
 
 
@@ -206,10 +213,15 @@ class CoordinatorState:
     """What all decisions depend on; only `Coordinator` changes it. Times are seconds of a clock."""
 
     def __init__(
-        self, hosts: Sequence[str], rules: Rules, clock: Callable[[], float], number: int
+        self,
+        hosts: Sequence[str],
+        rules: Rules,
+        clock: Callable[[], float],
+        number: int,
+        ps: int = 0,
     ) -> None:
         """Starts without connected workers; all views get numbers above `number`."""
-        self.rules, self.clock, self.number = rules, clock, number
+        self.rules, self.clock, self.number, self.ps = rules, clock, number, ps
         self.records = [WorkerRecord() for _ in hosts]
         self.phase, self.since = Phase.STARTING, clock()  # and when the phase began
         self.began = self.since
@@ -298,6 +310,32 @@ class CoordinatorState:
     def unused_ps(self) -> frozenset[int]:
         """The ps that the next view does not use, as far as is known now."""
         return self.lost_ps(self.connected & self.members if self.view else self.connected)
+
+    @property
+    def last_view(self) -> StateReport | None:
+        """The newest view as a worker would report it, of this coordinator or another one.
+
+        None before the first view of a training.
+        """
+        known = [report for report in self.live if report.view]
+        if self.view is not None:
+            view = self.view
+            known.append(
+                StateReport(view=view.number, members=view.members, coordinator=view.coordinator)
+            )
+        return max(known, key=lambda report: report.view, default=None)
+
+    @property
+    def ended(self) -> set[int]:
+        """Workers whose processes of the last view have ended, where ps i is that of worker i.
+
+        Nobody listens where their ps were, or they have started again, or they were done.
+        """
+        reports = self.reports
+        told = [self.records[worker].session.ended_ps for worker in self.connected]
+        restarted = {worker for worker, report in reports.items() if not report.is_live}
+        ended = {*restarted, *self.with_status({Status.FINISHED})}.union(*told)
+        return ended - {worker for worker, report in reports.items() if report.is_live}
 
     def begin(self) -> None:
         """Notes that a worker is there: from now on, those that are not count as lost."""

@@ -23,18 +23,18 @@ PS = {"ps_hosts": ["127.0.0.1:3"]}
 
 
 @contextlib.contextmanager
-def cluster(steps, *arguments, servers=1):
-    """Runs of two workers and the servers, and what starts a worker again."""
-    control, *ports = free_ports(3 + servers, "127.0.0.1")
+def cluster(steps, *arguments, workers=2, servers=1):
+    """Runs of the workers and the servers, and what starts a worker again."""
+    control, *ports = free_ports(1 + workers + servers, "127.0.0.1")
     addresses = [f"127.0.0.1:{port}" for port in ports]
     command = [*LOOP, str(steps), *arguments]
     with contextlib.ExitStack() as stack:
 
         def start(job, rank):
-            own = launch.variables(addresses[:2], rank, control, addresses[2:], job)
+            own = launch.variables(addresses[:workers], rank, control, addresses[workers:], job)
             return stack.enter_context(Started(command, own))
 
-        runs = [start("worker", 0), start("worker", 1)]
+        runs = [start("worker", i) for i in range(workers)]
         runs += [start("ps", i) for i in range(servers)]
         yield runs, lambda rank: start("worker", rank)
 
@@ -106,6 +106,34 @@ def test_all_reduce_goes_on_without_a_worker_and_takes_it_in_again():
 
 
 @pytest.mark.slow
+def test_all_reduce_goes_on_without_its_first_worker_and_takes_it_in_again():
+    timeout = f"timeout_secs={HANG_SECS:.0f}"
+    with cluster(100_000, "elastic=1", timeout, workers=3, servers=0) as (runs, start):
+        for run in runs:
+            wait_for_step(run, 20)
+        runs[0].process.send_signal(signal.SIGKILL)
+        runs[1].wait_for(r"^worker 1 .*coordinates from now on, instead of worker 0")
+        runs[1].wait_for(r"^Workers 1 and 2 train from step \d+ on, without ps 0")
+        runs[0] = start(0)
+        runs[0].wait_for(r"^step [1-9]\d+$")
+        assert "step 1" not in runs[0].lines  # it went on where the others were
+        runs[1].process.send_signal(signal.SIGKILL)  # it coordinated
+        runs[0].wait_for(r"^worker 0 .*coordinates from now on, instead of worker 1")
+        runs[2].process.send_signal(signal.SIGKILL)
+        runs[0].wait_for(r"^Worker 0 trains from step \d+ on, without ps 1 and 2")
+
+
+@pytest.mark.slow
+def test_an_elastic_training_waits_for_its_least_size_saves_and_ends():
+    arguments = "elastic=1", "min_size=2", "elastic_wait_secs=1", f"timeout_secs={HANG_SECS:.0f}"
+    with cluster(100_000, *arguments, servers=0) as (runs, _):
+        wait_for_step(runs[0], 20)
+        runs[1].process.send_signal(signal.SIGKILL)
+        assert runs[0].finish() != 0
+        assert re.search(r"after \d+ s 1 of at least 2 workers are there", runs[0].output)
+
+
+@pytest.mark.slow
 def test_law_8_a_killed_worker_of_all_reduce_comes_back_without_a_change_of_bits(alone):
     arguments = "num_replicas_to_aggregate=2", f"timeout_secs={HANG_SECS:.0f}"
     with cluster(STEPS, *arguments, servers=0) as (runs, start):
@@ -144,6 +172,15 @@ def test_the_first_worker_makes_a_step_and_one_that_is_behind_gets_the_state_of_
         (
             TWO | {"num_replicas_to_aggregate": 3},
             "join: num_replicas_to_aggregate is 3: allowed are 1 to 2, the number of workers",
+        ),
+        (
+            TWO | {"elastic": True, "min_size": 3},
+            "join: min_size is 3: allowed are 1 to 2, the number of workers",
+        ),
+        (TWO | {"min_size": 2}, "join: min_size is 2: needs elastic"),
+        (
+            TWO | {"elastic": True, "elastic_wait_secs": 0},
+            "join: elastic_wait_secs is 0: allowed are more than 0",
         ),
         (
             {"hosts": ["a:1", "b:2"], "rank": 0, "elastic": True},

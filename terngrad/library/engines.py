@@ -102,7 +102,8 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
         if config.has_own_servers:
             with reporting_failure(config):
                 stack.enter_context(own_server.started(config))
-        client = Client(connect, pulse, str(rules), elastic=rules.elastic)
+        moves = rules.coordinator_moves
+        client = Client(connect, pulse, str(rules), elastic=rules.elastic, coordinator_moves=moves)
         ending = Ending(client, name, pulse, timeout_secs, end)
         stack.enter_context(ending.at_the_end_of_the_block())
         stack.enter_context(_naming_losses(client, name, timeout_secs, at_loss))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # For which a worker with a server of its own may be away. Where the process lives, another
 # connection takes milliseconds.
 _RETURN_SECS = 0.3
+ELASTIC_WAIT_SECS = 600.0
 
 
 class Naming:
@@ -70,6 +71,8 @@ class JoinConfig:
       allow_insecure_network: whether other machines may connect without certificates.
       num_replicas_to_aggregate: of how many workers the gradients make a step; None = all.
       elastic: whether the training goes on without processes that are lost.
+      min_size: number of workers below which an elastic training waits for others.
+      elastic_wait_secs: longest such wait; then the training is saved and ends.
       synchronous: whether parameter servers add gradients; else they hold the parameters.
       has_own_servers: whether each worker starts a parameter server for a share of the values; see
         `with_own_servers`.
@@ -84,6 +87,8 @@ class JoinConfig:
     allow_insecure_network: bool = False
     num_replicas_to_aggregate: int | None = None
     elastic: bool = False
+    min_size: int = 1
+    elastic_wait_secs: float = ELASTIC_WAIT_SECS
     synchronous: bool = True
     has_own_servers: bool = False
     naming: Naming = dataclasses.field(default_factory=Naming)
@@ -118,7 +123,15 @@ class JoinConfig:
         # Only parameter servers need this.
         from terngrad.coordination.states import Rules
 
-        return Rules(self.aggregated, self.elastic, self.timeout_secs, self._return_secs)
+        return Rules(
+            self.aggregated,
+            self.elastic,
+            self.timeout_secs,
+            self._return_secs,
+            self.min_size,
+            self.elastic_wait_secs,
+            coordinator_moves=self._return_secs is not None,
+        )
 
     @property
     def connect(self) -> ConnectConfig:
@@ -172,6 +185,14 @@ class JoinConfig:
                 if (value := getattr(self, name)) not in (None, False):
                     why = f"needs engine {COLLECTIVE} or {SERVED}, not {engine}"
                     raise self.naming.refuse(name, value, why)
+        elif self.min_size > 1 and not self.elastic:
+            raise self.naming.refuse("min_size", self.min_size, "needs elastic")
+        elif not 0 < self.min_size <= max(1, len(role.worker_hosts)):
+            why = f"allowed are 1 to {len(role.worker_hosts)}, the number of workers"
+            raise self.naming.refuse("min_size", self.min_size, why)
+        elif not self.elastic_wait_secs > 0:
+            why = "allowed are more than 0"
+            raise self.naming.refuse("elastic_wait_secs", self.elastic_wait_secs, why)
         elif not 0 < self.aggregated <= len(role.worker_hosts):
             why = f"allowed are 1 to {len(role.worker_hosts)}, the number of workers"
             raise self.naming.refuse("num_replicas_to_aggregate", self.aggregated, why)

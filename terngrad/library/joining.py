@@ -20,7 +20,7 @@ from terngrad.library import engines, serving
 from terngrad.library.engines import ENGINES
 from terngrad.library.failures import ending_on_report, reporting_failure
 from terngrad.library.group import Group
-from terngrad.library.join_config import JoinConfig
+from terngrad.library.join_config import ELASTIC_WAIT_SECS, JoinConfig
 from terngrad.library.serving import Asynchronous
 
 _NUMBERING = ("Slurm", "torchrun")  # launchers that know which tasks share a host
@@ -65,6 +65,8 @@ def join(
     allow_insecure_network: bool = False,
     timeout_secs: float = 60.0,
     elastic: bool = False,
+    min_size: int = 1,
+    elastic_wait_secs: float = ELASTIC_WAIT_SECS,
     num_replicas_to_aggregate: int | None = None,
     asynchronous: Asynchronous | None = None,
 ) -> Group:
@@ -93,9 +95,11 @@ def join(
         TERNGRAD_ALLOW_INSECURE_NETWORK=1.
       timeout_secs: how long to wait for the others; later, a process that is silent for this long
         counts as lost, which ends the others.
-      elastic: go on without processes that are lost, other than the first (with ps_hosts: than the
-        first parameter server), and let them join again; the loop is `Group.run_steps`. Not with
-        mpi and horovod.
+      elastic: go on without processes that are lost (with ps_hosts: other than the first parameter
+        server), and let them join again; the loop is `Group.run_steps`. Not with mpi and horovod.
+      min_size: where fewer workers are there, an elastic group waits for others.
+      elastic_wait_secs: longest such wait; then the group ends. So it does where the network parts
+        the workers, for those that are not more than half of them.
       num_replicas_to_aggregate: the gradients of so many workers make a step, those of the first to
         be ready; the loop is `Group.run_steps`. None = of all. Not with mpi and horovod.
       asynchronous: of a parameter server: it holds the parameters and applies each gradient when it
@@ -129,6 +133,8 @@ def join(
         allow_insecure_network=allow_insecure_network,
         num_replicas_to_aggregate=num_replicas_to_aggregate,
         elastic=elastic,
+        min_size=min_size,
+        elastic_wait_secs=elastic_wait_secs,
         synchronous=asynchronous is None,
     )
     if config.needs_own_servers:

@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
+from terngrad.coordination.coordinator import TAKES_OVER
 from terngrad.library.join_config import JoinConfig
 
 _END_SECS = 5.0
@@ -79,6 +80,7 @@ def _why(line: str) -> str:
 
 def _relay(server: subprocess.Popen, tells: bool) -> None:
     for line in server.stdout:
+        tells = tells or TAKES_OVER in line
         if tells:
             _tell(line)
 
@@ -96,6 +98,8 @@ def _written(config: JoinConfig) -> str:
         "allow_insecure_network",
         "num_replicas_to_aggregate",
         "elastic",
+        "min_size",
+        "elastic_wait_secs",
         "has_own_servers",
     )
     settings = {name: getattr(config, name) for name in names}

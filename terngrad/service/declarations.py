@@ -72,6 +72,10 @@ _HEADER = {
     # The worker is in this view from now on, whose members are the contributors; from the ps:
     # those that are in it there.
     "enters": Field(10, "bool"),
+    "coordinator": Field(11, "uint32"),  # with enters: the ps that made the view
+    # The worker has lost the coordinator of the view and asks this one, the `step`-th since then;
+    # from the ps: another worker has.
+    "seeks": Field(12, "bool"),
 }
 
 # What a worker tells ps 0.
@@ -86,6 +90,7 @@ _REPORT = {
     "is_required_in_next_step": Field(8, "bool", one_of=True),  # its next gradients must count
     "lost_ps": Field(9, "bytes", one_of=True),  # ps that it does without: bits, as for workers
     "shared": Field(10, "bool"),  # with failed: all workers fail so, none of them is to blame
+    "ended_ps": Field(11, "bytes", one_of=True),  # ps at whose addresses nobody listens
 }
 
 # Where a worker stands; it then waits for a view.
@@ -94,6 +99,7 @@ _STATE_REPORT = {
     "is_live": Field(2, "bool"),  # it trains already; false: it has just started
     "view": Field(3, "uint64"),  # last view that it knows
     "members": Field(4, "bytes"),  # of that view
+    "coordinator": Field(5, "uint32"),  # the ps that made it
 }
 
 # A value that each worker gives and all workers see; at most 64 KB. Workers give some values
@@ -143,6 +149,7 @@ _VIEW = {
     "receivers": Field(6, "bytes"),
     "is_first": Field(7, "bool"),  # nobody has made a step in this training
     "lost_ps": Field(8, "bytes"),  # ps whose pieces the others take over
+    "coordinator": Field(9, "uint32"),  # the ps that made it: another than 0 with own servers only
 }
 
 # Which members make a step, where fewer than all are needed.

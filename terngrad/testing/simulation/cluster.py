@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from terngrad.cluster.channel import name_of
 from terngrad.cluster.pulse import HOPELESS
@@ -17,7 +18,7 @@ from terngrad.testing.simulation.worker import STEPS, SimulatedWorker, operation
 
 TIMEOUT_SECS = 10.0
 _TICK_SECS = 1.0
-_LONG_SECS = TIMEOUT_SECS / 2  # total time at fault after which a worker may count as lost
+LONG_SECS = TIMEOUT_SECS / 2  # total time at fault after which a worker may count as lost
 _VERY_LONG_SECS = (HOPELESS - 1) * TIMEOUT_SECS  # after which no step is made
 _IDLE_ROUNDS = 3  # in which each main thread reaches its next wait
 _SETTLE_SECS = 4 * HOPELESS * TIMEOUT_SECS
@@ -34,10 +35,12 @@ class Cluster:
       workers: the last process of each worker; None before the first and after a kill.
     """
 
-    def __init__(self, workers: int, servers: int, needed: int, elastic: bool, seed: int) -> None:
+    def __init__(
+        self, workers: int, servers: int, needed: int, elastic: bool, seed: int, **rules: Any
+    ) -> None:
         """Starts no process; `seed` decides the order of events."""
         self.clock = Clock()
-        self._rules = Rules(needed, elastic, TIMEOUT_SECS)
+        self._rules = Rules(needed, elastic, TIMEOUT_SECS, **rules)
         self._random = random.Random(seed)
         self._ledger = Ledger()
         self.servers = [
@@ -61,7 +64,10 @@ class Cluster:
         worker = self.workers[rank]
         if worker and (not worker.ending or any(link.is_up for link in worker.network.links)):
             return
-        self.workers[rank] = SimulatedWorker(
+        self.workers[rank] = self._new_worker(rank)
+
+    def _new_worker(self, rank: int, **more: Any) -> SimulatedWorker:
+        return SimulatedWorker(
             rank,
             len(self.workers),
             self.servers,
@@ -70,6 +76,7 @@ class Cluster:
             self._ledger,
             self._saved[rank],
             elastic=self._rules.elastic,
+            **more,
         )
 
     def kill_worker(self, rank: int, kept: int, has_saved: bool) -> None:
@@ -263,16 +270,16 @@ class Cluster:
         if self._may_fail or self._a_ps_was_out():
             return
         told = self.describe()
-        lost = {rank for rank, secs in enumerate(self._out_secs) if secs >= _LONG_SECS}
+        lost = {rank for rank, secs in enumerate(self._out_secs) if secs >= LONG_SECS}
         lost |= {rank for rank, worker in enumerate(self.workers) if worker is None}
-        servers = [ps for ps in self.servers if self._ps_out_secs[ps.index] < _LONG_SECS]
+        servers = [ps for ps in self.servers if self._ps_out_secs[ps.index] < LONG_SECS]
         check_ending(self._rules, servers, self.workers, lost, self._live or set(), told)
         if len(lost) < len(self.workers):
             require(self._some_are_done or self.servers[0].first_outcome, f"nobody is done: {told}")
 
     def _a_ps_was_out(self) -> bool:
         """Whether one was at fault for long that the training cannot lose."""
-        out = {ps for ps, secs in enumerate(self._ps_out_secs) if secs >= _LONG_SECS}
+        out = {ps for ps, secs in enumerate(self._ps_out_secs) if secs >= LONG_SECS}
         return bool(out - self._dispensable)
 
     @property

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 
 from terngrad.testing.simulation.cluster import TIMEOUT_SECS, Cluster
+from terngrad.testing.simulation.own_servers import OwnServersCluster
 
 _SHORT_SECS = (1.0, 1.0, 2.0)
 _LONG_SECS = (0.8 * TIMEOUT_SECS, 1.2 * TIMEOUT_SECS, 11 * TIMEOUT_SECS)
@@ -45,6 +46,7 @@ class History:
                 self._cluster.start_worker(worker)
         begun = f"{self._workers} workers, {needed} needed, {self._servers} ps, elastic={elastic}"
         self.told = [begun]
+        self._actions, self._frequent, self._busy = _ACTIONS, _FREQUENT, 1
 
     def run(self) -> None:
         """Lets events happen and then ends all faults.
@@ -53,10 +55,10 @@ class History:
           BrokenLawError: a law does not hold.
           Exception: the tested code failed.
         """
-        self._do("deliver", self._random.choice((0, 40, 100, 160)))
+        self._do("deliver", self._busy * self._random.choice((0, 40, 100, 160)))
         for _ in range(self._random.randrange(_MOST_FAULTS)):
-            name = self._random.choice(_NAMES)
-            self._do(name, *(draw(self) for draw in _ACTIONS[name]))
+            name = self._random.choice([*self._actions, *self._frequent])
+            self._do(name, *(draw(self) for draw in self._actions[name]))
         self.told.append("settle")
         draw = self._random.random
         self._cluster.settle(restart=draw() < 0.8, restart_ps=draw() < 0.7)
@@ -83,7 +85,7 @@ class History:
 
     def count(self) -> int:
         """Draws how many events happen before the next fault."""
-        return self._random.choice((1, 2, 5, 10, 20, 40))
+        return self._busy * self._random.choice((1, 2, 5, 10, 20, 40))
 
     def short_secs(self) -> float:
         """Draws a time in which no process counts as lost."""
@@ -93,12 +95,12 @@ class History:
         """Draws a time in which most faults are noticed."""
         return self._random.choice(_LONG_SECS)
 
-    def _do(self, name: str, *arguments: int | float | str | bool) -> None:
+    def _do(self, name: str, *arguments: int | float | str | bool | tuple[int, ...]) -> None:
         self.told.append(f"{self._cluster.clock():g} s: {name} {arguments}")
         getattr(self._cluster, name.partition(" ")[0])(*arguments)
 
 
-_Draw = Callable[[History], int | float | str | bool]
+_Draw = Callable[[History], int | float | str | bool | tuple[int, ...]]
 _ACTIONS: dict[str, tuple[_Draw, ...]] = {
     "deliver": (History.count,),
     "run": (History.short_secs,),
@@ -116,7 +118,38 @@ _ACTIONS: dict[str, tuple[_Draw, ...]] = {
     "release": (),
     "cut": (History.worker, History.ps, History.method, History.kept, History.kept),
 }
-_NAMES = [*_ACTIONS, *["deliver"] * 6, "run", *["stick"] * 2, *["cut"] * 2]
+_FREQUENT = [*["deliver"] * 6, "run", *["stick"] * 2, *["cut"] * 2]
+_PS = ("start_ps", "kill_ps", "stop_ps", "wake_ps")
+_OWN_ACTIONS = {name: draws for name, draws in _ACTIONS.items() if name not in _PS} | {
+    "freeze": (History.worker,),
+    "thaw": (History.worker,),
+    "part": (lambda history: history.some(),),
+    "kill_coordinator": (History.kept, History.has_saved),
+}
+_OWN_FREQUENT = [*_FREQUENT, "run", *["start_worker"] * 2, "kill_coordinator", *["part"] * 2]
+
+
+class OwnServersHistory(History):
+    """A history of an all-reduce that goes on, drawn from a number."""
+
+    def __init__(self, number: int) -> None:
+        """Starts a cluster of two to five workers."""
+        self._random = random.Random(number)
+        pick = self._random.randint
+        self._workers = self._servers = self._random.choice((2, 3, 3, 4, 5))
+        needed, late = self._workers, pick(0, 12)
+        self._cluster = OwnServersCluster(self._workers, needed, number)
+        for worker in range(self._workers):
+            if worker != late:
+                self._cluster.start_worker(worker)
+        self.told = [f"{self._workers} workers with a ps each"]
+        self._actions, self._frequent = _OWN_ACTIONS, _OWN_FREQUENT
+        self._busy = 3  # each worker has a stream to each other
+        self._do("run", 1.0)  # in which links are opened
+
+    def some(self) -> tuple[int, ...]:
+        """Draws some of the workers."""
+        return tuple(w for w in range(self._workers) if self._random.random() < 0.5)
 
 
 def main(arguments: list[str]) -> int:
@@ -124,11 +157,14 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--histories", type=int, default=1000, help="number of histories")
     parser.add_argument("--first", type=int, default=0, help="number that names the first history")
+    parser.add_argument(
+        "--own_servers", action="store_true", help="histories of an all-reduce that goes on"
+    )
     parser.add_argument("--verbose", action="store_true", help="print all events")
     chosen = parser.parse_args(arguments)
     began, broken = time.monotonic(), 0
     for number in range(chosen.first, chosen.first + chosen.histories):
-        history = History(number)
+        history = (OwnServersHistory if chosen.own_servers else History)(number)
         try:
             history.run()
         except Exception as error:  # also errors of the tested code

@@ -63,6 +63,9 @@ class Ledger:
         told = self._views.setdefault(view.number, content)
         require(told == content, f"view {view.number} differs between two workers")
 
+    def note_step(self, worker: int, view: View) -> None:
+        """Notes a step of a worker."""
+
     def note_state(self, worker: int, view: View, state: State) -> None:
         """Notes a worker's state; workers with as many steps in a view must have the same state."""
         first = self._states.setdefault((view.number, state.steps), bytes(state))

@@ -111,6 +111,8 @@ class SimulatedLink:
         clock: Clock,
         *,
         waits: bool = True,
+        nobody_listens: Callable[[], bool] = lambda: False,
+        return_secs: float | None = None,
     ) -> None:
         """Opens the first stream.
 
@@ -121,12 +123,15 @@ class SimulatedLink:
           timeout_secs: time limit for opening another stream.
           clock: clock of the simulation.
           waits: see `Network.open`.
+          nobody_listens: see `ChannelLink`.
+          return_secs: the time limit where nobody listens; None = timeout_secs.
 
         Raises:
           MembershipError: the ps cannot be reached.
         """
         self.ps, self._connect, self._events = ps, connect, events
         self._timeout_secs, self._clock = timeout_secs, clock
+        self._nobody_listens, self._return_secs = nobody_listens, return_secs or timeout_secs
         self._over, self._lost_at, self.lost_goodbye = False, clock(), False
         self.stream = connect() if waits else None
         if waits and self.stream is None:
@@ -136,6 +141,11 @@ class SimulatedLink:
     def is_up(self) -> bool:
         """See `ChannelLink`."""
         return self.stream is not None
+
+    @property
+    def nobody_listens(self) -> bool:
+        """See `ChannelLink`."""
+        return self.stream is None and self._nobody_listens()
 
     @property
     def unsent(self) -> int:
@@ -185,6 +195,10 @@ class SimulatedLink:
         if (stream := self._connect()) is not None:
             self.stream = stream
             self._events.on_open()
-        elif self._clock() - self._lost_at > self._timeout_secs:
+        elif self._clock() - self._lost_at > self._limit_secs:
             self._lost_at = self._clock()
             self._over = not self._events.on_loss(f"ps {self.ps} did not come back")
+
+    @property
+    def _limit_secs(self) -> float:
+        return self._return_secs if self._nobody_listens() else self._timeout_secs

@@ -65,21 +65,43 @@ class SimulatedNetwork:
     """
 
     def __init__(
-        self, rank: int, servers: Sequence[SimulatedPs], timeout_secs: float, clock: Clock
+        self,
+        rank: int,
+        servers: Sequence[SimulatedPs],
+        timeout_secs: float,
+        clock: Clock,
+        return_secs: float | None = None,
+        reaches: Callable[[int], bool] = lambda ps: True,
     ) -> None:
-        """Connects worker `rank` to these ps."""
-        self._rank, self._servers = rank, servers
-        self._timeout_secs, self._clock = timeout_secs, clock
+        """Connects worker `rank` to these ps, while it reaches them."""
+        self._rank, self._servers, self._reaches = rank, servers, reaches
+        self._timeout_secs, self._clock, self._return_secs = timeout_secs, clock, return_secs
         self.links: list[SimulatedLink] = []
         self._beat: Callable[[], None] = lambda: None
         self._beat_secs, self._beat_at = 0.0, 0.0
 
     def open(
-        self, ps: int, method: str, events: LinkEvents, *, waits: bool = True
+        self,
+        ps: int,
+        method: str,
+        events: LinkEvents,
+        *,
+        waits: bool = True,
+        was_there: bool = False,
     ) -> SimulatedLink:
         """See `SocketNetwork`."""
-        connect = lambda: self._servers[ps].accept(self._rank, method)
-        link = SimulatedLink(ps, connect, events, self._timeout_secs, self._clock, waits=waits)
+        del was_there
+        server = self._servers[ps]
+        link = SimulatedLink(
+            ps,
+            lambda: server.accept(self._rank, method) if self._reaches(ps) else None,
+            events,
+            self._timeout_secs,
+            self._clock,
+            waits=waits,
+            nobody_listens=lambda: self._reaches(ps) and server.service is None,
+            return_secs=self._return_secs,
+        )
         self.links.append(link)
         return link
 
@@ -120,12 +142,18 @@ class SimulatedWorker:
         saved: bytes,
         *,
         elastic: bool,
+        return_secs: float | None = None,
+        reaches: Callable[[int], bool] = lambda ps: True,
     ) -> None:
-        """Starts with the state of a checkpoint; b"" = none."""
+        """Starts with the state of a checkpoint; b"" = none.
+
+        With `return_secs` the coordinator moves.
+        """
         self.rank, self._workers, self._clock, self._ledger = rank, workers, clock, ledger
         self._hosts = [[f"host{i}:1" for i in range(n)] for n in (workers, len(servers))]
         self._servers, self._timeout_secs, self._elastic = servers, timeout_secs, elastic
-        self.network = SimulatedNetwork(rank, servers, timeout_secs, clock)
+        self._moves = return_secs is not None
+        self.network = SimulatedNetwork(rank, servers, timeout_secs, clock, return_secs, reaches)
         self.ending = ""
         self.state = State(saved) if saved else State()
         self._view = View()
@@ -157,6 +185,7 @@ class SimulatedWorker:
     def _run(self) -> Waits[None]:
         began = self._clock()
         needed = self._servers[:1] if self._elastic else self._servers
+        needed = self._servers[self.rank : self.rank + 1] if self._moves else needed
         while not all(self._can_open(ps) for ps in needed):
             if self._clock() - began > self._timeout_secs:
                 self.ending = "a ps cannot be reached"
@@ -168,6 +197,7 @@ class SimulatedWorker:
             pulse=self._pulse,
             network=self.network,
             elastic=self._elastic,
+            coordinator_moves=self._moves,
         )
         self._meeting = self._client.meeting
         why = ""
@@ -282,6 +312,7 @@ class SimulatedWorker:
         if not self._client.commit(step):
             return False
         self.state.apply(contributors_of(results, self.state, self._view))
+        self._ledger.note_step(self.rank, self._view)
         self._ledger.note_state(self.rank, self._view, self.state)
         return True
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from terngrad.coordination import groups
 from terngrad.exchange.parameter_server.operations import Operation
@@ -43,6 +43,8 @@ class Aggregator:
         most_bytes: int = 1 << 62,
         takes: Callable[[int, int], bool] | None = None,
         needed: int = 1,
+        *,
+        tells_all: bool = False,
     ) -> None:
         """Starts with no operations.
 
@@ -57,7 +59,9 @@ class Aggregator:
             together exceed it, old results are dropped.
           takes: returns whether a worker's pushes of a view can make a step; None = all can.
           needed: number of members of a view that make a step.
+          tells_all: whether workers that are not in a view are told of it, too.
         """
+        self._tells_all = tells_all
         self._takes = takes or (lambda worker, view: True)
         self._workers = workers
         self._arithmetic = arithmetic
@@ -131,15 +135,20 @@ class Aggregator:
           PushError: the view is not later than the worker's last, or the worker is not a member.
         """
         with self._lock:
-            entry, left = Entry(header.view, self._contributors(header)), self._entries[worker]
+            entry = Entry(header.view, self._contributors(header), header.coordinator)
+            left = self._entries[worker]
             present = self._entries.enter(worker, entry)
             self._drop_pushes(worker, left)
             self._forget(lambda each, operation: False)
-            told = join_frame(
-                Header(enters=True, view=header.view, contributors=groups.pack(present))
-            )
-            for each in sorted(present):
-                self._deliver(each, told)
+            for each in self._entries.connected if self._tells_all else sorted(present):
+                self._deliver(each, _told(entry, present if each in present else ()))
+
+    def tell_view(self, worker: int) -> None:
+        """Tells a worker that has come which view others are in, if any."""
+        with self._lock:
+            entry = self._entries.newest()
+            if entry.number:
+                self._deliver(worker, _told(entry, ()))
 
     def declare(self, worker: int, message: OperationMessage) -> None:
         """Adds a worker's next operation; see `Catalogue`."""
@@ -304,6 +313,17 @@ class Aggregator:
         if not found:
             raise PushError("contributors: the set is empty; a step needs at least one worker")
         return found
+
+
+def _told(entry: Entry, present: Iterable[int]) -> bytes:
+    return join_frame(
+        Header(
+            enters=True,
+            view=entry.number,
+            contributors=groups.pack(present),
+            coordinator=entry.coordinator,
+        )
+    )
 
 
 def _answer(header: Header, index: int) -> Header:

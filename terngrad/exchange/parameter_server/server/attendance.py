@@ -45,6 +45,12 @@ class Attendance:
             return len(self._present)
 
     @property
+    def some_are_done(self) -> bool:
+        """Whether a worker has said that it is done."""
+        with self._lock:
+            return self._some_are_done
+
+    @property
     def outcome(self) -> str | None:
         """None while the run continues, "" when it is done, else why it failed."""
         with self._lock:

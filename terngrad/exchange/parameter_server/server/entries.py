@@ -15,10 +15,12 @@ class Entry:
     Attributes:
       number: number of the view; 0 = none.
       members: its members.
+      coordinator: the ps that made it.
     """
 
     number: int = 0
     members: tuple[int, ...] = ()
+    coordinator: int = 0
 
 
 _NONE = Entry()
@@ -69,6 +71,15 @@ class Entries:
         for each in present:
             self._met[each] |= present
         return present
+
+    @property
+    def connected(self) -> list[int]:
+        """Connected workers, in ascending order."""
+        return sorted(self._here)
+
+    def newest(self) -> Entry:
+        """Returns the newest view that workers are in; number 0 if there is none."""
+        return max(self._entries, key=lambda entry: entry.number)
 
     def leave(self, worker: int) -> None:
         """Notes that a worker's stream has ended."""

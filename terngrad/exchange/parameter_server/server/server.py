@@ -59,7 +59,8 @@ class Server:
         self._beat_secs = min(_LONGEST_BEAT_SECS, rules.timeout_secs / 4)
         self._timeout_secs = max(GRACE_SECS, rules.timeout_secs)
         self._stop = threading.Event()
-        purposes = {"Exchange": self._exchange} | ({} if ps else {"Meet": self._meet})
+        may_coordinate = ps == 0 or rules.coordinator_moves
+        purposes = {"Exchange": self._exchange} | ({"Meet": self._meet} if may_coordinate else {})
         self._streams = Streams(
             config,
             purposes,
@@ -96,17 +97,17 @@ class Server:
     @property
     def dropped(self) -> Mapping[int, int]:
         """Late gradients by worker; empty except on ps 0."""
-        return self.coordinator.dropped if self.coordinator else {}
+        return coordinator.dropped if (coordinator := self.coordinator) else {}
 
     @property
     def idle_visits(self) -> Mapping[int, int]:
         """See `Coordinator`; empty except on ps 0."""
-        return self.coordinator.idle_visits if self.coordinator else {}
+        return coordinator.idle_visits if (coordinator := self.coordinator) else {}
 
     @property
     def lost_ps(self) -> Sequence[int]:
         """See `Coordinator`; empty except on ps 0."""
-        return self.coordinator.lost_ps if self.coordinator else ()
+        return coordinator.lost_ps if (coordinator := self.coordinator) else ()
 
     def wait(self, on_beat: Callable[[], None] = lambda: None) -> str | None:
         """Waits for the end of the run; calls `on_beat` regularly.
@@ -121,8 +122,8 @@ class Server:
             on_beat()
             returning.look(self.attendance.present)
             self._log.flush()
-            if self.coordinator:
-                self.coordinator.watch()
+            if coordinator := self.coordinator:
+                coordinator.watch()
         began = time.monotonic()
         if self._has_more_to_tell:
             self._log(f"{outcome}; workers that have not come yet are told.")
@@ -136,7 +137,8 @@ class Server:
 
     @property
     def _has_more_to_tell(self) -> bool:
-        return self.coordinator is not None and self.coordinator.has_more_to_tell
+        coordinator = self.coordinator
+        return coordinator is not None and coordinator.has_more_to_tell
 
     def stop(self) -> None:
         """Ends `wait`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -33,7 +34,8 @@ class Service:
 
     Attributes:
       attendance: which workers have an Exchange stream, and how the others left.
-      coordinator: decides which workers train together; None except on ps 0.
+      coordinator: decides which workers train together; None except on ps 0, or where the
+        coordinator moves, on the ps that its workers have chosen.
       aggregator: combines the workers' pushes.
       figures: counts of steps and bytes.
     """
@@ -69,20 +71,25 @@ class Service:
         self._most_entries = _UNREAD_ENTRIES * workers
         self._exchanging: dict[int, Outbox] = {}
         self._meeting: dict[int, Outbox] = {}
+        self._searches: dict[int, tuple[tuple[int, int], bytes]] = {}  # for a coordinator
         self._lock = threading.Lock()
+        self._ps, self._moves = ps, rules.coordinator_moves
         self.attendance = Attendance(worker_hosts, rules.timeout_secs, clock)
-        self.coordinator = (
-            Coordinator(
-                worker_hosts, rules, self._order, self._drop, tell, clock, wall_clock, servers
-            )
-            if ps == 0
-            else None
-        )
+        given = rules, self._order, self._drop, tell, clock, wall_clock, servers, ps
+        self._make_coordinator = functools.partial(Coordinator, worker_hosts, *given)
+        self.coordinator = self._make_coordinator() if ps == 0 else None
         kept = 0 if rules.needed == workers else kept_steps
         self.figures = Figures(workers)
-        takes = self.coordinator.takes_pushes if self.coordinator else None
         self.aggregator = Aggregator(
-            workers, arithmetic, self._deliver, kept, self.figures, most_bytes, takes, rules.needed
+            workers,
+            arithmetic,
+            self._deliver,
+            kept,
+            self.figures,
+            most_bytes,
+            self._takes_pushes,
+            rules.needed,
+            tells_all=self._moves,
         )
 
     @property
@@ -94,10 +101,16 @@ class Service:
         """Opens a worker's Exchange stream; False if the worker's last one has not ended."""
         if not self.attendance.come(worker):
             return False
-        if self.coordinator:
-            self.coordinator.expect_workers()  # it may be lost before its Meet stream is open
+        if coordinator := self.coordinator:
+            coordinator.expect_workers()  # it may be lost before its Meet stream is open
         self.aggregator.come(worker)
         self._exchanging[worker] = outbox
+        if self._moves:
+            self.aggregator.tell_view(worker)
+            with self._lock:
+                searches = [*self._searches.values()]
+            if searches:
+                self._deliver(worker, max(searches)[1])
         return True
 
     def close_exchange(self, worker: int, bye: Header | None, ending: str) -> None:
@@ -110,10 +123,11 @@ class Service:
         """
         with self._lock:
             self._exchanging.pop(worker, None)
+            self._searches.pop(worker, None)
         self.aggregator.leave(worker)
         why = bye.failed if bye else ending
-        if self.coordinator and bye and not why:
-            self.coordinator.note_done()  # its Meet stream may have broken before its goodbye
+        if bye and not why and (coordinator := self.coordinator):
+            coordinator.note_done()  # its Meet stream may have broken before its goodbye
         self.attendance.leave(worker, is_done=bye is not None, why=why)
 
     def take(self, worker: int, outbox: Outbox, message: bytes) -> Header | None:
@@ -136,6 +150,9 @@ class Service:
             self.aggregator.declare(worker, header.declared)
         elif header.enters:
             self.aggregator.enter(worker, header)
+            self._note_other_coordinator(header)
+        elif header.seeks:
+            self._note_search(worker, header, message)
         else:
             self.aggregator.push(worker, header, payload)
         most_frames = _UNSENT_STEPS * self.aggregator.piece_count + self._most_entries
@@ -149,15 +166,21 @@ class Service:
             if worker in self._meeting:
                 return False
             self._meeting[worker] = outbox
-        self.coordinator.connect(worker)
+            coordinator = self.coordinator = self.coordinator or self._make_coordinator()
+        if self.attendance.some_are_done:
+            coordinator.note_done()  # the workers of another coordinator were
+        coordinator.connect(worker)
         return True
 
     def close_meeting(self, worker: int, ending: str | None) -> None:
         """Closes a worker's Meet stream; `ending` is None if this ps ended it."""
-        if ending is not None:
-            self.coordinator.disconnect(worker, ending)
+        coordinator = self.coordinator
+        if ending is not None and coordinator:
+            coordinator.disconnect(worker, ending)
         with self._lock:  # last: now the worker may open another
             self._meeting.pop(worker, None)
+            if self._moves and coordinator and coordinator.is_left and not self._meeting:
+                self.coordinator = None  # its workers have another; this ps still adds
 
     def hear(self, worker: int, message: bytes) -> None:
         """Handles a report of a Meet stream; forwards a worker's state to the receivers.
@@ -166,11 +189,13 @@ class Service:
           ValueError: the report is invalid.
         """
         report = Report.FromString(message)
+        if (coordinator := self.coordinator) is None:
+            return  # the worker is about to learn that there is another one
         if report.WhichOneof("what") != "state":
-            self.coordinator.handle(worker, report)
+            coordinator.handle(worker, report)
             return
         part = Order(state=report.state).SerializeToString()
-        for receiver in self.coordinator.receivers(worker, report.state.view):
+        for receiver in coordinator.receivers(worker, report.state.view):
             outbox = self._meeting.get(receiver)
             if outbox is None:
                 continue
@@ -185,8 +210,32 @@ class Service:
 
     def _takes(self, receiver: int, outbox: Outbox, donor: int, report: Report) -> bool:
         """Whether a worker still waits on the same stream for a donor's state."""
-        waiting = self.coordinator.receivers(donor, report.state.view)
+        coordinator = self.coordinator
+        waiting = coordinator.receivers(donor, report.state.view) if coordinator else []
         return receiver in waiting and self._meeting.get(receiver) is outbox
+
+    def _takes_pushes(self, worker: int, view: int) -> bool:
+        coordinator = self.coordinator
+        return coordinator is None or coordinator.takes_pushes(worker, view)
+
+    def _note_search(self, worker: int, header: Header, frame: bytes) -> None:
+        """Tells the others that a worker has lost the coordinator, and which one it asks now."""
+        with self._lock:
+            self._searches[worker] = (header.view, header.step), bytes(frame)
+            others = [each for each in self._exchanging if each != worker]
+        for each in others if self._moves else ():
+            self._deliver(each, bytes(frame))
+
+    def _note_other_coordinator(self, header: Header) -> None:
+        """Ends to coordinate if a worker is in a newer view, of another ps."""
+        if not self._moves or header.coordinator == self._ps:
+            return
+        coordinator = self.coordinator
+        if coordinator and coordinator.view < header.view:
+            with self._lock:
+                self.coordinator, streams = None, [*self._meeting.values()]
+            for outbox in streams:  # a worker that does not know yet may begin anew here
+                outbox.cut()
 
     def _deliver(self, worker: int, frame: bytes) -> None:
         with self._lock:

@@ -19,7 +19,7 @@ from terngrad.exchange.parameter_server.worker.awaited_operation import Deliver
 from terngrad.exchange.parameter_server.worker.servers import Servers
 from terngrad.exchange.parameter_server.worker.steps import Steps
 from terngrad.ops.packing import Packing
-from terngrad.service.messages import LONGEST_RESULT, Header, join_frame
+from terngrad.service.messages import LONGEST_RESULT, Header, View, join_frame
 
 END_SECS = 5.0  # in which a worker tells all ps that it ends, and waits for their answers
 _LONGEST_BEAT_SECS = 1.0
@@ -36,7 +36,8 @@ class Client:
       rank: index of this worker.
       size: number of workers.
       servers: which ps it reaches.
-      meeting: messages to and from the coordinator, which is in ps 0.
+      meeting: messages to and from the coordinator, which is in ps 0, or where it moves, in the
+        ps that the workers have chosen.
       steps: pushes to all ps, and their results.
       failure: why the connection failed; "" while it works.
     """
@@ -49,8 +50,11 @@ class Client:
         network: SocketNetwork | None = None,
         *,
         elastic: bool = False,
+        coordinator_moves: bool = False,
     ) -> None:
         """Connects to all ps; waits for those that start later, if elastic for ps 0 only.
+
+        Where the coordinator moves, it waits for none: the first calls of `meeting` do.
 
         Args:
           config: of this worker; the ps know its hosts.
@@ -58,6 +62,7 @@ class Client:
           rules: text of the `Rules` that this worker expects; "" = any.
           network: opens the streams; None = sockets.
           elastic: whether the training goes on without a lost ps.
+          coordinator_moves: see `Rules`.
 
         Raises:
           MembershipError: names a ps that cannot be reached or refuses this worker.
@@ -65,8 +70,18 @@ class Client:
         self.rank, self.size = config.rank, len(config.worker_hosts)
         ps_count = len(config.ps_hosts)
         self.servers = Servers(
-            ps_count, elastic=elastic, tell_lost=lambda lost: self.meeting.tell_lost(lost)
+            ps_count,
+            elastic=elastic,
+            coordinator_moves=coordinator_moves,
+            tell_lost=lambda lost: self.meeting.tell_lost(lost),
         )
+        self._moves = coordinator_moves
+        self._coordinator = 0
+        self._meetings = 0  # links to coordinators so far
+        # Number of the last view, and how many coordinators were asked since.
+        self._position = 0, 0
+        self._left: set[int] = set()  # ps that did not coordinate since the last view
+        self._ended: frozenset[int] = frozenset()  # ps at whose addresses nobody listens
         self.failure = ""
         self._on_failure: Callable[[str], None] = lambda text: None
         self._over = False
@@ -79,13 +94,14 @@ class Client:
             send=lambda ps, frame: self._links[ps].send(frame),
             tell_ready=lambda step: self.meeting.ready(step),
             refuse=self._refuse,
+            on_coordinator=self._follow,
         )
         events = Events(
-            on_view=self.steps.install,
+            on_view=self._install,
             on_freeze=self.steps.interrupt,
             on_go=self.steps.go,
             on_lost_ps=self.servers.use_all_but,
-            on_open=self.servers.tell,
+            on_open=self._tell_servers,
             on_end=self._lose,
         )
         self.meeting = CoordinatorClient(events)
@@ -93,7 +109,8 @@ class Client:
             self._meet(pulse or Pulse(), min(_LONGEST_BEAT_SECS, config.timeout_secs / _BEATS))
             for ps in range(ps_count):
                 self._check()
-                self._links.append(self._connect(ps, waits=ps == 0 or not elastic))
+                waits = not elastic or (ps == 0 and not coordinator_moves)
+                self._links.append(self._connect(ps, waits=waits))
             self._check()
         except BaseException:
             self.close(is_done=False)
@@ -209,17 +226,93 @@ class Client:
         self._network.close()
 
     def _meet(self, pulse: Pulse, beat_secs: float) -> None:
-        meeting = self.meeting
-        events = LinkEvents(
+        link = self._network.open(0, "Meet", self._meeting_events(), waits=not self._moves)
+        self.meeting.use(link, pulse)
+        self._stop_beats = self._network.repeat(beat_secs, self._beat)
+
+    def _meeting_events(self) -> LinkEvents:
+        """Returns what happens on a link to a coordinator, until the next one replaces it."""
+        meeting, number = self.meeting, self._meetings
+
+        def while_it_is(act: Callable[..., bool | None]) -> Callable[..., bool | None]:
+            return lambda *given: act(*given) if self._meetings == number else None
+
+        return LinkEvents(
             lock=meeting.changed,
-            on_message=meeting.take,
-            on_break=lambda: (self.steps.interrupt(), meeting.broken()),
-            on_open=meeting.opened,
-            on_loss=self._lose,
-            on_refusal=self._lose,
+            on_message=while_it_is(meeting.take),
+            on_break=while_it_is(lambda: (self.steps.interrupt(), meeting.broken())),
+            on_open=while_it_is(meeting.opened),
+            on_loss=while_it_is(self._look_for_another),
+            on_refusal=while_it_is(self._lose_if_alone),
         )
-        meeting.use(self._network.open(0, "Meet", events), pulse)
-        self._stop_beats = self._network.repeat(beat_secs, meeting.tell_progress)
+
+    def _beat(self) -> None:
+        self.meeting.tell_progress()
+        if self._moves:
+            self._note_ended()
+
+    def _install(self, view: View) -> None:
+        self._left.clear()
+        self._position = view.number, 0
+        self.steps.install(view)
+
+    def _tell_servers(self) -> None:
+        self.servers.tell()
+        if self._ended:
+            self.meeting.tell_ended(self._ended)
+
+    def _note_ended(self) -> None:
+        ended = frozenset(ps for ps, link in enumerate(self._links) if link.nobody_listens)
+        if ended != self._ended:
+            self._ended = ended
+            self.meeting.tell_ended(ended)
+
+    def _look_for_another(self, why: str) -> bool:
+        """Chooses the next coordinator, as all workers do: the first member that is left.
+
+        Returns:
+          Whether to look further for the present one, with which the training begins.
+        """
+        is_first_loss = self._coordinator not in self._left
+        self._left.add(self._coordinator)
+        members = groups.unpack(self.meeting.view.members)
+        left = [ps for ps in members if ps not in self._left and not self.servers.is_lost(ps)]
+        if self._moves and not members and is_first_loss:
+            return True
+        if not self._moves or not left:
+            self._lose(why)
+            return False
+        self._note_ended()
+        view, asked = self._position
+        self._go_to(left[0], (view, asked + 1))
+        return False
+
+    def _lose_if_alone(self, why: str) -> bool:
+        self._left.add(self._coordinator)  # one that refuses is not asked again
+        return self._look_for_another(why)
+
+    def _follow(self, position: tuple[int, int], coordinator: int) -> None:
+        """Goes where others are that are further: all then ask the same coordinator."""
+        own = self._position
+        is_tie = position == own and position[1] and coordinator < self._coordinator
+        if self._moves and (position > own or is_tie):
+            self._go_to(coordinator, position)
+
+    def _go_to(self, coordinator: int, position: tuple[int, int]) -> None:
+        with self.steps.lock:
+            if self._over or self.failure:
+                return
+            self._position = position
+            if coordinator == self._coordinator:
+                return
+            self._coordinator = coordinator
+            self._meetings += 1
+            events = self._meeting_events()
+        self.steps.interrupt()
+        for other in self._links:
+            other.send(self._sought())
+        link = self._network.open(coordinator, "Meet", events, waits=False, was_there=True)
+        self.meeting.move(link)
 
     def _check(self) -> None:
         """Raises OtherFailedError if the training has ended, because another worker failed."""
@@ -232,7 +325,7 @@ class Client:
             on_message=functools.partial(self.steps.take, ps),
             on_break=lambda: self._break(ps),
             on_open=lambda: self._open(ps),
-            on_loss=lambda why: self.servers.lose(ps) or self._lose(why),
+            on_loss=lambda why: self._do_without(ps) or self._lose(why),
             on_refusal=lambda why: self.servers.is_lost(ps) or self._refuse(why),
         )
         link = self._network.open(ps, "Exchange", events, waits=waits)
@@ -240,8 +333,22 @@ class Client:
             self.servers.opened(ps)
         return link
 
+    def _do_without(self, ps: int) -> bool:
+        """Notes that a ps is lost; returns whether the training goes on."""
+        goes_on = self.servers.lose(ps)
+        if goes_on and self._moves:
+            self._note_ended()
+        return goes_on
+
+    def _sought(self) -> bytes:
+        view, asked = self._position
+        header = Header(seeks=True, view=view, step=asked, coordinator=self._coordinator)
+        return join_frame(header)
+
     def _open(self, ps: int) -> None:
         self.steps.declare_again(ps)
+        if self._position[1]:
+            self._links[ps].send(self._sought())
         self.servers.opened(ps)
 
     def _break(self, ps: int) -> None:

@@ -10,26 +10,32 @@ class Servers:
     """The ps of a training as a worker sees them; any thread may call.
 
     A worker waits for a ps that it does not reach, until the ps counts as lost: then the others
-    take over its pieces, from the next view on. Only an elastic training loses a ps, and never
-    ps 0, which coordinates.
+    take over its pieces, from the next view on. Only an elastic training loses a ps, and ps 0 only
+    where another one may coordinate.
 
     Attributes:
       count: number of ps.
     """
 
     def __init__(
-        self, count: int, *, elastic: bool, tell_lost: Callable[[frozenset[int]], None]
+        self,
+        count: int,
+        *,
+        elastic: bool,
+        coordinator_moves: bool = False,
+        tell_lost: Callable[[frozenset[int]], None],
     ) -> None:
         """Reaches no ps yet.
 
         Args:
           count: number of ps.
           elastic: whether the training goes on without a lost ps.
+          coordinator_moves: whether it does without ps 0, too.
           tell_lost: called with all lost ps when they change; must not wait.
         """
         self.count = count
         self._all = frozenset(range(count))
-        self._elastic, self._tell_lost = elastic, tell_lost
+        self._elastic, self._moves, self._tell_lost = elastic, coordinator_moves, tell_lost
         self._up: set[int] = set()
         self._lost: set[int] = set()
         self._unused: frozenset[int] = frozenset()  # in the view, or lost for other workers
@@ -80,7 +86,7 @@ class Servers:
     def lose(self, ps: int) -> bool:
         """Notes that a ps did not come back; returns whether the training goes on without it."""
         with self._changed:
-            if not self._elastic or ps == 0:
+            if not self._elastic or (ps == 0 and not self._moves):
                 return False
             self._set_lost(self._lost | {ps} - self._up)
             return True

@@ -43,6 +43,7 @@ class Steps:
         send: Callable[[int, bytes], None],
         tell_ready: Callable[[int], None],
         refuse: Callable[[str], None],
+        on_coordinator: Callable[[tuple[int, int], int], None] = lambda at, coordinator: None,
     ) -> None:
         """Starts without a view; steps wait for the first.
 
@@ -52,11 +53,14 @@ class Steps:
           send: sends a frame to a ps if a stream is open; must not wait.
           tell_ready: tells the coordinator that this worker has the gradients of a step.
           refuse: ends the training with a reason.
+          on_coordinator: called where others are in a later view, or look for a coordinator; with
+            its number, how many they have asked since, and with the last one.
         """
         self.lock = threading.RLock()
         self.view = View()
         self._rank, self._servers = rank, servers
         self._send, self._refuse = send, refuse
+        self._on_coordinator = on_coordinator
         self._awaited: list[AwaitedOperation] = []
         self._used = servers.used
         self._shares = Shares(self._used)
@@ -172,6 +176,9 @@ class Steps:
         if header.enters:
             self._meet(ps, header)
             return
+        if header.seeks:
+            self._on_coordinator((header.view, header.step), header.coordinator)
+            return
         if header.operation >= len(self._awaited):
             return  # an earlier process of this worker declared the operation
         declared = self._awaited[header.operation]
@@ -224,9 +231,8 @@ class Steps:
             is_amid = any(d.missing for d in self._awaited)  # a step is still under way: an error
             self._interrupted = is_amid or not self._servers.reaches_used
             if not self._interrupted:
-                frame = join_frame(Header(enters=True, view=view.number, contributors=view.members))
                 for ps in range(self._servers.count):
-                    self._send(ps, frame)
+                    self._send(ps, self._entry())
         if is_amid:
             self.interrupt()
 
@@ -248,11 +254,20 @@ class Steps:
         with self.lock:
             for declared in self._awaited:
                 self._send(ps, _declaration(declared))
+            # A ps that is not used may be that of a worker which looks for the others.
+            if not self._interrupted and ps not in self._used:
+                self._send(ps, self._entry())
 
     def cancel(self) -> None:
         """Cancels all operations: no more results will arrive."""
         for declared in self._awaited:
             declared.cancel()
+
+    def _entry(self) -> bytes:
+        view = self.view
+        header = Header(enters=True, view=view.number, contributors=view.members)
+        header.coordinator = view.coordinator
+        return join_frame(header)
 
     def _share_pieces(self) -> None:
         """Shares the pieces anew if the view uses other ps than the last one."""
@@ -271,8 +286,13 @@ class Steps:
     def _meet(self, ps: int, header: Header) -> None:
         """Notes who is in the view at a ps, and sends the pushes that have waited for them."""
         with self.lock:
-            if header.view != self.view.number:
+            is_later = header.view > self.view.number
+            if header.view != self.view.number and not is_later:
                 return
+        if is_later:
+            self._on_coordinator((header.view, 0), header.coordinator)
+            return
+        with self.lock:
             present = frozenset(groups.unpack(header.contributors))
             self._met[ps] = self._met.get(ps, frozenset()) | present
             waiting, self._unmet = self._unmet, []

@@ -1,0 +1,141 @@
+"""A simulated all-reduce that goes on: each worker has a ps, and the coordinator moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from terngrad.service.messages import View
+from terngrad.testing.simulation.cluster import LONG_SECS, Cluster
+from terngrad.testing.simulation.laws import Ledger, require
+from terngrad.testing.simulation.worker import STEPS, SimulatedWorker
+
+_RETURN_SECS = 1.0
+_GOOD_ENDINGS = {"done", "dismissed", "a ps cannot be reached"}
+_MOST_LATE = 1  # step that a worker may still make when others are in a later view
+
+
+class OneHistory(Ledger):
+    """Also checks that no two groups go on with a training, as a network that parts could cause."""
+
+    def __init__(self, runs: Callable[[int], bool]) -> None:
+        """Starts without steps; `runs` tells whether a worker has not ended."""
+        super().__init__()
+        self._runs = runs
+        self._newest = 0  # view in which a step was made
+        self._makers: set[int] = set()  # workers that have made one in it
+        self._late: dict[tuple[int, int], int] = {}  # steps in an older one, by worker and view
+
+    def note_step(self, worker: int, view: View) -> None:
+        """Notes a step of a worker."""
+        if view.number > self._newest or not any(map(self._runs, self._makers)):
+            self._newest, self._makers = view.number, set()
+        if view.number == self._newest:
+            self._makers.add(worker)
+            return
+        made = self._late[worker, view.number] = self._late.get((worker, view.number), 0) + 1
+        text = f"worker {worker} made {made} steps in view {view.number}, others one in"
+        require(made <= _MOST_LATE, f"{text} {self._newest}")
+
+
+class OwnServersCluster(Cluster):
+    """Workers that each have a ps, which ends with its worker."""
+
+    def __init__(self, workers: int, needed: int, seed: int, min_size: int = 1) -> None:
+        """Starts no process; `seed` decides the order of events."""
+        rules = {"return_secs": _RETURN_SECS, "min_size": min_size, "coordinator_moves": True}
+        super().__init__(workers, workers, needed, elastic=True, seed=seed, **rules)
+        self._ledger = OneHistory(
+            lambda rank: bool(self.workers[rank]) and not self.workers[rank].ending
+        )
+        self._parts: list[int] = [0] * workers  # of the network, by host
+        self._stateful: set[int] | None = None  # workers that had the state when the first failed
+
+    def start_worker(self, rank: int) -> None:
+        """Starts a worker and its ps unless they run."""
+        worker = self.workers[rank]
+        if worker and (not worker.ending or any(link.is_up for link in worker.network.links)):
+            return
+        if self.servers[rank].service is None:
+            self.servers[rank].start()
+        reaches = lambda ps: self._parts[ps] == self._parts[rank]
+        self.workers[rank] = self._new_worker(rank, return_secs=_RETURN_SECS, reaches=reaches)
+
+    def kill_worker(self, rank: int, kept: int, has_saved: bool) -> None:
+        """Kills a worker, and its ps with it."""
+        if (worker := self.workers[rank]) is None or worker.ending:
+            return
+        super().kill_worker(rank, kept, has_saved)
+        self.kill_ps(rank, kept)
+
+    def start_ps(self, ps: int) -> None:
+        """Starts none: a ps starts with its worker."""
+
+    def kill_coordinator(self, kept: int, has_saved: bool) -> None:
+        """Kills the worker whose ps coordinates, and both with it."""
+        views = [
+            ps.service and ps.service.coordinator and ps.service.coordinator.view
+            for ps in self.servers
+        ]
+        self.kill_worker(max(range(len(views)), key=lambda rank: views[rank] or 0), kept, has_saved)
+
+    def freeze(self, rank: int) -> None:
+        """Stops a worker and its ps, as a machine that hangs does."""
+        self.stop(rank)
+        self.stop_ps(rank)
+
+    def thaw(self, rank: int) -> None:
+        """Lets a frozen machine go on."""
+        self.wake(rank)
+        self.wake_ps(rank)
+
+    def part(self, others: Collection[int]) -> None:
+        """Parts the network: these hosts no longer reach the others, who notice after a while."""
+        self._parts = [int(rank in others) for rank in range(len(self.workers))]
+        for rank, part in enumerate(self._parts):
+            for ps, other in enumerate(self._parts):
+                if part != other:
+                    for method in ("Meet", "Exchange"):
+                        self.stick(rank, ps, method)
+
+    def release(self) -> None:
+        """Ends all faults of the network."""
+        self._parts = [0] * len(self.workers)
+        super().release()
+
+    def check(self) -> None:
+        """See base class."""
+        super().check()
+        for rank, worker in enumerate(self.workers):
+            if worker and worker.ending not in ("", "done", "dismissed"):
+                if self._stateful is None:
+                    self._stateful = {w.rank for w in self.workers if w and w.has_state}
+                self.kill_ps(rank, 0)  # its process ends with that of a worker that fails
+
+    def _check_standstill(self) -> None:
+        """Where another ps may coordinate, none of them knows all."""
+
+    def _check_saver(self, saver: SimulatedWorker) -> None:
+        """See `_check_standstill`."""
+
+    @property
+    def _dispensable(self) -> set[int]:
+        return {*range(len(self.servers))}
+
+    def _check_ending(self) -> None:
+        """Workers that were in a view have made all steps: each fault has ended.
+
+        Others may have looked in vain for the first worker, without which no training begins.
+        """
+        well = {rank for rank, secs in enumerate(self._out_secs) if secs < LONG_SECS}
+        is_stateless = self._stateful is not None and not self._stateful & well
+        if self._may_fail or not well or is_stateless:
+            return
+        for worker in self.workers:
+            if worker and worker.is_live:
+                told = self.describe()
+                # All others were done, and have ended, before it was here again.
+                is_late = self._some_are_done and worker.ending.endswith("did not come back")
+                good = is_late or worker.ending in _GOOD_ENDINGS
+                require(good, f"worker {worker.rank} failed: {told}")
+                done = worker.ending != "done" or worker.state.steps == STEPS
+                require(done, f"worker {worker.rank} is done at step {worker.state.steps}: {told}")

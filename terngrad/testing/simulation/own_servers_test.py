@@ -1,0 +1,90 @@
+"""All-reduce that goes on: random histories, and mistakes that they find."""
+
+import pytest
+
+from terngrad.coordination import decisions
+from terngrad.coordination.coordinator import TAKES_OVER
+from terngrad.exchange.parameter_server.server.service import Service
+from terngrad.testing.simulation import explore
+from terngrad.testing.simulation.laws import BrokenLawError
+from terngrad.testing.simulation.own_servers import OwnServersCluster
+
+HISTORIES = 300  # that are explored for a mistake, at most
+
+
+def explored(number):
+    history = explore.OwnServersHistory(number)
+    history.run()
+    return history
+
+
+def test_no_history_breaks_a_law(capsys):
+    assert explore.main(["--histories=60", "--own_servers"]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.exhaustive
+def test_no_history_of_many_breaks_a_law(capsys):
+    arguments = ["--histories=4000", "--first=201000", "--own_servers"]
+    assert explore.main(arguments) == 0, capsys.readouterr().out
+
+
+def training(workers=3, seed=1):
+    """A cluster whose workers make steps."""
+    cluster = OwnServersCluster(workers, workers, seed)
+    for worker in range(workers):
+        cluster.start_worker(worker)
+    while not all(worker.is_live for worker in cluster.workers):
+        cluster.run(1.0)
+    return cluster
+
+
+def lines(cluster):
+    return [line for server in cluster.servers for line in server.log]
+
+
+def test_the_others_go_on_without_the_first_worker_which_comes_back_to_another_coordinator():
+    cluster = training()
+    cluster.kill_worker(0, kept=0, has_saved=False)
+    while not any(TAKES_OVER in line for line in lines(cluster)):
+        cluster.run(1.0)
+    cluster.settle(restart=True)
+    took_over = f"worker 1 (host1:1) {TAKES_OVER} worker 0 (host0:1)."
+    assert took_over in lines(cluster)
+    assert {worker.ending for worker in cluster.workers} <= {"done", "dismissed"}
+
+
+def test_the_last_worker_goes_on_alone_where_the_others_have_ended():
+    cluster = training()
+    for rank in (0, 1):
+        cluster.kill_worker(rank, kept=0, has_saved=False)
+    cluster.settle(restart=False)
+    assert cluster.workers[2].ending == "done"
+    assert any("Worker 2 trains from step" in line for line in lines(cluster))
+
+
+def test_the_smaller_part_of_a_parted_network_makes_no_step():
+    cluster = training(workers=5)
+    cluster.part((3, 4))
+    cluster.run(12.0)
+    before = [worker.state.steps for worker in cluster.workers]
+    cluster.run(30.0)
+    after = [worker.state.steps for worker in cluster.workers]
+    assert after[3:] == before[3:]
+    assert all(worker.ending == "done" for worker in cluster.workers[:3])
+
+
+# Whose function the mistake replaces, its name, the mistake, and the first history to explore.
+MUTANTS = {
+    "a part of any size goes on": (decisions, "too_few_to_go_on", lambda state: "", 100),
+    "a search is not told to the others": (Service, "_note_search", lambda *given: None, 200),
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_mistake_breaks_a_law(mutant, monkeypatch):
+    owner, name, mistake, first = MUTANTS[mutant]
+    monkeypatch.setattr(owner, name, mistake)
+    with pytest.raises(BrokenLawError):
+        for number in range(first, first + HISTORIES):
+            explored(number)
