@@ -47,7 +47,8 @@ def train(ready: Ready, unbegun: str = "") -> None:
         checkpoint, stopped = _run(ready, stop, saver)
         if stop.signal and ready.group.may_leave and not stopped:
             again = "the others go on, and the same command joins them again"
-            say(f"{stop.signal.name}: left after step {int(training.step)}; {again}.")
+            saved = f"; saved {checkpoint}" if checkpoint else ""
+            say(f"{stop.signal.name}: left after step {int(training.step)}{saved}; {again}.")
             raise LeftAloneError(128 + stop.signal)
         ready.stopped.assign(int(stopped))
         _compare_copies(ready)

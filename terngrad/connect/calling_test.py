@@ -95,3 +95,15 @@ def test_law_10_a_time_that_is_none_is_as_long_as_the_own(said):
         channel = call(8.0)
     assert channel.beat_secs == 1.0
     channel.cut()
+
+
+def test_it_is_known_that_nobody_listens_which_may_end_the_search_early():
+    (host,) = free_addresses(1)
+    caller = opener(host, 1000.0)
+    with pytest.raises(MembershipError, match="Connection refused"):
+        caller.open(refused_secs=0.1)
+    assert caller.nobody_listens
+    with socket.create_server(("127.0.0.1", int(host.rpartition(":")[2]))):
+        with pytest.raises(MembershipError, match="does not answer"):
+            caller.open(secs=0.1, refused_secs=0.1)
+        assert not caller.nobody_listens

@@ -126,7 +126,7 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
         hosts=hosts,
         aggregated=config.num_replicas_to_aggregate,
         is_elastic=is_elastic,
-        may_leave=config.has_own_servers and config.elastic and connect.rank != 0,
+        may_leave=moves,
     )
 
 
