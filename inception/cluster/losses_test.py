@@ -64,7 +64,7 @@ def test_an_elastic_training_loses_no_bit_when_a_ps_is_lost_comes_back_and_is_lo
     with Cluster(2, 2, *flags) as cluster:
         cluster.wait_for("0", r"Worker 0: .* step 10,")
         cluster.kill("ps 1")
-        cluster.wait_for("ps 0", r"^Workers 0 and 1 train from step \d+ on, without ps 1\.$")
+        cluster.wait_for("ps 0", r"^Workers 0 and 1 train from step \d+ on\.$")
         cluster.kill("1")  # it may join without the ps, and without a wait for it
         cluster.start("1")
         gives = r"on, without ps 1; worker 0 gives its state to worker 1\.$"
@@ -84,7 +84,7 @@ def test_an_elastic_all_reduce_goes_on_without_a_worker_and_takes_it_in_again(tm
     with Cluster(3, 0, *flags) as cluster:
         cluster.wait_for("0", r"Worker 0: .* step 10,")
         cluster.kill("1")
-        cluster.wait_for("0", r"^Workers 0 and 2 train from step \d+ on, without ps 1\.$")
+        cluster.wait_for("0", r"^Workers 0 and 2 train from step \d+ on\.$")
         cluster.start("1")
         gives = r"; worker \d gives its state to .*\.$"
         cluster.wait_for("0", r"^Workers 0, 1 and 2 train from step [1-9]\d* on.*" + gives)
@@ -96,7 +96,7 @@ def test_an_elastic_all_reduce_goes_on_without_a_worker_and_takes_it_in_again(tm
         cluster.kill("0", signal.SIGTERM)
         left = r"^SIGTERM: left after step \d+; saved .*model\.ckpt-\d+; the others go on"
         cluster.wait_for("0", left)
-        cluster.wait_for("2", r"^Worker 2 trains from step [1-9]\d* on, without ps 0 and 1\.$")
+        cluster.wait_for("2", r"^Worker 2 trains from step [1-9]\d* on\.$")
         cluster.start("0")
         cluster.wait_for("0", r"^Worker 0: .* step \d+,")
         assert "Traceback" not in cluster.lines()

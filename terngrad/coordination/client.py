@@ -214,6 +214,10 @@ class CoordinatorClient:
         """Ends the training of all workers; see `SharedError`."""
         self._send(Report(failed=reason, shared=is_shared))
 
+    def leave_others(self) -> None:
+        """Reports that this worker ends, and that the others go on."""
+        self._send(Report(leaves=True))
+
     def leave(self) -> None:
         """Reports that this worker is done, and how far it came."""
         self.tell_progress()

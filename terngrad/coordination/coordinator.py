@@ -225,6 +225,8 @@ class Coordinator:
             if worker not in self.state.connected:
                 return
             interrupts = decisions.interrupts(self.state, worker)
+            if self.state.records[worker].session.leaves:
+                why = "left"
             self.state.lose(worker, why)
             if not self.state.connected:
                 self._all_gather.clear()
@@ -262,6 +264,8 @@ class Coordinator:
             elif what == "ended_ps":
                 ended = groups.unpack(message.ended_ps, self._servers)
                 self.state.records[worker].session.ended_ps = frozenset(ended)
+            elif what == "leaves":
+                self.state.records[worker].session.leaves = True
             elif what == "progress":
                 self._note_progress(worker, message)
             elif what == "failed":
@@ -372,8 +376,9 @@ class Coordinator:
             raise ValueError("lost_ps: ps 0 cannot be lost, nor others without elastic")
         more = sorted(lost - state.unused_ps)
         state.records[worker].session.lost_ps = lost
-        if more:
+        if more and not rules.coordinator_moves:  # where the worker is lost, a line says so
             self._tell(f"{state.name(worker)} cannot reach {decisions.listed(more, 'ps', 'ps')}.")
+        if more:
             self._send_to(state.connected, Order(lost_ps=groups.pack(state.unused_ps)))
         is_stepping = state.phase is Phase.STEPPING and worker in state.members
         if is_stepping and state.unused_ps != {*groups.unpack(state.view.lost_ps)}:
@@ -428,7 +433,9 @@ class Coordinator:
                 last = self.state.name(self.state.last_view.coordinator)
                 self._tell(f"{self.state.name(decision.coordinator)} {TAKES_OVER} {last}.")
             self.state.install(decision)
-            self._tell(decisions.in_words(decision))
+            self._tell(
+                decisions.in_words(decision, names_ps=not self.state.rules.coordinator_moves)
+            )
             self._send_to(self.state.members, Order(view=decision))
         elif isinstance(decision, Dismiss):
             self._dismiss()

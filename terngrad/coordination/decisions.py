@@ -168,14 +168,14 @@ def next_view(state: CoordinatorState) -> View:
     )
 
 
-def in_words(view: View) -> str:
-    """Describes a view for the log."""
+def in_words(view: View, *, names_ps: bool = True) -> str:
+    """Describes a view for the log; each ps may be that of a worker, and go without saying."""
     members, receivers = groups.unpack(view.members), groups.unpack(view.receivers)
     verb = "trains" if len(members) == 1 else "train"
     text = f"{listed(members)} {verb} from step {view.steps} on"
     if view.needed < len(members):
         text += f", {view.needed} of them at each step"
-    if lost := groups.unpack(view.lost_ps):
+    if names_ps and (lost := groups.unpack(view.lost_ps)):
         text += f", without {listed(lost, 'ps', 'ps')}"
     if receivers:
         text += f"; worker {view.donor} gives its state to {listed(receivers)}"

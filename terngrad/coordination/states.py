@@ -141,6 +141,7 @@ class Session:
     has_contributed: bool = False  # whether such a step was made
     lost_ps: frozenset[int] = frozenset()  # ps that it does without
     ended_ps: frozenset[int] = frozenset()  # ps at whose addresses nobody listens
+    leaves: bool = False  # it has said that it ends, and the others go on
     begun: Begun = dataclasses.field(default_factory=Begun)  # operations with the others
 
 
@@ -359,7 +360,8 @@ class CoordinatorState:
         """Notes that a worker is lost: it may come back in time, but not if it hangs."""
         record = self.records[worker]
         record.change(WorkerEvent.ABANDON if hangs else WorkerEvent.DISCONNECT)
-        record.loss, record.lost_at = loss, -math.inf if hangs else self.clock()
+        comes_not_back = hangs or record.session.leaves
+        record.loss, record.lost_at = loss, -math.inf if comes_not_back else self.clock()
 
     def install(self, view: View) -> None:
         """Installs the next view; all workers with a report become its members."""

@@ -97,9 +97,7 @@ def test_all_reduce_goes_on_without_a_worker_and_takes_it_in_again():
     with cluster(100_000, "elastic=1", f"timeout_secs={HANG_SECS:.0f}", servers=0) as (runs, start):
         wait_for_step(runs[0], 20)
         runs[1].process.send_signal(signal.SIGKILL)
-        runs[0].wait_for(
-            r"^Worker 0 trains from step \d+ on, without ps 1"
-        )  # not after the time-out
+        runs[0].wait_for(r"^Worker 0 trains from step \d+ on")  # not after the time-out
         runs[1] = start(1)
         runs[1].wait_for(r"^step [1-9]\d+$")
         assert "step 1" not in runs[1].lines  # it went on where the other was
@@ -113,14 +111,14 @@ def test_all_reduce_goes_on_without_its_first_worker_and_takes_it_in_again():
             wait_for_step(run, 20)
         runs[0].process.send_signal(signal.SIGKILL)
         runs[1].wait_for(r"^worker 1 .*coordinates from now on, instead of worker 0")
-        runs[1].wait_for(r"^Workers 1 and 2 train from step \d+ on, without ps 0")
+        runs[1].wait_for(r"^Workers 1 and 2 train from step \d+ on")
         runs[0] = start(0)
         runs[0].wait_for(r"^step [1-9]\d+$")
         assert "step 1" not in runs[0].lines  # it went on where the others were
         runs[1].process.send_signal(signal.SIGKILL)  # it coordinated
         runs[0].wait_for(r"^worker 0 .*coordinates from now on, instead of worker 1")
         runs[2].process.send_signal(signal.SIGKILL)
-        runs[0].wait_for(r"^Worker 0 trains from step \d+ on, without ps 1 and 2")
+        runs[0].wait_for(r"^Worker 0 trains from step \d+ on\.$")
 
 
 @pytest.mark.slow

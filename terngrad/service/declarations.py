@@ -91,6 +91,7 @@ _REPORT = {
     "lost_ps": Field(9, "bytes", one_of=True),  # ps that it does without: bits, as for workers
     "shared": Field(10, "bool"),  # with failed: all workers fail so, none of them is to blame
     "ended_ps": Field(11, "bytes", one_of=True),  # ps at whose addresses nobody listens
+    "leaves": Field(12, "bool", one_of=True),  # it ends, and the others go on without it
 }
 
 # Where a worker stands; it then waits for a view.

@@ -69,6 +69,7 @@ class Ending:
             client.meeting.leave()
         except LeftAloneError:
             is_done = False
+            client.meeting.leave_others()
             raise
         except SystemExit:  # all workers were stopped, and have saved
             client.meeting.leave()
