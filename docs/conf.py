@@ -19,9 +19,12 @@ include_patterns = ["*.md", "docs/**", "benchmarks/results/*.md"]
 exclude_patterns = [".*", "bazel-*", "build"]
 
 html_theme = "alabaster"
+html_title = project
 html_theme_options = {"fixed_sidebar": True, "page_width": "1120px", "body_max_width": "auto"}
 html_extra_path = ["site"]  # index.html, which leads to the root document
 html_show_sourcelink = False
+html_show_copyright = False
+smartquotes = False  # would make one dash of the two of a flag
 
 myst_heading_anchors = 4  # links name headings as GitHub does
 default_role = "py:obj"  # `name` in a docstring is code, and a link where the reference has it
@@ -74,8 +77,13 @@ def _before_napoleon(
 def _after_napoleon(
     app: object, what: str, name: str, value: object, options: object, lines: list[str]
 ) -> None:
-    """Shows them again. Indented lines of a module's text are code; |x| is no substitution."""
+    """Shows them again, and makes what Sphinx would read otherwise what it means.
+
+    Indented lines of a module's text are code, `Class.name` may be of any module, and |x| is no
+    substitution.
+    """
     text = "\n".join(lines).replace(_COLON, ":")
     if what == "module":
         text = re.sub(r"\n\n(?=    )", "\n\n::\n\n", text)
+    text = re.sub(r"(?<!`)`([A-Z]\w+(?:\.\w+)*)`(?!`)", r"`.\1`", text)
     lines[:] = re.sub(r"\|([^|\s]+)\|", r"\\|\1\\|", text).split("\n")
