@@ -47,6 +47,7 @@ _OWN_PARSERS = (
     "inception.launch",
     "terngrad.launch",
     "terngrad.ops.build",
+    "docs.draw_architecture",
     "docs.draw_augmentation",
     "docs.write_flags",
     "tensorboard.main",

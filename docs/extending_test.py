@@ -226,3 +226,14 @@ def test_the_engine_delivers_what_one_process_does(tmp_path):
         assert 0 <= together["mixed bytes"] + 1 - together["mixed payload"] <= padding + 1
         for i in range(5):
             np.testing.assert_array_equal(together[f"mixed {i}"], alone[f"mixed {i}"])
+
+
+def test_the_places_that_offer_an_engine_exist_and_have_what_the_page_says():
+    text = (markdown.REPO / "docs/extending.md").read_text(encoding="utf-8")
+    section = text.partition("offer an engine to users.")[2]
+    places = re.findall(r"^\d\. `([\w/]+\.py)`:((?:.|\n(?!\d|\n))*)", section, re.MULTILINE)
+    assert len(places) == 5
+    for path, rest in places:
+        source = (markdown.REPO / path).read_text(encoding="utf-8")
+        names = re.findall(r"`(_?[A-Za-z_]+)`", rest)
+        assert [name for name in names if name not in source and name != "Group"] == []

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Usage: setup.sh [dev]
+# Usage: setup.sh [dev | docs]
 # Makes the virtual environment (TERNGRAD_VENV, or .venv in the repository), installs the packages and
 # compiles the native kernels. Does nothing that is up to date.
-# `dev` adds the test tools.
+# `dev` adds the test tools, `docs` what scripts/build_docs.sh needs, which `dev` includes.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
