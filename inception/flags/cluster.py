@@ -96,6 +96,13 @@ class ClusterConfig(Checked):
         -1,
         f"port at which the chief listens for the others; -1 = its own + {CONTROL_PORT_ABOVE}",
     )
+    network_interface: str = _distributed(
+        TEXT,
+        "",
+        "name of the network interface, such as eth1, at whose address this process listens, and "
+        "from which it connects; unset: that of the variable TERNGRAD_INTERFACE, if any, else any; "
+        "mpi and horovod have options of their own for gradients",
+    )
     save_interval_secs: float = _distributed(
         number(), 600.0, "time between the chief's checkpoints; 0 = by save_iter only", "seconds"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from terngrad.cluster.addresses import Interface
 from terngrad.cluster.channel import name_of
 from terngrad.connect.introduction import Hello
 from terngrad.connect.tls import Members
@@ -23,6 +24,7 @@ class ConnectConfig:
       secret: that all processes share; b"" = none.
       return_secs: how long to look for a ps that was there before, other than the first; None =
         timeout_secs.
+      interface: at whose address this process listens, and from which it connects; None = any.
     """
 
     worker_hosts: Sequence[str]
@@ -32,6 +34,7 @@ class ConnectConfig:
     members: Members | None = None
     secret: bytes = b""
     return_secs: float | None = None
+    interface: Interface | None = None
 
     @property
     def name(self) -> str:

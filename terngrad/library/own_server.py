@@ -97,6 +97,7 @@ def _written(config: JoinConfig) -> str:
         "num_replicas_to_aggregate",
         "elastic",
         "has_own_servers",
+        "network_interface",
     )
     settings = {name: getattr(config, name) for name in names}
     tls = dataclasses.asdict(config.tls) if config.tls else None

@@ -13,7 +13,12 @@ _OF_MPICH = "MPI_LOCALNRANKS"  # not set by srun
 _PMIX = ("PMIX_RANK", "PMIX_SIZE")  # the second is not always set
 
 
-def find(environment: Mapping[str, str], ps_tasks: int, timeout_secs: float) -> Role:
+def find(
+    environment: Mapping[str, str],
+    ps_tasks: int,
+    timeout_secs: float,
+    network_interface: str = "",
+) -> Role:
     """Returns the role that a managed cluster gives to this process.
 
     A launcher's own variables count before those of the Slurm job that it runs in.
@@ -22,6 +27,8 @@ def find(environment: Mapping[str, str], ps_tasks: int, timeout_secs: float) -> 
       environment: variables of this process.
       ps_tasks: how many of the first tasks are parameter servers, where tasks are only numbered.
       timeout_secs: how long processes that have to meet first wait for each other.
+      network_interface: name of the interface whose address this process tells the others, where
+        it has to; see interfaces.chosen.
 
     Raises:
       NothingFoundError: nothing is found.
@@ -32,7 +39,7 @@ def find(environment: Mapping[str, str], ps_tasks: int, timeout_secs: float) -> 
     if (text := environment.get("TF_CONFIG")) and (role := tf_config.role(text)):
         return _without_ps_tasks(role, ps_tasks)
     if environment.keys() >= torchrun.MARKS:
-        return torchrun.role(environment, ps_tasks, timeout_secs)
+        return torchrun.role(environment, ps_tasks, timeout_secs, network_interface)
     if _OPEN_MPI[1] in environment:
         return _without_ps_tasks(_connected("Open MPI", environment, *_OPEN_MPI), ps_tasks)
     if _OF_MPICH in environment and _PMI[1] in environment:
