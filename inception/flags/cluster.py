@@ -38,14 +38,14 @@ class ClusterConfig(Checked):
     cluster: str = _distributed(
         one_of("flags", "auto"),
         "flags",
-        "what names the processes: flags, or auto: TF_CONFIG, or the variables of Slurm, torchrun "
-        "or an MPI launcher, where a flag of this group does not say otherwise",
+        "what names the processes: flags, or auto: TF_CONFIG, or the variables of Slurm, torchrun, "
+        "a TrainJob or an MPI launcher, where a flag of this group does not say otherwise",
     )
     num_ps_tasks: int = _distributed(
         at_least(0),
         0,
-        "with --cluster=auto on Slurm and with torchrun: the first tasks, this many, are parameter "
-        "servers",
+        "with --cluster=auto on Slurm, with torchrun and in a TrainJob: the first tasks, this "
+        "many, are parameter servers",
         "tasks",
     )
     variable_update: str | None = _distributed(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from terngrad.cluster.managed import launch, slurm, tf_config, torchrun
+from terngrad.cluster.managed import launch, slurm, tf_config, torchrun, trainjob
 from terngrad.cluster.managed.role import ManagedError, NothingFoundError, Role, whole_number
 
 _OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
@@ -40,6 +40,8 @@ def find(
         return _without_ps_tasks(role, ps_tasks)
     if environment.keys() >= torchrun.MARKS:
         return torchrun.role(environment, ps_tasks, timeout_secs, network_interface)
+    if environment.keys() >= trainjob.MARKS:
+        return trainjob.role(environment, ps_tasks)
     if _OPEN_MPI[1] in environment:
         return _without_ps_tasks(_connected("Open MPI", environment, *_OPEN_MPI), ps_tasks)
     if _OF_MPICH in environment and _PMI[1] in environment:
@@ -53,7 +55,9 @@ def find(
     batch = "SLURM_JOB_ID" in environment
     hint = "; within a Slurm job start the program with srun" if batch else ""
     hint += "; TF_CONFIG names no cluster" if environment.get("TF_CONFIG") else ""
-    raise NothingFoundError(f"found none of TF_CONFIG, Slurm, MPI, PMIx and torchrun{hint}")
+    raise NothingFoundError(
+        f"found none of TF_CONFIG, Slurm, MPI, PMIx, torchrun and TrainJob{hint}"
+    )
 
 
 def _connected(source: str, environment: Mapping[str, str], rank: str, size: str) -> Role:
