@@ -98,9 +98,10 @@ def _by_launcher(
 def _of_launched(name: str, config: JoinConfig) -> str:
     """Says what a network interface is for where a launcher connects the processes."""
     addresses, interface = ", ".join(config.interface.addresses), config.interface.name
+    launcher = {"mpi": "mpirun", "horovod": "horovodrun"}[config.role.engine]
     return (
-        f"{name} tells other machines that it lives from {addresses} of {interface}; which network "
-        f"gradients take is set where {config.role.engine} starts the processes."
+        f"{name} tells workers on other machines that it lives, over {interface} ({addresses}); "
+        f"options of {launcher} choose the network of gradients."
     )
 
 
