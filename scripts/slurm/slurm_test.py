@@ -19,17 +19,17 @@ exhaustive = pytest.mark.exhaustive
 _REPO = Path(__file__).parents[2]
 _JOB = str(os.getpid())  # so that two of these tests use different ports
 
-# Runs the command once a task, all on this machine, the only node; hands SIGTERM to the tasks, and
-# ends with the highest status of a task.
+# Runs the command once a task, all on this machine, the only node; ends with the highest status
+# of a task.
 _SRUN = """#!/usr/bin/env bash
 source scripts/common.sh
 while [[ "$1" == --* ]]; do shift; done
-trap 'kill -TERM $(jobs -p)' TERM
 for ((task = 0; task < TASKS; task++)); do
   SLURM_STEP_ID=0 SLURM_PROCID="${task}" SLURM_NODEID=0 SLURM_STEP_TASKS_PER_NODE="${TASKS}" \\
     SLURM_STEP_NODELIST="${SLURM_JOB_NODELIST}" SLURMD_NODENAME="${SLURM_JOB_NODELIST}" \\
     SLURM_GTIDS="$(seq -s, 0 $((TASKS - 1)))" "$@" &
 done
+jobs -p > "${CERTS}.tasks"
 highest=0
 for job in $(jobs -p); do
   await "${job}" && code=0 || code=$?
@@ -40,13 +40,16 @@ exit "${highest}"
 _SCONTROL = """#!/usr/bin/env bash
 [[ "$1" == requeue ]] && echo "requeued $2" || echo "$3"
 """
+_SCANCEL = """#!/usr/bin/env bash
+[[ "$1 $2" == "--signal=TERM ${SLURM_JOB_ID}" ]] && kill -TERM $(cat "${CERTS}.tasks")
+"""
 _SCRIPTS = sorted((_REPO / "scripts" / "slurm").glob("*.sbatch"))
 
 
 def started(script, tasks, tmp_path, *arguments, **variables):
     commands = tmp_path / "bin"
     commands.mkdir(exist_ok=True)
-    for name, text in {"srun": _SRUN, "scontrol": _SCONTROL}.items():
+    for name, text in {"srun": _SRUN, "scontrol": _SCONTROL, "scancel": _SCANCEL}.items():
         (commands / name).write_text(text)
         (commands / name).chmod(0o755)
     environment = {
