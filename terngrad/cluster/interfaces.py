@@ -118,7 +118,8 @@ def use(interface: Interface, host: str | None, others: Mapping[str, str]) -> st
       others: hosts to which it connects, by the names of their processes.
     """
     is_apart = not is_loopback_address(interface.addresses[0])
-    if host is not None and means_this_machine(host) and is_apart:
+    met = [*others.values()] if host is None else [host]
+    if is_apart and met and all(map(means_this_machine, met)):
         return f"uses loopback addresses, not {interface}: all processes are on this machine"
     places = "" if host is None else f"listens at {interface.address_for(host)} and "
     text = f"{places}connects from {', '.join(interface.addresses)} of {interface.name}"

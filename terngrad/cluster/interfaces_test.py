@@ -69,3 +69,4 @@ def test_the_addresses_that_are_used_are_told(two, monkeypatch):
     assert interfaces.use(MANAGEMENT, None, {}) == "connects from 10.0.0.4 of eth0"
     here = "uses loopback addresses, not eth0 (10.0.0.4): all processes are on this machine"
     assert interfaces.use(MANAGEMENT, "127.0.0.1", {}) == here
+    assert interfaces.use(MANAGEMENT, None, {"ps 0": "localhost"}) == here
