@@ -4,8 +4,8 @@
 #   DIST_CONFIG=my_cluster.sh bash scripts/run_dist.sh
 # A list is a text with commas or an array: DATA_DIR=('~/a, b' /data). In lists for each worker a
 # single entry applies to all workers. '~' in quotes is the home on each host. Run stop_dist.sh before
-# you edit. run_dist.sh passes the settings of WORKER_SCRIPT and PS_SCRIPT (GRAD_BITS, MAX_STEPS, ...)
-# and TERNGRAD_VENV to all hosts.
+# you edit. run_dist.sh passes the settings of WORKER_SCRIPT and PS_SCRIPT (GRAD_BITS, MAX_STEPS, ...),
+# TERNGRAD_VENV and TERNGRAD_INTERFACE (a network interface, such as eth1) to all hosts.
 
 : "${WORKSPACE:=${REPO}}"       # the repository, at the same path on all hosts
 : "${WORKER_SCRIPT:=scripts/run_single_worker_cifarnet.sh}" # in the repository

@@ -9,9 +9,10 @@ the others. With --hosts a process starts on each host that is listed, through s
 and with this Python, which must be there too; a host that is listed twice has two. ssh must not ask
 for a password. Without --ps the first host also needs the port 1000 above --port. --certificates
 names a folder with ca.crt, HOST.crt and HOST.key on each host. --allow_insecure_network says that
-you trust the network; it is not needed if the program gives join certificates for --ps. With -n the
-processes share out the machine's GPUs, or those of CUDA_VISIBLE_DEVICES: with as many processes as
-GPUs each has its own. A parameter server has none.
+you trust the network; it is not needed if the program gives join certificates for --ps.
+--network_interface names the one that each process uses on its host; --hosts must then list names
+or addresses of that network. With -n the processes share out the machine's GPUs, or those of
+CUDA_VISIBLE_DEVICES: with as many processes as GPUs each has its own. A parameter server has none.
 
 Each output line begins with the index of its worker. With --show N all lines of worker N are
 printed, and of the others what they write to standard error, as tracebacks and warnings are.
@@ -42,6 +43,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from terngrad.cluster import interfaces
 from terngrad.cluster.addresses import host_and_port
 from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT
 from terngrad.cluster.managed import launch
@@ -109,6 +111,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--ssh", type=_words, help='command and options, such as "ssh -F FILE"')
     add("--certificates", metavar="DIR", help="encrypt with those that make_certs.sh makes")
     add("--allow_insecure_network", action="store_true", default=None, help="do not encrypt")
+    add("--network_interface", metavar="NAME", help="of each host, such as eth1 (default: any)")
     add("--log_dir", metavar="DIR", default="", help="adds all lines to DIR/worker_0.log, ...")
     add("--status", action="store_true", help="only show the processes of --log_dir")
     add("--stop", action="store_true", help="only let the processes of --log_dir save and end")
@@ -147,7 +150,7 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         return
     if (options.n is None) == (options.hosts is None):
         parser.error("needs -n or --hosts, and not both")
-    for name in ("port", "ssh", "certificates", "allow_insecure_network"):
+    for name in ("port", "ssh", "certificates", "allow_insecure_network", "network_interface"):
         if options.n and getattr(options, name) is not None:
             parser.error(f"--{name} needs --hosts: processes of this machine do not use it")
     workers = len(options.hosts or []) or options.n
@@ -208,6 +211,7 @@ def _over_ssh(process: Process, options: argparse.Namespace) -> Process:
         "PYTHONPATH": os.environ.get("PYTHONPATH"),
         launch.INSECURE: "1" if options.allow_insecure_network else "",
         launch.CERTIFICATES: options.certificates,
+        interfaces.VARIABLE: options.network_interface,
     }
     variables = process.environment | {name: value for name, value in own.items() if value}
     settings = [f"{name}={value}" for name, value in variables.items()]

@@ -200,6 +200,7 @@ def test_a_killed_worker_is_started_again_unless_another_launcher_stops_it(tmp_p
         ),
         (["-n", "2", "--port=80", "x.py"], "--port needs --hosts"),
         (["-n", "2", "--certificates=certs", "x.py"], "--certificates needs --hosts"),
+        (["-n", "2", "--network_interface=lo", "x.py"], "--network_interface needs --hosts"),
         (["-n", "2", "--ps=-1", "x.py"], "--ps: '-1'; allowed are whole numbers from 0 to 65536"),
         (["--log_dir=/tmp", "--status", "--stop"], "needs --status or --stop, and not both"),
         (["-n", "2", "--show=2", "x.py"], "--show is 2; allowed are 0 to 1, a worker"),

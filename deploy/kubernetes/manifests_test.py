@@ -14,7 +14,11 @@ from inception.flags import command_line, defined
 
 _HERE = Path(__file__).parent
 _REPO = _HERE.parents[1]
-_KUBERNETES = ("1.27.0", kubernetes_validate.latest_version())
+# The oldest that we know of that knows the fields of each file, and the newest.
+_OLDEST, _NEWEST = "1.27.0", kubernetes_validate.latest_version()
+_OLDEST_OF = {"elastic.yaml": "1.29.0", "trainjob.yaml": "1.29.0"}
+_KUBERNETES = (_OLDEST, _NEWEST)
+_JOB_SETS = ("TrainJob", "TrainingRuntime")
 _REPLICAS = {
     "type": "object",
     "required": ["replicas", "restartPolicy", "template"],
@@ -53,7 +57,14 @@ _TFJOB = {  # after the definition of kubeflow.org/v1; the pod templates are Kub
     },
 }
 
-_TFJOB_SCHEMA = jsonschema.Draft202012Validator(_TFJOB)
+_TRAINER = json.loads((_HERE / "trainer.schema.json").read_text(encoding="utf-8"))
+_SCHEMAS = {
+    kind: jsonschema.Draft202012Validator(schema)
+    for kind, schema in {
+        "TFJob": _TFJOB,
+        **{kind: {"$ref": f"#/$defs/{kind}", "$defs": _TRAINER["$defs"]} for kind in _JOB_SETS},
+    }.items()
+}
 
 
 def manifests():
@@ -65,8 +76,30 @@ def manifests():
     ]
 
 
+def parts_in_versions():
+    """Each part with each version of Kubernetes that it must fit."""
+    return [
+        pytest.param(part, version, id=f"{path.stem}-{part['kind']}-{version}")
+        for path in sorted(_HERE.glob("*.yaml"))
+        for part in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+        for version in (_OLDEST_OF.get(path.name, _OLDEST), _NEWEST)
+    ]
+
+
 def jobs(part):
-    """What Kubernetes itself knows of a manifest: a TFJob's pod templates, each as a job."""
+    """What Kubernetes itself knows of a manifest: pod or job templates, each as a job."""
+    if part["kind"] == "TrainJob":
+        return []
+    if part["kind"] == "TrainingRuntime":
+        return [
+            {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": {"name": each["name"], **each["template"]["metadata"]},
+                "spec": each["template"]["spec"],
+            }
+            for each in part["spec"]["template"]["spec"]["replicatedJobs"]
+        ]
     if part["kind"] != "TFJob":
         return [part]
     return [
@@ -83,8 +116,8 @@ def jobs(part):
 def faults(part, version):
     """What is wrong with a manifest for a version of Kubernetes."""
     found = []
-    if part["kind"] == "TFJob":
-        found += [error.message for error in _TFJOB_SCHEMA.iter_errors(part)]
+    if schema := _SCHEMAS.get(part["kind"]):
+        found += [error.message for error in schema.iter_errors(part)]
     for job in jobs(part):
         try:
             kubernetes_validate.validate(job, version, strict=True)
@@ -114,8 +147,7 @@ def manifest(name, kind):
     return next(part for part in yaml.safe_load_all(text) if part["kind"] == kind)
 
 
-@pytest.mark.parametrize("version", _KUBERNETES)
-@pytest.mark.parametrize("part", manifests())
+@pytest.mark.parametrize(("part", "version"), parts_in_versions())
 def test_a_manifest_keeps_its_schema(part, version):
     assert faults(part, version) == []
 
@@ -131,6 +163,32 @@ def test_a_manifest_that_breaks_a_schema_is_noticed(version):
     assert len(faults(tfjob, version)) == 2
 
 
+def test_a_part_of_a_trainjob_that_breaks_a_schema_is_noticed():
+    runtime, job = (manifest("trainjob.yaml", kind) for kind in ("TrainingRuntime", "TrainJob"))
+    runtime["spec"]["mlPolicy"]["torch"]["numProcPerNode"] = 1  # before Trainer 2.2
+    (node,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    node["template"]["spec"]["backofLimitPerIndex"] = 1
+    assert len(faults(runtime, _NEWEST)) == 2
+    job["spec"]["runtimeRef"].pop("name")
+    job["spec"]["trainer"]["numNodes"] = "2"
+    assert len(faults(job, _NEWEST)) == 2
+
+
+@pytest.mark.parametrize(
+    "job",
+    [manifest("elastic.yaml", "Job"), *jobs(manifest("trainjob.yaml", "TrainingRuntime"))],
+    ids=["elastic.yaml", "trainjob.yaml"],
+)
+def test_a_job_that_replaces_its_pods_has_what_kubernetes_demands_for_that(job):
+    spec = job["spec"]
+    # Kubernetes refuses both of these in other jobs.
+    assert spec["backoffLimitPerIndex"] and spec["podFailurePolicy"]
+    assert spec["completionMode"] == "Indexed"
+    assert spec["podReplacementPolicy"] == "Failed"  # the only one with a podFailurePolicy
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+    assert spec["template"]["spec"]["terminationGracePeriodSeconds"] > 60
+
+
 @pytest.mark.parametrize("part", manifests())
 def test_a_volume_that_is_mounted_exists(part):
     for job in jobs(part):
@@ -141,12 +199,13 @@ def test_a_volume_that_is_mounted_exists(part):
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_the_pods_of_a_job_are_the_workers(index):
-    job = manifest("all_reduce.yaml", "Job")
+@pytest.mark.parametrize("file", ["all_reduce.yaml", "elastic.yaml"])
+def test_the_pods_of_a_job_are_the_workers(file, index):
+    job = manifest(file, "Job")
     (container,) = containers(job)
     config = config_of(container, {"JOB_COMPLETION_INDEX": str(index)}, {})
     # A pod of an indexed job is named after the job and its index, below the service.
-    service = manifest("all_reduce.yaml", "Service")
+    service = manifest(file, "Service")
     assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
     assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
     names = [f"{job['metadata']['name']}-{i}.{service['metadata']['name']}" for i in (0, 1)]
@@ -154,7 +213,37 @@ def test_the_pods_of_a_job_are_the_workers(index):
     assert len(names) == job["spec"]["completions"] == job["spec"]["parallelism"]
     assert config.task_id == index
     assert config.tls_cert == f"/certs/{names[index]}.crt"
-    assert_certificates_are_made("all_reduce.yaml", config)
+    assert config.elastic == (file == "elastic.yaml")
+    assert_certificates_are_made(file, config)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_the_pods_of_a_trainjob_are_the_workers(index):
+    runtime, job = (manifest("trainjob.yaml", kind) for kind in ("TrainingRuntime", "TrainJob"))
+    trainer, reference = job["spec"]["trainer"], job["spec"]["runtimeRef"]
+    named = reference["apiGroup"], reference["kind"], reference["name"]
+    group = runtime["apiVersion"].partition("/")[0]
+    assert named == (group, runtime["kind"], runtime["metadata"]["name"])
+    # Trainer finds what it changes by these names.
+    (node,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    label = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    assert (node["name"], node["template"]["metadata"]["labels"]) == ("node", label)
+    assert [each["name"] for each in containers(runtime)] == ["node"]
+    name = job["metadata"]["name"]
+    environment = {  # as Trainer's torch policy sets it
+        "PET_NNODES": str(trainer["numNodes"]),
+        "PET_NPROC_PER_NODE": str(trainer["numProcPerNode"]),
+        "PET_NODE_RANK": str(index),
+        "PET_MASTER_ADDR": f"{name}-node-0-0.{name}",
+        "PET_MASTER_PORT": "29500",
+        "JOB_COMPLETION_INDEX": str(index),
+    }
+    config = config_of(trainer, environment, environment)
+    hosts = [f"{name}-node-0-{i}.{name}" for i in range(trainer["numNodes"])]
+    assert list(config.worker_hosts) == [f"{host}:29500" for host in hosts]
+    assert (config.task_id, config.control_port, config.elastic) == (index, 30500, True)
+    assert config.tls_cert == f"/certs/{hosts[index]}.crt"
+    assert_certificates_are_made("trainjob.yaml", config)
 
 
 @pytest.mark.parametrize("job_name", ["PS", "Worker"])

@@ -60,6 +60,7 @@ def join_config(cluster: ClusterConfig) -> JoinConfig:
         num_replicas_to_aggregate=value_of(cluster.num_replicas_to_aggregate),
         elastic=cluster.elastic,
         synchronous=cluster.cross_replica_sync,
+        network_interface=cluster.network_interface,
         naming=_FlagNaming(),
         say=lambda line: print(line, flush=True),
         end=end_process,

@@ -38,14 +38,14 @@ class ClusterConfig(Checked):
     cluster: str = _distributed(
         one_of("flags", "auto"),
         "flags",
-        "what names the processes: flags, or auto: TF_CONFIG, or the variables of Slurm, torchrun "
-        "or an MPI launcher, where a flag of this group does not say otherwise",
+        "what names the processes: flags, or auto: TF_CONFIG, or the variables of Slurm, torchrun, "
+        "a TrainJob or an MPI launcher, where a flag of this group does not say otherwise",
     )
     num_ps_tasks: int = _distributed(
         at_least(0),
         0,
-        "with --cluster=auto on Slurm and with torchrun: the first tasks, this many, are parameter "
-        "servers",
+        "with --cluster=auto on Slurm, with torchrun and in a TrainJob: the first tasks, this "
+        "many, are parameter servers",
         "tasks",
     )
     variable_update: str | None = _distributed(
@@ -95,6 +95,13 @@ class ClusterConfig(Checked):
         at_least(1, -1),
         -1,
         f"port at which the chief listens for the others; -1 = its own + {CONTROL_PORT_ABOVE}",
+    )
+    network_interface: str = _distributed(
+        TEXT,
+        "",
+        "name of the network interface, such as eth1, at whose address this process listens, and "
+        "from which it connects; unset: that of the variable TERNGRAD_INTERFACE, if any, else any; "
+        "mpi and horovod have options of their own for gradients",
     )
     save_interval_secs: float = _distributed(
         number(), 600.0, "time between the chief's checkpoints; 0 = by save_iter only", "seconds"

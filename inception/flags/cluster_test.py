@@ -166,7 +166,7 @@ def test_flags_win_over_the_environment():
 @pytest.mark.parametrize(
     ("environment", "why"),
     [
-        ({}, "flag --cluster=auto: found none of TF_CONFIG, Slurm, MPI, PMIx and torchrun"),
+        ({}, "flag --cluster=auto: found none of TF_CONFIG, Slurm, MPI, PMIx, torchrun"),
         ({"TF_CONFIG": "x"}, "flag --cluster=auto: TF_CONFIG is not JSON"),
     ],
 )

@@ -126,7 +126,8 @@ def cluster_config(
     """Returns which process this is: by its flags, then with --cluster=auto by its environment."""
     if values.cluster == "auto":
         try:
-            role = find(environment, values.num_ps_tasks, values.worker_timeout_secs)
+            given = values.num_ps_tasks, values.worker_timeout_secs, values.network_interface
+            role = find(environment, *given)
         except ManagedError as error:
             raise refuse("cluster", "auto", str(error)) from None
         print(f"--cluster=auto found {role}.", flush=True)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from terngrad.cluster import run_secret
+from terngrad.cluster import interfaces, run_secret
 from terngrad.launcher import hosts
 from terngrad.launcher.process import Process
 
@@ -126,7 +126,7 @@ class Settings:
         script = f"{hosts.WORKSPACE}/{self[f'{kind.upper()}_SCRIPT']}"
         if not os.path.isfile(script):
             raise ValueError(f"no such script: {script}")
-        names = ["TERNGRAD_VENV", *_SETTING.findall(Path(script).read_text())]
+        names = ["TERNGRAD_VENV", interfaces.VARIABLE, *_SETTING.findall(Path(script).read_text())]
         return {name: self[name] for name in names if self[name]}
 
 

@@ -44,6 +44,7 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
     tell_hosts(cluster)
     joining = join_config(cluster)
     joining.check()
+    joining.tell_interface()
     hosts = cluster.worker_hosts
     group = Group(cluster.task_id, len(hosts), hosts=hosts, aggregated=1)
     with reporting_failure(joining):

@@ -4,34 +4,52 @@ The scripts were also tried on a Slurm of three nodes; docs/managed-clusters.md 
 """
 
 import os
+import re
+import shlex
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from terngrad.testing.processes import Started
+from terngrad.testing.processes import Started, descendants
 
 exhaustive = pytest.mark.exhaustive
 _REPO = Path(__file__).parents[2]
 _JOB = str(os.getpid())  # so that two of these tests use different ports
 
-# Runs the command once a task, all on this machine, the only node.
+# Runs the command once a task, all on this machine, the only node; ends with the highest status
+# of a task.
 _SRUN = """#!/usr/bin/env bash
+source scripts/common.sh
 while [[ "$1" == --* ]]; do shift; done
 for ((task = 0; task < TASKS; task++)); do
   SLURM_STEP_ID=0 SLURM_PROCID="${task}" SLURM_NODEID=0 SLURM_STEP_TASKS_PER_NODE="${TASKS}" \\
     SLURM_STEP_NODELIST="${SLURM_JOB_NODELIST}" SLURMD_NODENAME="${SLURM_JOB_NODELIST}" \\
     SLURM_GTIDS="$(seq -s, 0 $((TASKS - 1)))" "$@" &
 done
-for job in $(jobs -p); do wait "${job}" || exit; done
+jobs -p > "${CERTS}.tasks"
+highest=0
+for job in $(jobs -p); do
+  await "${job}" && code=0 || code=$?
+  highest=$((code > highest ? code : highest))
+done
+exit "${highest}"
 """
-_SCONTROL = '#!/usr/bin/env bash\necho "${3}"\n'
+_SCONTROL = """#!/usr/bin/env bash
+[[ "$1" == requeue ]] && echo "requeued $2" || echo "$3"
+"""
+_SCANCEL = """#!/usr/bin/env bash
+[[ "$1 $2" == "--signal=TERM ${SLURM_JOB_ID}" ]] && kill -TERM $(cat "${CERTS}.tasks")
+"""
+_SCRIPTS = sorted((_REPO / "scripts" / "slurm").glob("*.sbatch"))
 
 
-def started(script, tasks, tmp_path, *arguments):
+def started(script, tasks, tmp_path, *arguments, **variables):
     commands = tmp_path / "bin"
-    commands.mkdir()
-    for name, text in {"srun": _SRUN, "scontrol": _SCONTROL}.items():
+    commands.mkdir(exist_ok=True)
+    for name, text in {"srun": _SRUN, "scontrol": _SCONTROL, "scancel": _SCANCEL}.items():
         (commands / name).write_text(text)
         (commands / name).chmod(0o755)
     environment = {
@@ -42,7 +60,7 @@ def started(script, tasks, tmp_path, *arguments):
         "SLURM_SUBMIT_DIR": str(_REPO),
         "TERNGRAD_VENV": sys.prefix,
         "CERTS": str(tmp_path / "certs"),
-    }
+    } | variables
     return Started(["bash", str(_REPO / "scripts" / "slurm" / script), *arguments], environment)
 
 
@@ -72,7 +90,59 @@ def test_the_tasks_of_a_job_train_together(tmp_path, monkeypatch, script, tls, t
     assert list(own.parent.iterdir()) == [own]
 
 
-@pytest.mark.parametrize("script", ["all_reduce.sbatch", "parameter_servers.sbatch"])
+def pid_of_task(run, task):
+    """The process of a task's program."""
+    for pid in descendants(run.process.pid):
+        folder = Path("/proc", str(pid))
+        words = (folder / "cmdline").read_bytes().split(b"\0")
+        own = f"SLURM_PROCID={task}".encode()
+        if b"--cluster=auto" in words and own in (folder / "environ").read_bytes().split(b"\0"):
+            return pid
+    raise AssertionError(run.output)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "elastic", ["--elastic", pytest.param("--noelastic", marks=exhaustive)], ids=str
+)
+def test_a_job_that_is_warned_saves_is_requeued_and_goes_on(tmp_path, monkeypatch, elastic):
+    monkeypatch.setenv("TLS", "False")
+    program = ["inception.mnist_distributed_train", "--net=mlp", "--benchmark_mode", elastic]
+    program += [f"--train_dir={tmp_path / 'train'}"]
+    start = lambda steps, **variables: started(
+        "requeue.sbatch", 2, tmp_path, *program, f"--max_steps={steps}", **variables
+    )
+    with start(10**6, MAX_RESTARTS="1") as run:
+        run.wait_for(r"Worker 0: .* step 10,")
+        if elastic == "--elastic":
+            os.kill(pid_of_task(run, 1), signal.SIGKILL)
+            run.wait_for("Task 1 was killed by signal 9 and is started again")
+            run.wait_for("Workers 0 and 1 train from step")
+        run.process.send_signal(signal.SIGUSR1)
+        assert run.finish() == 128 + signal.SIGTERM, run.output
+    assert f"requeued {_JOB}" in run.lines
+    saved = max(int(step) for step in re.findall(r"model\.ckpt-(\d+)", run.output))
+    with start(saved + 4, SLURM_RESTART_COUNT="1") as run:
+        output = run.succeed()
+    assert "Slurm has started this job again: 1." in output
+    assert f"Finished training at step {saved + 4}: " in output
+    assert f"requeued {_JOB}" not in run.lines
+
+
+@pytest.mark.parametrize("script", _SCRIPTS, ids=lambda path: path.stem)
+def test_bash_and_slurm_can_read_a_script(script):
+    subprocess.run(["bash", "-n", script], check=True)
+    options = re.findall("^#SBATCH (.*)$", script.read_text(), re.MULTILINE)
+    assert options and all(len(shlex.split(option)) == 1 for option in options)
+
+
+def test_law_10_a_number_of_restarts_that_is_none_is_told(tmp_path):
+    with started("requeue.sbatch", 1, tmp_path, "a.program", MAX_RESTARTS="x") as run:
+        assert run.finish() == 1
+    assert run.lines == ["MAX_RESTARTS=x: allowed are 0 to 999999"]
+
+
+@pytest.mark.parametrize("script", [path.name for path in _SCRIPTS])
 def test_without_a_program_the_usage_is_printed(tmp_path, script):
     with started(script, 1, tmp_path) as run:
         assert run.finish() == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import ipaddress
 import os
@@ -10,8 +11,42 @@ import socket
 from terngrad.cluster.channel import PortError
 
 
+@dataclasses.dataclass(frozen=True)
+class Interface:
+    """A network interface of this machine; interfaces.py finds it.
+
+    Attributes:
+      name: its name.
+      addresses: at least one, IPv4 first.
+    """
+
+    name: str
+    addresses: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({', '.join(self.addresses)})"
+
+    def address_for(self, host: str) -> str:
+        """Returns the address at which a process listens that others reach at `host`."""
+        known = addresses_of(host)
+        families = {_family(address) for address in known}
+        same = [address for address in self.addresses if address in known]
+        same += [address for address in self.addresses if _family(address) in families]
+        return (same or self.addresses)[0]
+
+    def source_for(self, address: str) -> str | None:
+        """Returns the address from which to connect to another; None = of another family."""
+        family = _family(address)
+        return next((own for own in self.addresses if _family(own) == family), None)
+
+
 def listen(
-    host: str, port: int, *, only_here: bool = False, backlog: int | None = None
+    host: str,
+    port: int,
+    *,
+    only_here: bool = False,
+    backlog: int | None = None,
+    interface: Interface | None = None,
 ) -> socket.socket:
     """Listens at the address of `host`, or at all addresses if this machine does not have that one.
 
@@ -20,18 +55,22 @@ def listen(
       port: 0 = one that is free.
       only_here: whether only this machine may connect; `host` is loopback.
       backlog: connections that wait to be accepted; None = Python's choice.
+      interface: listens at an address of this one, unless `host` means this machine alone; None =
+        of any.
 
     Raises:
       PortError: this process cannot listen there, for example because the port is taken.
     """
-    chosen = sorted(_addresses(host))[0] if only_here else own_address(host)
+    chosen = sorted(addresses_of(host))[0] if only_here else own_address(host)
+    if interface and not means_this_machine(host):
+        chosen = interface.address_for(host)
     try:
         if chosen:
             try:
                 return socket.create_server((chosen, port), family=_family(chosen), backlog=backlog)
             except OSError as error:
                 # A router may translate the address.
-                if only_here or error.errno != errno.EADDRNOTAVAIL:
+                if only_here or interface or error.errno != errno.EADDRNOTAVAIL:
                     raise
         both = {"family": socket.AF_INET6, "dualstack_ipv6": True}
         return socket.create_server(
@@ -40,6 +79,35 @@ def listen(
     except OSError as error:
         reason = os.strerror(error.errno)  # without what Python adds
         raise PortError(f"cannot listen at {host_and_port(host, port)}: {reason}") from None
+
+
+def dial(
+    address: tuple[str, int], secs: float, interface: Interface | None = None
+) -> socket.socket:
+    """Connects to a host and port.
+
+    Args:
+      address: host and port.
+      secs: time-out of each attempt; a host may have several addresses.
+      interface: whose address the connection comes from, unless the other's is loopback; None =
+        the system's choice.
+
+    Raises:
+      OSError: nobody listens there, or does not answer in time.
+    """
+    if interface is None:
+        return socket.create_connection(address, secs)
+    host, port = address
+    why = OSError(errno.EAFNOSUPPORT, f"{interface} has no address of the kind of {host}'s")
+    for *_, found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        is_near = is_loopback_address(found[0])
+        source = None if is_near else interface.source_for(found[0])
+        if source or is_near:
+            try:
+                return socket.create_connection(found[:2], secs, source and (source, 0))
+            except OSError as error:
+                why = error
+    raise why
 
 
 def host_and_port(host: str, port: int) -> str:
@@ -59,12 +127,18 @@ def address_towards(host: str) -> str:
         return probe.getsockname()[0]
 
 
+def means_this_machine(host: str) -> bool:
+    """Whether a host is a loopback address, or localhost, so that all processes are here."""
+    address = own_address(host)
+    return address is not None and is_loopback_address(address)
+
+
 def own_address(host: str) -> str | None:
     """Returns the address of a name; None if other machines may resolve it to another address.
 
     Many machines resolve their own name to a loopback address, but other machines do not.
     """
-    found = _addresses(host)
+    found = addresses_of(host)
     if host == "localhost":
         return "127.0.0.1" if "127.0.0.1" in found else next(iter(found), None)
     if len(found) != 1:
@@ -73,23 +147,24 @@ def own_address(host: str) -> str | None:
     return None if is_loopback_address(address) and not _is_literal(host) else address
 
 
+def addresses_of(host: str) -> set[str]:
+    """Returns the addresses of a name, or of an address itself; none if it is unknown."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return set()
+    return {entry[4][0] for entry in found}
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach all addresses of a host."""
-    found = _addresses(host)
+    found = addresses_of(host)
     return bool(found) and all(map(is_loopback_address, found))
 
 
 def is_loopback_address(address: str) -> bool:
     """Whether an address, not a name, means the own machine to all who have it."""
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-
-
-def _addresses(host: str) -> set[str]:
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return set()
-    return {entry[4][0] for entry in found}
 
 
 def _is_literal(host: str) -> bool:

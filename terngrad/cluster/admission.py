@@ -64,7 +64,8 @@ def join(config: ConnectConfig, address: str) -> dict[int, Peer]:
       MembershipError: names the processes that did not join, were refused or cannot be reached.
     """
     if config.rank == 0:
-        return receive_all(config, listen(*split_address(address)))
+        listener = listen(*split_address(address), interface=config.interface)
+        return receive_all(config, listener)
     return reach_chief(config, [address])
 
 
@@ -133,7 +134,8 @@ def tell_failure(config: ConnectConfig, address: str, why: str) -> None:
     """
     with contextlib.suppress(MembershipError, OSError):
         if config.rank == 0:
-            receive_all(config, listen(*split_address(address)), f"{config.name} failed: {why}")
+            listener = listen(*split_address(address), interface=config.interface)
+            receive_all(config, listener, f"{config.name} failed: {why}")
         else:
             reach_chief(config, [address], why)
 

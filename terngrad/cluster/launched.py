@@ -7,23 +7,20 @@ a second channel, at a free port that the chief picks.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from terngrad.cluster import run_secret
-from terngrad.cluster.addresses import listen
+from terngrad.cluster import interfaces, run_secret
+from terngrad.cluster.addresses import Interface, host_and_port, is_loopback_address, listen
 from terngrad.cluster.admission import reach_chief, receive_all
 from terngrad.cluster.membership import end_process
 from terngrad.cluster.peer import Peer
 from terngrad.connect.config import ConnectConfig
 
-_SIOCGIFADDR = 0x8915  # Linux: address of a network interface
 _LOOPBACK = "127.0.0.1"
 
 OPEN_MPI = "OMPI_COMM_WORLD_SIZE"  # set by Open MPI's mpirun
@@ -44,13 +41,17 @@ def misfit(size: int, environment: Mapping[str, str]) -> str:
     return "" if int(count) == size else f"{count} processes were started, but this one sees {size}"
 
 
-def join(rank: int, gather: Gather, timeout_secs: float) -> tuple[list[str], dict[int, Peer]]:
+def join(
+    rank: int, gather: Gather, timeout_secs: float, interface: Interface | None = None
+) -> tuple[list[str], dict[int, Peer]]:
     """Meets the other processes; returns when all have joined.
 
     Args:
       rank: index of this process.
       gather: an all-gather of objects; all processes call it together.
       timeout_secs: how long to wait.
+      interface: where this process listens, and from which it connects; None = any. Processes of
+        one machine use loopback.
 
     Returns:
       The host of each process, and the connections as `admission.join` returns them.
@@ -62,9 +63,14 @@ def join(rank: int, gather: Gather, timeout_secs: float) -> tuple[list[str], dic
         hosts = gather(socket.gethostname())
         secret = gather(secrets.token_hex(run_secret.NONCE_BYTES))[0].encode()
         on_one_machine = len(set(gather(_network()))) == 1
-        listener = None if rank else listen(_LOOPBACK if on_one_machine else "", 0)
-        addresses = gather(_addresses_of(listener, on_one_machine) if listener else None)[0]
-    config = ConnectConfig(hosts, rank, timeout_secs=timeout_secs, secret=secret)
+        interface = None if on_one_machine else interface
+        own = _LOOPBACK if on_one_machine else ""
+        listener = None if rank else listen(own, 0, interface=interface)
+        found = _addresses_of(listener, on_one_machine, interface) if listener else None
+        addresses = gather(found)[0]
+    config = ConnectConfig(
+        hosts, rank, timeout_secs=timeout_secs, secret=secret, interface=interface
+    )
     return hosts, receive_all(config, listener) if listener else reach_chief(config, addresses)
 
 
@@ -81,10 +87,13 @@ def _ending_after(timeout_secs: float, rank: int) -> Iterator[None]:
         timer.cancel()
 
 
-def _addresses_of(listener: socket.socket, on_one_machine: bool) -> list[str]:
-    names = [_LOOPBACK] if on_one_machine else [socket.gethostname(), *_own_addresses()]
-    port = listener.getsockname()[1]
-    return [f"{name}:{port}" for name in names]
+def _addresses_of(
+    listener: socket.socket, on_one_machine: bool, interface: Interface | None
+) -> list[str]:
+    host, port, *_ = listener.getsockname()
+    if on_one_machine or interface:
+        return [host_and_port(host, port)]
+    return [f"{name}:{port}" for name in (socket.gethostname(), *_own_addresses())]
 
 
 def _network() -> str:
@@ -97,13 +106,6 @@ def _network() -> str:
 
 
 def _own_addresses() -> list[str]:
-    """Returns this machine's IPv4 addresses, for when its name does not resolve; Linux only."""
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        for _, name in socket.if_nameindex():
-            try:
-                reply = fcntl.ioctl(s, _SIOCGIFADDR, struct.pack("256s", name[:15].encode()))
-            except OSError:
-                continue
-            found.append(socket.inet_ntoa(reply[20:24]))
-    return [address for address in found if not address.startswith("127.")]
+    """Returns this machine's IPv4 addresses, for when its name does not resolve."""
+    addresses = (address for each in interfaces.found() for address in each.addresses)
+    return [each for each in addresses if ":" not in each and not is_loopback_address(each)]

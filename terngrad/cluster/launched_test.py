@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from terngrad.cluster import launched
+from terngrad.cluster.addresses import Interface
 from terngrad.testing.meeting import TIMEOUT, assert_met
 from terngrad.testing.threads import in_threads
 
@@ -39,6 +40,16 @@ def test_all_meet(monkeypatch, machines):
     results = in_threads(*calls)
     assert [hosts for hosts, _ in results] == [[socket.gethostname()] * 3] * 3
     assert_met([peers for _, peers in results])
+
+
+def test_processes_of_several_machines_meet_at_the_address_of_the_chosen_interface(monkeypatch):
+    networks = iter(["here", "there"])
+    monkeypatch.setattr(launched, "_network", lambda: next(networks))
+    gathering, interface = Gathering(2), Interface("other", ("127.0.0.3",))
+    join = lambda rank: launched.join(rank, gathering.of(rank), TIMEOUT, interface)
+    peers = [peers for _, peers in in_threads(lambda: join(0), lambda: join(1))]
+    assert_met(peers)
+    assert peers[1][0].channel._socket.getpeername()[0] == "127.0.0.3"
 
 
 def test_a_machine_whose_name_leads_nowhere_is_found_at_its_addresses(monkeypatch):

@@ -127,7 +127,7 @@ class Membership(contextlib.AbstractContextManager):
         self._on_loss = on_loss
         self._pulse = pulse or Pulse()
         self._standstill = Standstill(timeout_secs)
-        self._reachability = Reachability(addresses, timeout_secs)
+        self._reachability = Reachability(addresses, timeout_secs, config.interface)
         self._clock = 0.0  # seconds of watching, without the time in which this process was stopped
         self._sleep = sleep
         self._changed = threading.Condition()  # when a peer has left, or all is over

@@ -49,7 +49,7 @@ class PeerSockets:
         self._taken: dict[int, Connection] = {}
         self._news = threading.Condition()
         self._listener = Listener(
-            listen(*split_address(hosts[rank])),
+            listen(*split_address(hosts[rank]), interface=config.interface),
             self._config,
             {_PURPOSE: self._take},
             self._check,

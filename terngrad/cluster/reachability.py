@@ -5,9 +5,9 @@ If two processes reach the chief but not each other, all are alive but the train
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 
+from terngrad.cluster.addresses import Interface, dial
 from terngrad.cluster.channel import split_address
 
 _LONGEST_CALL_SECS = 5.0
@@ -16,14 +16,20 @@ _LONGEST_CALL_SECS = 5.0
 class Reachability:
     """Connects to the other processes' ports and measures how long each has not answered."""
 
-    def __init__(self, addresses: Mapping[int, str], timeout_secs: float) -> None:
+    def __init__(
+        self,
+        addresses: Mapping[int, str],
+        timeout_secs: float,
+        interface: Interface | None = None,
+    ) -> None:
         """Does not connect yet.
 
         Args:
           addresses: HOST:PORT at which each other process listens, by rank.
           timeout_secs: a process is unreachable after this long without an answer.
+          interface: from which to connect; None = any.
         """
-        self._addresses = addresses
+        self._addresses, self._interface = addresses, interface
         self._timeout_secs = timeout_secs
         self._call_secs = min(_LONGEST_CALL_SECS, timeout_secs / 4)
         self._reached_at: dict[int, float] = {}
@@ -47,7 +53,7 @@ class Reachability:
 
     def _answers(self, address: str) -> bool:
         try:
-            socket.create_connection(split_address(address), self._call_secs).close()
+            dial(split_address(address), self._call_secs, self._interface).close()
         except OSError:
             return False
         return True

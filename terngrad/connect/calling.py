@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from terngrad.cluster.addresses import Interface, dial
 from terngrad.cluster.channel import MembershipError, split_address
 from terngrad.connect import introduction
 from terngrad.connect.acceptor import Connection
@@ -225,7 +226,7 @@ def connect(
       OSError: it does not answer in time, or, as an EncryptionError, is not what it should be.
     """
     with contextlib.ExitStack() as opened:
-        connected = _dialed(address, deadline)
+        connected = _dialed(address, deadline, config.interface)
         opened.callback(lambda: connected.close())
         if config.members:
             hosts = config.ps_hosts or config.worker_hosts
@@ -237,7 +238,9 @@ def connect(
     return connected, their_secs
 
 
-def _dialed(address: tuple[str, int], deadline: float) -> socket.socket:
+def _dialed(
+    address: tuple[str, int], deadline: float, interface: Interface | None
+) -> socket.socket:
     """Connects to a host and port.
 
     Raises:
@@ -245,7 +248,7 @@ def _dialed(address: tuple[str, int], deadline: float) -> socket.socket:
     """
     secs = min(_CONNECT_SECS, max(_LEAST_SECS, deadline - time.monotonic()))
     try:
-        connected = socket.create_connection(address, secs)
+        connected = dial(address, secs, interface)
     except TimeoutError:
         raise ConnectionError("timed out") from None
     if connected.getsockname() == connected.getpeername():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from terngrad.cluster.addresses import Interface
 from terngrad.cluster.channel import name_of
 from terngrad.connect.introduction import Hello
 from terngrad.connect.tls import Members
@@ -22,6 +23,7 @@ class ConnectConfig:
       members: with certificates, who may be at the other end; None = plain text, and any process.
       secret: that all processes share; b"" = none.
       return_secs: how long to look for a ps that was there before; None = timeout_secs.
+      interface: at whose address this process listens, and from which it connects; None = any.
     """
 
     worker_hosts: Sequence[str]
@@ -31,6 +33,7 @@ class ConnectConfig:
     members: Members | None = None
     secret: bytes = b""
     return_secs: float | None = None
+    interface: Interface | None = None
 
     @property
     def name(self) -> str:

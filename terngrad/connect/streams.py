@@ -74,7 +74,13 @@ class Streams:
           PortError: the port is taken.
         """
         host, port = split_address(address)
-        listening = listen(host, port, only_here=only_here, backlog=self._most)
+        listening = listen(
+            host,
+            port,
+            only_here=only_here,
+            backlog=self._most,
+            interface=self._config.interface,
+        )
         port = listening.getsockname()[1]
         self._alive = KeepAlive()
         purposes = {name: partial(self._open, opened) for name, opened in self._purposes.items()}

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from terngrad.cluster import admission, launched
-from terngrad.cluster.channel import MembershipError, PortError
+from terngrad.cluster.channel import MembershipError, PortError, name_of
 from terngrad.cluster.membership import with_last_acts
 from terngrad.cluster.pulse import Pulse
 from terngrad.connect.config import ConnectConfig
@@ -49,6 +49,7 @@ def _by_sockets(config: JoinConfig) -> Group:
         except ValueError as error:
             raise naming.refuse("", None, str(error)) from None
         connect, address = config.connect, config.control_address
+    config.tell_interface()
     try:
         peers = admission.join(connect, address)
     except PortError as error:
@@ -83,7 +84,9 @@ def _by_launcher(
     rank, pulse, at_loss = transport.rank, Pulse(), []
     with contextlib.ExitStack() as stack:
         stack.enter_context(launchers.ending_at_once(f"worker {rank}"))
-        hosts, peers = launched.join(rank, gather, config.timeout_secs)
+        hosts, peers = launched.join(rank, gather, config.timeout_secs, config.interface)
+        if config.interface:
+            config.say(_of_launched(name_of(rank, hosts), config))
         connect = ConnectConfig(hosts, rank, timeout_secs=config.timeout_secs)
         watched = watching(connect, peers, pulse=pulse, at_loss=at_loss)
         membership = stack.enter_context(watched)
@@ -92,9 +95,20 @@ def _by_launcher(
     return Group(rank, transport.size, transport, same, pulse, kept, at_loss, hosts=hosts)
 
 
+def _of_launched(name: str, config: JoinConfig) -> str:
+    """Says what a network interface is for where a launcher connects the processes."""
+    addresses, interface = ", ".join(config.interface.addresses), config.interface.name
+    launcher = {"mpi": "mpirun", "horovod": "horovodrun"}[config.role.engine]
+    return (
+        f"{name} tells workers on other machines that it lives, over {interface} ({addresses}); "
+        f"options of {launcher} choose the network of gradients."
+    )
+
+
 def _by_parameter_servers(config: JoinConfig) -> Group:
     """Meets the others at the parameter servers."""
     config.check()
+    config.tell_interface()
     connect, rules, pulse, at_loss = config.connect, config.rules, Pulse(), []
     hosts, name, timeout_secs = connect.worker_hosts, connect.name, config.timeout_secs
     end = lambda message: config.end(with_last_acts(message, at_loss))

@@ -6,13 +6,14 @@ TensorFlow is not loaded, so that a mistake is told at once.
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from terngrad.cluster import run_secret
-from terngrad.cluster.addresses import is_loopback
-from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT, split_address
+from terngrad.cluster import interfaces, run_secret
+from terngrad.cluster.addresses import Interface, is_loopback
+from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT, name_of, split_address
 from terngrad.cluster.managed import launch
 from terngrad.cluster.managed.role import COLLECTIVE, LAUNCHED, SERVED, Role, control_address
 from terngrad.cluster.membership import end_because_of_another
@@ -76,6 +77,8 @@ class JoinConfig:
       synchronous: whether parameter servers add gradients; else they hold the parameters.
       has_own_servers: whether each worker starts a parameter server for a share of the values; see
         `with_own_servers`.
+      network_interface: name of the interface at which this process listens, and from which it
+        connects; "" = that of interfaces.VARIABLE, if any.
       naming: how errors name these.
       say: prints a line before this process has joined.
       end: ends this process because of another, with a last line.
@@ -91,6 +94,7 @@ class JoinConfig:
     elastic_wait_secs: float = ELASTIC_WAIT_SECS
     synchronous: bool = True
     has_own_servers: bool = False
+    network_interface: str = ""
     naming: Naming = dataclasses.field(default_factory=Naming)
     say: Callable[[str], None] = _say
     end: Callable[[str], None] = end_because_of_another
@@ -147,8 +151,63 @@ class JoinConfig:
             # Whether a worker's certificate is withdrawn, only the ps checks.
             tls = dataclasses.replace(tls, deny="")
         members, secret = Members(tls) if tls else None, run_secret.shared()
-        hosts = role.worker_hosts, role.task_id, role.ps_hosts
-        return ConnectConfig(*hosts, self.timeout_secs, members, secret, self._return_secs)
+        return ConnectConfig(
+            role.worker_hosts,
+            role.task_id,
+            role.ps_hosts,
+            self.timeout_secs,
+            members,
+            secret,
+            self._return_secs,
+            self.interface,
+        )
+
+    @property
+    def interface(self) -> Interface | None:
+        """The network interface that this process uses; None = any.
+
+        Raises:
+          ValueError: it does not exist, or has no address.
+        """
+        try:
+            return interfaces.chosen(self.network_interface)
+        except ValueError as error:
+            raise self._refuse_interface(str(error)) from None
+
+    def _check_interface(self) -> None:
+        interface, own = self.interface, self._own_address
+        if interface and own and (why := interfaces.misfit(interface, split_address(own)[0])):
+            raise self._refuse_interface(why)
+
+    def _refuse_interface(self, why: str) -> ValueError:
+        if self.network_interface:
+            return self.naming.refuse("network_interface", self.network_interface, why)
+        variable = interfaces.VARIABLE
+        return self.naming.refuse("", None, f"{variable} is {os.environ[variable]!r}: {why}")
+
+    def tell_interface(self) -> None:
+        """Says which addresses this process uses, where a network interface was chosen."""
+        interface, role, own = self.interface, self.role, self._own_address
+        if not interface:
+            return
+        hosts = role.ps_hosts or role.worker_hosts
+        name = f"ps {role.task_id} ({own})" if role.job_name == "ps" else self.connect.name
+        others = {
+            name_of(i, hosts) if own else f"ps {i} ({host})": split_address(host)[0]
+            for i, host in enumerate(hosts)
+            if host != own and role.job_name == "worker"
+        }
+        place = split_address(own)[0] if own else None
+        self.say(f"{name} {interfaces.use(interface, place, others)}.")
+
+    @property
+    def _own_address(self) -> str | None:
+        """HOST:PORT at which this process listens; None = it does not."""
+        role = self.role
+        if role.job_name == "ps":
+            return role.ps_hosts[role.task_id]
+        is_called = role.engine == COLLECTIVE or self.has_own_servers
+        return role.worker_hosts[role.task_id] if is_called else None
 
     @property
     def _return_secs(self) -> float | None:
@@ -180,6 +239,7 @@ class JoinConfig:
             is to be reached without one.
         """
         role, engine = self.role, self.role.engine
+        self._check_interface()
         if engine in LAUNCHED:
             for name in ("num_replicas_to_aggregate", "elastic"):
                 if (value := getattr(self, name)) not in (None, False):

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from terngrad.cluster import run_secret
+from terngrad.cluster import interfaces, run_secret
 from terngrad.cluster.managed.role import Role
 from terngrad.connect.certificates import serial_of
+from terngrad.library import own_server, own_server_process
 from terngrad.library.join_config import JoinConfig
 from terngrad.testing.certificates import make_certificates
 
@@ -51,3 +52,36 @@ def test_who_checks_whether_a_certificate_is_withdrawn(role, checks, tmp_path):
     assert bool(config.connect.members.withdrawal(shown)) == checks
     if not config.role.ps_hosts:  # then its ps are workers, too
         assert config.with_own_servers().connect.members.withdrawal(shown)
+
+
+def test_the_server_of_a_worker_uses_the_interface_of_the_worker(monkeypatch):
+    monkeypatch.setenv(interfaces.VARIABLE, "another")
+    (lo,) = (each for each in interfaces.found() if "127.0.0.1" in each.addresses)
+    config = dataclasses.replace(joining(), elastic=True, network_interface=lo.name)
+    server = own_server_process._read(own_server._written(config.with_own_servers()))
+    assert server.role.job_name == "ps"
+    assert server.connect.interface == config.connect.interface == lo
+
+
+def test_law_10_an_interface_that_is_none_is_named_by_where_it_was_given(monkeypatch):
+    config = dataclasses.replace(joining(), network_interface="none")
+    with pytest.raises(ValueError, match=r"^join: network_interface is 'none': allowed are .*lo"):
+        config.check()
+    monkeypatch.setenv(interfaces.VARIABLE, "no")
+    with pytest.raises(ValueError, match=r"^join: TERNGRAD_INTERFACE is 'no': allowed are .*lo"):
+        joining().check()
+
+
+def test_the_log_names_the_addresses_of_the_interface():
+    said = []
+    local = ("127.0.0.1:1", "127.0.0.1:2")
+    config = dataclasses.replace(
+        joining(worker_hosts=local), network_interface="lo", say=said.append
+    )
+    config.tell_interface()
+    config = dataclasses.replace(config, role=joining(ps_hosts=("127.0.0.1:3",)).role)
+    config.tell_interface()
+    joining().tell_interface()
+    assert said[0].startswith("worker 0 (127.0.0.1:1) listens at 127.0.0.1 and connects from ")
+    assert said[1].startswith("worker 0 (one:1) connects from 127.0.0.1")
+    assert len(said) == 2

@@ -69,6 +69,7 @@ def join(
     elastic_wait_secs: float = ELASTIC_WAIT_SECS,
     num_replicas_to_aggregate: int | None = None,
     asynchronous: Asynchronous | None = None,
+    network_interface: str = "",
 ) -> Group:
     """Joins the processes that train together.
 
@@ -104,6 +105,9 @@ def join(
         be ready; the loop is `Group.run_steps`. None = of all. Not with mpi and horovod.
       asynchronous: of a parameter server: it holds the parameters and applies each gradient when it
         arrives. Only the programs of this suite have such workers.
+      network_interface: name of the network interface, such as eth1, at whose address this process
+        listens, and from which it connects; "" = that of the variable TERNGRAD_INTERFACE, if any.
+        mpi and horovod take their own way for gradients.
 
     Raises:
       TypeError: an argument has another type.
@@ -111,7 +115,7 @@ def join(
       MembershipError: names the processes that did not join or cannot be reached.
     """
     _check_arguments(engine, timeout_secs, job, num_replicas_to_aggregate)
-    role = _role(engine, hosts, rank, ps_hosts, job, control_port, timeout_secs)
+    role = _role(engine, hosts, rank, ps_hosts, job, control_port, timeout_secs, network_interface)
     if role is None or (role.size == 1 and not role.ps_hosts):
         return Group()
     if _joined:
@@ -136,6 +140,7 @@ def join(
         min_size=min_size,
         elastic_wait_secs=elastic_wait_secs,
         synchronous=asynchronous is None,
+        network_interface=network_interface,
     )
     if config.needs_own_servers:
         config = config.with_own_servers()
@@ -172,6 +177,7 @@ def _role(
     job: str,
     control_port: int | None,
     timeout_secs: float,
+    network_interface: str,
 ) -> Role | None:
     """Returns which process this is, from arguments or from what launched it; None = alone."""
     if engine in LAUNCHED and (hosts is not None or rank is not None):
@@ -183,15 +189,15 @@ def _role(
     if rank is not None or ps_hosts:
         name = "rank" if rank is not None else "ps_hosts"
         raise ValueError(f"join: {name} needs hosts, which lists HOST:PORT of each process")
-    return _found(timeout_secs)
+    return _found(timeout_secs, network_interface)
 
 
-def _found(timeout_secs: float) -> Role | None:
+def _found(timeout_secs: float, network_interface: str) -> Role | None:
     """Returns which process this is, from what launched it; None = alone."""
     if _HOROVOD in os.environ:
         return Role(source="horovodrun", task_id=0, size=None, variable_update="horovod")
     try:
-        return find(os.environ, 0, timeout_secs)
+        return find(os.environ, 0, timeout_secs, network_interface)
     except NothingFoundError as error:
         if os.environ.get("SLURM_NTASKS", "1") != "1":
             warnings.warn(f"join: this process trains alone: {error}", stacklevel=4)

@@ -101,6 +101,7 @@ def _written(config: JoinConfig) -> str:
         "min_size",
         "elastic_wait_secs",
         "has_own_servers",
+        "network_interface",
     )
     settings = {name: getattr(config, name) for name in names}
     tls = dataclasses.asdict(config.tls) if config.tls else None

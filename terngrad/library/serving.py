@@ -101,6 +101,8 @@ def serve(
             raise naming.refuse("ps_hosts", role.ps_hosts, str(error)) from None
         who = "who have certificates" if config.tls else "anywhere"
         say(f"{ps.name} {ps.task} {'on this machine' if only_here else who}.")
+        if not config.has_own_servers:  # whoever started this process says it
+            config.tell_interface()
         say(f"Codes are {ps.use_of_kernels} by {chosen}.")
         report = make_report(ps.server) if make_report else None
         ps.wait(report.beat if report else lambda: None)

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from terngrad.cluster.addresses import address_towards
+from terngrad.cluster import interfaces
 from terngrad.spark.certificates import make_certificates
 from terngrad.spark.context import Context
 from terngrad.spark.driver import Driver, Placement
@@ -253,7 +253,7 @@ class Cluster:
         """
         context = self._spark.sparkContext
         tasks = _LOOKS * (self._num_workers + self._num_ps)
-        hosts = context.parallelize(range(tasks), tasks).map(lambda _: address_towards(driver))
+        hosts = context.parallelize(range(tasks), tasks).map(lambda _: interfaces.published(driver))
         jobs = Jobs(context, [(hosts, range(tasks))])
         if not jobs.wait(self._start_secs):
             jobs.cancel()

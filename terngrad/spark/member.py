@@ -18,7 +18,8 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from terngrad.cluster.addresses import address_towards, host_and_port
+from terngrad.cluster import interfaces
+from terngrad.cluster.addresses import host_and_port
 from terngrad.cluster.ports import free_ports
 from terngrad.spark.certificates import Certificates
 from terngrad.spark.context import Context
@@ -75,7 +76,7 @@ class Member:
         if own.job == "inference":
             return Line(self.driver, self.certificates, own), Context(*own)
         port, control_port = free_ports(2)
-        address = host_and_port(address_towards(self.driver[0]), port)
+        address = host_and_port(interfaces.published(self.driver[0]), port)
         meets = not self.meets_in_barrier
         line = Line(self.driver, self.certificates, own, address, meets=meets)
         if self.meets_in_barrier:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from terngrad.cluster.managed import launch, slurm, tf_config, torchrun
+from terngrad.cluster.managed import launch, slurm, tf_config, torchrun, trainjob
 from terngrad.cluster.managed.role import ManagedError, NothingFoundError, Role, whole_number
 
 _OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
@@ -13,7 +13,12 @@ _OF_MPICH = "MPI_LOCALNRANKS"  # not set by srun
 _PMIX = ("PMIX_RANK", "PMIX_SIZE")  # the second is not always set
 
 
-def find(environment: Mapping[str, str], ps_tasks: int, timeout_secs: float) -> Role:
+def find(
+    environment: Mapping[str, str],
+    ps_tasks: int,
+    timeout_secs: float,
+    network_interface: str = "",
+) -> Role:
     """Returns the role that a managed cluster gives to this process.
 
     A launcher's own variables count before those of the Slurm job that it runs in.
@@ -22,6 +27,8 @@ def find(environment: Mapping[str, str], ps_tasks: int, timeout_secs: float) -> 
       environment: variables of this process.
       ps_tasks: how many of the first tasks are parameter servers, where tasks are only numbered.
       timeout_secs: how long processes that have to meet first wait for each other.
+      network_interface: name of the interface whose address this process tells the others, where
+        it has to; see interfaces.chosen.
 
     Raises:
       NothingFoundError: nothing is found.
@@ -32,7 +39,9 @@ def find(environment: Mapping[str, str], ps_tasks: int, timeout_secs: float) -> 
     if (text := environment.get("TF_CONFIG")) and (role := tf_config.role(text)):
         return _without_ps_tasks(role, ps_tasks)
     if environment.keys() >= torchrun.MARKS:
-        return torchrun.role(environment, ps_tasks, timeout_secs)
+        return torchrun.role(environment, ps_tasks, timeout_secs, network_interface)
+    if environment.keys() >= trainjob.MARKS:
+        return trainjob.role(environment, ps_tasks)
     if _OPEN_MPI[1] in environment:
         return _without_ps_tasks(_connected("Open MPI", environment, *_OPEN_MPI), ps_tasks)
     if _OF_MPICH in environment and _PMI[1] in environment:
@@ -46,7 +55,9 @@ def find(environment: Mapping[str, str], ps_tasks: int, timeout_secs: float) -> 
     batch = "SLURM_JOB_ID" in environment
     hint = "; within a Slurm job start the program with srun" if batch else ""
     hint += "; TF_CONFIG names no cluster" if environment.get("TF_CONFIG") else ""
-    raise NothingFoundError(f"found none of TF_CONFIG, Slurm, MPI, PMIx and torchrun{hint}")
+    raise NothingFoundError(
+        f"found none of TF_CONFIG, Slurm, MPI, PMIx, torchrun and TrainJob{hint}"
+    )
 
 
 def _connected(source: str, environment: Mapping[str, str], rank: str, size: str) -> Role:

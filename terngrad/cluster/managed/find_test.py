@@ -49,7 +49,7 @@ def test_an_mpi_launcher_names_its_engine_only():
 @pytest.mark.parametrize(
     ("environment", "ps_tasks", "why"),
     [
-        ({}, 0, "found none of TF_CONFIG, Slurm, MPI, PMIx and torchrun$"),
+        ({}, 0, "found none of TF_CONFIG, Slurm, MPI, PMIx, torchrun and TrainJob$"),
         ({"TF_CONFIG": "{}"}, 0, "found none of .*; TF_CONFIG names no cluster"),
         (BATCH_SCRIPT, 0, "found none of .*; within a Slurm job start the program with srun"),
         (OPEN_MPI, 1, "Open MPI says which tasks are ps: leave out --num_ps_tasks"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from terngrad.cluster import admission, run_secret
-from terngrad.cluster.addresses import address_towards, host_and_port, is_loopback_address
+from terngrad.cluster import admission, interfaces, run_secret
+from terngrad.cluster.addresses import host_and_port, is_loopback_address
 from terngrad.cluster.channel import LAST_PORT, MembershipError
 from terngrad.cluster.managed.role import ManagedError, Role, ranked, whole_number
 from terngrad.cluster.peer import Peer
@@ -17,10 +17,13 @@ _SOURCE = "torchrun"
 _ABOVE = 1000  # torchrun itself listens at MASTER_PORT
 
 
-def role(environment: Mapping[str, str], ps_tasks: int, timeout_secs: float) -> Role:
+def role(
+    environment: Mapping[str, str], ps_tasks: int, timeout_secs: float, network_interface: str = ""
+) -> Role:
     """Returns the role of a process, once all have met; the first are the parameter servers.
 
-    They meet at MASTER_ADDR, 1000 ports above MASTER_PORT (below, where there is none above).
+    They meet at MASTER_ADDR, 1000 ports above MASTER_PORT (below, where there is none above),
+    whatever the interface. Then they use the addresses that they have told each other.
 
     Raises:
       ManagedError: a variable is wrong, or a process did not come within the time.
@@ -33,9 +36,12 @@ def role(environment: Mapping[str, str], ps_tasks: int, timeout_secs: float) -> 
     meeting = port + _ABOVE if port + _ABOVE <= LAST_PORT else port - _ABOVE
     own, control = free_ports(2)
     try:
-        own_host = address_towards(master)
+        own_host = interfaces.published(master, network_interface, environment)
     except OSError as error:
         raise ManagedError(f"{_SOURCE}: MASTER_ADDR {master!r}: {error.strerror}") from None
+    except ValueError as error:
+        name = network_interface or environment[interfaces.VARIABLE]
+        raise ManagedError(f"the network interface is {name!r}: {error}") from None
     mine = {"host": own_host, "port": own, "control": control}
     try:
         secret = run_secret.shared(environment)
