@@ -30,7 +30,8 @@ Parameter servers start on the hosts in turn and run the program up to its join.
 the death of a process does not end the others, whose loop must then let processes come and go, with
 --ps or join(elastic=True).
 Killed processes are started again, at most N in all, after pauses that grow from 1 s to a minute;
-one with 5 runs in a row of less than 30 s is left out.
+one with 5 runs in a row of less than 30 s is left out. With --min_workers=M they wait while fewer
+than M are there, and end after the elastic_wait_secs of join.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         "--ps", type=whole(0, MAX_NODES), default=0, metavar="N", help="number of parameter servers"
     )
     add("--max_restarts", type=whole(0), metavar="N", help="of killed processes, which come and go")
+    add("--min_workers", type=whole(1), metavar="M", help="wait while fewer of them are there")
     add("--port", type=whole(1, most), help=f"first of each host's processes ({hosts.PORT})")
     add("--python", default=sys.executable, help="interpreter (default: this one)")
     add("--ssh", type=_words, help='command and options, such as "ssh -F FILE"')
@@ -154,6 +156,11 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         if options.n and getattr(options, name) is not None:
             parser.error(f"--{name} needs --hosts: processes of this machine do not use it")
     workers = len(options.hosts or []) or options.n
+    if options.min_workers and options.max_restarts is None:
+        parser.error("--min_workers needs --max_restarts: without it the first loss ends all")
+    if options.min_workers and options.min_workers > workers:
+        allowed = f"allowed are 1 to {workers}, the number of workers"
+        parser.error(f"--min_workers is {options.min_workers}; {allowed}")
     if options.show is not None and options.show >= workers:
         parser.error(f"--show is {options.show}; allowed are 0 to {workers - 1}, a worker")
     if options.command[:1] == ["--"]:
@@ -195,6 +202,8 @@ def _processes(options: argparse.Namespace) -> list[Process]:
     for (job, rank), name in zip(jobs, places, strict=True):
         label = f"{'ps ' if job == 'ps' else ''}{rank} {name}".strip()
         variables = level | launch.variables(workers, rank, control_port, servers, job)
+        if options.min_workers:
+            variables[launch.MIN_SIZE] = str(options.min_workers)
         if not name:
             is_ps = job == "ps"
             own = gpus.no_gpu(installed) if is_ps else gpus.variables(installed, rank, len(names))

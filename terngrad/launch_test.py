@@ -203,6 +203,11 @@ def test_a_killed_worker_is_started_again_unless_another_launcher_stops_it(tmp_p
         (["-n", "2", "--network_interface=lo", "x.py"], "--network_interface needs --hosts"),
         (["-n", "2", "--ps=-1", "x.py"], "--ps: '-1'; allowed are whole numbers from 0 to 65536"),
         (["--log_dir=/tmp", "--status", "--stop"], "needs --status or --stop, and not both"),
+        (["-n", "2", "--min_workers=2", "x.py"], "--min_workers needs --max_restarts"),
+        (
+            ["-n", "2", "--max_restarts=0", "--min_workers=3", "x.py"],
+            "--min_workers is 3; allowed are 1 to 2, the number of workers",
+        ),
         (["-n", "2", "--show=2", "x.py"], "--show is 2; allowed are 0 to 1, a worker"),
         (["-n", "2", "--log_dir=/proc/x", __file__], "--log_dir: cannot make /proc/x: "),
     ],

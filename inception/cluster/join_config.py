@@ -11,6 +11,7 @@ from terngrad.library.join_config import JoinConfig, Naming
 
 _FLAGS = {  # of arguments that have another name
     "hosts": "worker_hosts",
+    "min_size": "min_workers",
     "engine": "variable_update",
     "asynchronous.folder": "train_dir",
     "asynchronous.snapshot": "ps_snapshot",
@@ -59,6 +60,8 @@ def join_config(cluster: ClusterConfig) -> JoinConfig:
         allow_insecure_network=cluster.allow_insecure_network,
         num_replicas_to_aggregate=value_of(cluster.num_replicas_to_aggregate),
         elastic=cluster.elastic,
+        min_size=cluster.min_workers,
+        elastic_wait_secs=cluster.elastic_wait_secs,
         synchronous=cluster.cross_replica_sync,
         network_interface=cluster.network_interface,
         naming=_FlagNaming(),

@@ -17,6 +17,7 @@ from inception.flags.table import (
 )
 from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT, split_address
 from terngrad.cluster.managed.role import COLLECTIVE, LAUNCHED, SERVED, control_address
+from terngrad.library.join_config import ELASTIC_WAIT_SECS
 
 _distributed = functools.partial(flag, "Distributed")
 
@@ -87,9 +88,22 @@ class ClusterConfig(Checked):
     elastic: bool = _distributed(
         BOOLEAN,
         False,
-        "continue without lost workers other than the first, and let them join again; with "
-        "--ps_hosts without those, and without ps other than the first, that are lost for longer "
-        "than worker_timeout_secs; not with mpi and horovod",
+        "continue without lost workers, and let them join again; with --ps_hosts without those, "
+        "and without ps other than the first, that are lost for longer than worker_timeout_secs; "
+        "not with mpi and horovod",
+    )
+    min_workers: int = _distributed(
+        at_least(1),
+        1,
+        "with elastic: wait for others while fewer workers are there",
+        "workers",
+    )
+    elastic_wait_secs: float = _distributed(
+        number(0, above=True),
+        ELASTIC_WAIT_SECS,
+        "with elastic: longest wait for min_workers, or for the larger part of a network that has "
+        "split; then the training is saved and ends",
+        "seconds",
     )
     control_port: int = _distributed(
         at_least(1, -1),

@@ -240,13 +240,13 @@ class JoinConfig:
         """
         role, engine = self.role, self.role.engine
         self._check_interface()
+        if self.min_size > 1 and not self.elastic:
+            raise self.naming.refuse("min_size", self.min_size, "needs elastic")
         if engine in LAUNCHED:
             for name in ("num_replicas_to_aggregate", "elastic"):
                 if (value := getattr(self, name)) not in (None, False):
                     why = f"needs engine {COLLECTIVE} or {SERVED}, not {engine}"
                     raise self.naming.refuse(name, value, why)
-        elif self.min_size > 1 and not self.elastic:
-            raise self.naming.refuse("min_size", self.min_size, "needs elastic")
         elif not 0 < self.min_size <= max(1, len(role.worker_hosts)):
             why = f"allowed are 1 to {len(role.worker_hosts)}, the number of workers"
             raise self.naming.refuse("min_size", self.min_size, why)

@@ -65,7 +65,7 @@ def join(
     allow_insecure_network: bool = False,
     timeout_secs: float = 60.0,
     elastic: bool = False,
-    min_size: int = 1,
+    min_size: int | None = None,
     elastic_wait_secs: float = ELASTIC_WAIT_SECS,
     num_replicas_to_aggregate: int | None = None,
     asynchronous: Asynchronous | None = None,
@@ -98,7 +98,8 @@ def join(
         counts as lost, which ends the others.
       elastic: go on without processes that are lost (with ps_hosts: other than the first parameter
         server), and let them join again; the loop is `Group.run_steps`. Not with mpi and horovod.
-      min_size: where fewer workers are there, an elastic group waits for others.
+      min_size: where fewer workers are there, an elastic group waits for others; None = that of
+        terngrad.launch --min_workers, or 1.
       elastic_wait_secs: longest such wait; then the group ends. So it does where the network parts
         the workers, for those that are not more than half of them.
       num_replicas_to_aggregate: the gradients of so many workers make a step, those of the first to
@@ -137,7 +138,7 @@ def join(
         allow_insecure_network=allow_insecure_network,
         num_replicas_to_aggregate=num_replicas_to_aggregate,
         elastic=elastic,
-        min_size=min_size,
+        min_size=int(os.environ.get(launch.MIN_SIZE, 1)) if min_size is None else min_size,
         elastic_wait_secs=elastic_wait_secs,
         synchronous=asynchronous is None,
         network_interface=network_interface,

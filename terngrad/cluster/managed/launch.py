@@ -9,6 +9,7 @@ from terngrad.cluster.managed.role import ManagedError, Role, check_hosts, whole
 MARK = "TERNGRAD_HOSTS"
 INSECURE = "TERNGRAD_ALLOW_INSECURE_NETWORK"  # "1": the user trusts the network between the hosts
 CERTIFICATES = "TERNGRAD_CERTIFICATES"  # folder of scripts/make_certs.sh on each host
+MIN_SIZE = "TERNGRAD_MIN_SIZE"  # workers that an elastic group needs, unless `join` says it
 _RANK, _CONTROL_PORT = "TERNGRAD_RANK", "TERNGRAD_CONTROL_PORT"
 _PS_HOSTS, _JOB = "TERNGRAD_PS_HOSTS", "TERNGRAD_JOB"
 _SOURCE = "terngrad.launch"
