@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from terngrad.cluster.managed import launch
 from terngrad.cluster.ports import free_ports
 from terngrad.library.group import Group
 from terngrad.library.joining import join
+from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
 
@@ -119,6 +121,25 @@ def test_all_reduce_goes_on_without_its_first_worker_and_takes_it_in_again():
         runs[0].wait_for(r"^worker 0 .*coordinates from now on, instead of worker 1")
         runs[2].process.send_signal(signal.SIGKILL)
         runs[0].wait_for(r"^Worker 0 trains from step \d+ on\.$")
+
+
+@pytest.mark.slow
+def test_all_reduce_goes_on_without_its_first_worker_over_encrypted_connections(
+    tmp_path, monkeypatch
+):
+    tls = make_certificates(tmp_path, "ca", "all")
+    (tmp_path / "ca.pem").rename(tmp_path / "ca.crt")
+    for name in (tls.cert, tls.key):
+        Path(name).rename(tmp_path / f"127.0.0.1.{'crt' if name == tls.cert else 'key'}")
+    monkeypatch.setenv(launch.CERTIFICATES, str(tmp_path))
+    timeout = f"timeout_secs={HANG_SECS:.0f}"
+    with cluster(100_000, "elastic=1", timeout, servers=0) as (runs, start):
+        wait_for_step(runs[1], 20)
+        runs[0].process.send_signal(signal.SIGKILL)
+        runs[1].wait_for(r"^Worker 1 trains from step \d+ on")
+        runs[0] = start(0)
+        runs[0].wait_for(r"^step [1-9]\d+$")
+        assert "step 1" not in runs[0].lines
 
 
 @pytest.mark.slow
