@@ -11,7 +11,7 @@ if [[ "${TLS:-}" != False ]]; then
   network=(--tls_ca="${TERNGRAD_CERTS}/ca.crt" --tls_cert="${own}.crt" --tls_key="${own}.key")
 fi
 
-# Slurm signals this shell alone, or the program, too, for which a second signal is one request.
+# Slurm signals this shell alone, or the program, too, which takes a second signal as the same request.
 program='' is_asked=''
 trap 'is_asked=1; [[ -z "${program}" ]] || kill -TERM "${program}" 2> /dev/null' TERM
 for ((left = MAX_RESTARTS; ; left--)); do
