@@ -22,6 +22,7 @@ class Optimizer(abc.ABC):
 
     Attributes:
       slots: by slot name, as in `SLOTS`, one tensor-like variable for each trained variable.
+      starts: by slot name, what its values begin as.
       takes_sums: whether it also updates with means that are not decoded: `apply_sums`.
     """
 
@@ -40,6 +41,7 @@ class Optimizer(abc.ABC):
         """
         self._variables = variables
         self._kernels = kernels
+        self.starts = dict(slots)
         self.slots = {name: _filled_like(variables, value) for name, value in slots.items()}
         has_kernels = kernels is not None and kernels.updates
         self.takes_sums = has_kernels and kernels.are_there(variables)
@@ -73,6 +75,41 @@ class Optimizer(abc.ABC):
         update = self._update_of_sums(rate, step)
         self._kernels.apply_update(sums, chosen(self._variables), slots, update, averages)
 
+    def updated(
+        self,
+        weights: Sequence[tf.Tensor],
+        slots: Sequence[Sequence[tf.Tensor]],
+        gradients: Sequence[tf.Tensor],
+        rate: tf.Tensor,
+        step: tf.Tensor,
+    ) -> tuple[list[tf.Tensor], list[list[tf.Tensor]]]:
+        """Returns weights and slots after an update as by `apply`; no variable changes.
+
+        Args:
+          weights: a value for each variable.
+          slots: values for each of `slots`, in their order.
+          gradients: in the order of the variables.
+          rate: learning rate, float32 scalar.
+          step: int64 scalar, number of updates before this one.
+        """
+        found = [
+            self._updated_one(gradient, rate, step, weight, *own)
+            for gradient, weight, *own in zip(gradients, weights, *slots, strict=True)
+        ]
+        weights, *slots = map(list, zip(*found, strict=True))
+        return weights, slots
+
+    @abc.abstractmethod
+    def _updated_one(
+        self,
+        gradient: tf.Tensor,
+        rate: tf.Tensor,
+        step: tf.Tensor,
+        weight: tf.Tensor,
+        *slots: tf.Tensor,
+    ) -> tuple[tf.Tensor, ...]:
+        """Returns a weight and its slots after an update."""
+
     @abc.abstractmethod
     def _apply_one(
         self,
@@ -99,24 +136,40 @@ class GradientDescent(Optimizer):
     def _apply_one(self, gradient, rate, step, variable) -> None:
         tf.raw_ops.ResourceApplyGradientDescent(var=variable, alpha=rate, delta=gradient)
 
+    def _updated_one(self, gradient, rate, step, weight):
+        return (weight - rate * gradient,)
+
 
 class Momentum(Optimizer):
-    """v = momentum v + g; w -= rate v."""
+    """v = momentum v + g; w -= rate v, or with Nesterov's momentum w -= rate (g + momentum v)."""
 
     def __init__(
         self,
         variables: Sequence[tf.Variable],
         momentum: float,
         kernels: GradientKernels | None = None,
+        *,
+        nesterov: bool = False,
     ) -> None:
         """Updates `variables`; `momentum` is the share of the velocity that a step keeps."""
         super().__init__(variables, {"momentum": 0.0}, kernels)
-        self._momentum = momentum
+        self._momentum, self._nesterov = momentum, nesterov
+        self.takes_sums = self.takes_sums and not nesterov
 
     def _apply_one(self, gradient, rate, step, variable, velocity) -> None:
         tf.raw_ops.ResourceApplyMomentum(
-            var=variable, accum=velocity, lr=rate, grad=gradient, momentum=self._momentum
+            var=variable,
+            accum=velocity,
+            lr=rate,
+            grad=gradient,
+            momentum=self._momentum,
+            use_nesterov=self._nesterov,
         )
+
+    def _updated_one(self, gradient, rate, step, weight, velocity):
+        velocity = self._momentum * velocity + gradient
+        change = gradient + self._momentum * velocity if self._nesterov else velocity
+        return weight - rate * change, velocity
 
     def _update_of_sums(self, rate: tf.Tensor, step: tf.Tensor) -> Update:
         return Update("momentum", rate, momentum=self._momentum)
@@ -149,6 +202,11 @@ class RMSProp(Optimizer):
             epsilon=self.epsilon,
             grad=gradient,
         )
+
+    def _updated_one(self, gradient, rate, step, weight, square, velocity):
+        square += _rest(self.decay) * (gradient * gradient - square)
+        velocity = self._momentum * velocity + rate * gradient / tf.sqrt(square + self.epsilon)
+        return weight - velocity, square, velocity
 
     def _update_of_sums(self, rate: tf.Tensor, step: tf.Tensor) -> Update:
         return Update(
@@ -188,15 +246,23 @@ class Adam(Optimizer):
             grad=gradient,
         )
 
+    def _updated_one(self, gradient, rate, step, weight, m, v):
+        m += _rest(self.beta1) * (gradient - m)
+        v += _rest(self.beta2) * (gradient * gradient - v)
+        return weight - self._rate(rate, step) * m / (tf.sqrt(v) + self.epsilon), m, v
+
     def _update_of_sums(self, rate: tf.Tensor, step: tf.Tensor) -> Update:
-        beta1_power, beta2_power = self._powers(step)
         return Update(
             "adam",
-            rate * tf.sqrt(1.0 - beta2_power) / (1.0 - beta1_power),
+            self._rate(rate, step),
             mean_share=_rest(self.beta1),
             square_share=_rest(self.beta2),
             epsilon=self.epsilon,
         )
+
+    def _rate(self, rate: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+        beta1_power, beta2_power = self._powers(step)
+        return rate * tf.sqrt(1.0 - beta2_power) / (1.0 - beta1_power)
 
     def _powers(self, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         updates = tf.cast(step + 1, tf.float32)
