@@ -19,27 +19,13 @@ import tensorflow as tf
 from terngrad.training.averages import MovingAverages
 from terngrad.training.classifier import Classifier, Losses, Parameters
 from terngrad.training.memory import Memory
-from terngrad.training.nodes import dropout_seed, draw_keys, row_of
+from terngrad.training.nodes import draw_keys, dropout_seed, row_of
 from terngrad.training.optimizers import Momentum, Optimizer
 from terngrad.training.reduction import Reduction
 from terngrad.training.schedules import Schedule
 from terngrad.training.step import Step, StepResult
 
 TakeBatch = Callable[[], tuple[tf.Tensor, ...]]
-
-
-class OuterSettings(NamedTuple):
-    """How local steps are joined.
-
-    Attributes:
-      local_steps: H, inner steps of a round.
-      learning_rate: of the outer optimizer.
-      momentum: of the outer optimizer, 0 = none.
-    """
-
-    local_steps: int
-    learning_rate: float
-    momentum: float
 
 
 class _Node(NamedTuple):
@@ -65,11 +51,12 @@ class LocalStep(Step):
         reduction: Reduction,
         inner: Sequence[Optimizer],
         outer: Momentum,
-        settings: OuterSettings,
         schedule: Schedule,
         averages: MovingAverages | None,
         step: tf.Variable,
         *,
+        local_steps: int,
+        outer_rate: float,
         save_request: tf.Variable | None = None,
     ) -> None:
         """Combines the parts; for those that are not named here see `TrainStep`.
@@ -79,15 +66,17 @@ class LocalStep(Step):
           reduction: reduces the deltas, and counts the rounds.
           inner: the optimizer of each local node. Their slots differ between the nodes.
           outer: of the classifier's variables, which are the shared weights.
-          settings: of the rounds.
           schedule: learning rate of the inner optimizer by inner step.
           averages: made with a stride of H; see `MovingAverages`.
           step: int64 scalar, number of inner steps made.
+          local_steps: H, inner steps of a round.
+          outer_rate: learning rate of the outer optimizer.
           save_request: see `TrainStep`.
         """
         super().__init__(classifier, reduction, schedule, averages, save_request)
-        self._inner, self._outer, self._settings = inner, outer, settings
+        self._inner, self._outer = inner, outer
         self._inner_step = step
+        self._local_steps, self._outer_rate = local_steps, outer_rate
 
     def __call__(self, take: TakeBatch) -> StepResult:
         """Makes a round with the process' next H batches, each split over its nodes.
@@ -106,18 +95,18 @@ class LocalStep(Step):
             [old - new for old, new in zip(before, node.parameters.weights, strict=True)]
             for node in nodes
         ]
-        count = float(self._settings.local_steps)
+        count = float(self._local_steps)
         shared, stop, save = self._share([Losses(*(v / count for v in n.losses)) for n in nodes])
         keys = reduction.keys(reduction.step.read_value())
         aggregate = reduction.reduce(deltas, keys)
         statistics = self._mean_statistics([row_of(node.parameters.state) for node in nodes])
         with reduction.updates(aggregate, deltas, [*shared, stop, save, *statistics]):
-            self._outer.apply(aggregate.means, self._settings.learning_rate, first)
+            self._outer.apply(aggregate.means, self._outer_rate, first)
             if self._averages:
                 self._averages.update(first)
             self._assign_shared(statistics, save)
             self._assign_slots(nodes)
-            self._inner_step.assign_add(self._settings.local_steps)
+            self._inner_step.assign_add(self._local_steps)
         return StepResult(shared, stop, save, rate, deltas[0], aggregate)
 
     def _make_inner_steps(self, take: TakeBatch, first: tf.Tensor) -> tuple[list[_Node], tf.Tensor]:
@@ -129,7 +118,7 @@ class LocalStep(Step):
             rate = self._schedule(step)
             return i + 1, self._make_inner_step(take, nodes, rate, step), rate
 
-        many = tf.constant(self._settings.local_steps, tf.int64)
+        many = tf.constant(self._local_steps, tf.int64)
         start = tf.constant(0, tf.int64), [self._start(each) for each in self._inner], tf.zeros([])
         _, nodes, rate = tf.while_loop(lambda i, *_: i < many, body, start, parallel_iterations=1)
         return nodes, rate

@@ -12,7 +12,7 @@ from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
 from terngrad.training.choice import choose_kernels
 from terngrad.training.classifier import Classifier
-from terngrad.training.local_step import LocalStep, OuterSettings, keep_slots
+from terngrad.training.local_step import LocalStep, keep_slots
 from terngrad.training.memory import Memory
 from terngrad.training.optimizers import Momentum, make_optimizer
 from terngrad.training.reduction import Reduction
@@ -71,8 +71,9 @@ class Local(Plain):
         momentum=0.0,
         feedback=1.0,
     ):
-        """Builds it; see `OuterSettings`."""
-        self.settings, self.feedback = OuterSettings(local_steps, rate, momentum), feedback
+        """Builds it; the outer rate and momentum are `rate` and `momentum`."""
+        self.local_steps, self.rate, self.momentum = local_steps, rate, momentum
+        self.feedback = feedback
         super().__init__(policy, nodes, optimizer, model)
 
     def _step(self, optimizer, nodes):
@@ -87,9 +88,18 @@ class Local(Plain):
         )
         inner = [make_optimizer(optimizer, self.variables, 0.9) for _ in range(nodes)]
         keep_slots(self.memory, inner, self.classifier.names, 0)
-        self.outer = Momentum(self.variables, self.settings.momentum, nesterov=True)
-        parts = (inner, self.outer, self.settings, RATE, self.averages, self.step)
-        return LocalStep(self.classifier, reduction, *parts)
+        self.outer = Momentum(self.variables, self.momentum, nesterov=True)
+        return LocalStep(
+            self.classifier,
+            reduction,
+            inner,
+            self.outer,
+            RATE,
+            self.averages,
+            self.step,
+            local_steps=self.local_steps,
+            outer_rate=self.rate,
+        )
 
 
 def assert_close(left, right):

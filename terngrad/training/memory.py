@@ -1,8 +1,8 @@
 """The memory of codecs: the part of each node's gradients that is kept between steps.
 
-With local steps the slots of the inner optimizers belong to it, too. Only the node's own process has the memory. Its checkpoints are beside those of the training (see
-`save`). A memory belongs to a step: a process that receives the state of another step starts with a
-memory of zeros.
+With local steps the slots of the inner optimizers belong to it, too. Only the node's own process
+has the memory. Its checkpoints are beside those of the training (see `save`). A memory belongs to a
+step: a process that receives the state of another step starts with a memory of zeros.
 """
 
 from __future__ import annotations

@@ -1,0 +1,153 @@
+"""Laws of trainings with local steps: engines give the same bits, and restarts change none."""
+
+import re
+import signal
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from inception import programs
+from terngrad.testing import forked
+from terngrad.testing.processes import Started
+from terngrad.training import checkpoints, runtime
+
+FLAGS = {
+    "codec": "ternary-feedback",
+    "net": "mlp",
+    "benchmark_mode": True,
+    "batch_size": 8,
+    "num_nodes": 2,
+    "num_intra_threads": 1,
+    "save_summaries_secs": 0,
+    "local_steps": 3,
+    "outer_feedback": 0.75,
+    "initial_learning_rate": 0.05,
+}
+SENT = r"sends (at most )?(\d+) bytes a step"
+
+
+def arguments(train_dir, **flags):
+    return [f"--{k}={v}" for k, v in (FLAGS | {"train_dir": train_dir} | flags).items()]
+
+
+def command(train_dir, ps, **flags):
+    """Returns the command of a training of two workers."""
+    launch = [sys.executable, "-m", "inception.testing.launch", f"--ps={ps}", "2"]
+    return [*launch, "inception.mnist_distributed_train", *arguments(train_dir, **flags)]
+
+
+@pytest.fixture(name="train_here")
+def _train_here(monkeypatch, capsys):
+    """Trains in this process; returns the output."""
+    monkeypatch.setattr(runtime, "configure", lambda **_: None)
+    monkeypatch.setattr(runtime, "towers", lambda n, on_cpu: ["/CPU:0"])
+
+    def train(train_dir, **flags):
+        programs.train("mnist", "", ["mnist_train", *arguments(train_dir, **flags)])
+        return capsys.readouterr().out
+
+    return train
+
+
+def variables(folder):
+    path = checkpoints.latest_checkpoint(str(folder))
+    reader = tf.train.load_checkpoint(path)
+    names = [name for name in reader.get_variable_to_shape_map() if name.startswith("state/")]
+    return {name: reader.get_tensor(name) for name in names}
+
+
+def assert_equal(left, right):
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        np.testing.assert_array_equal(value, right[name], err_msg=name)
+
+
+def of_workers(folder):
+    return variables(folder / "worker_0") | variables(folder / "worker_1")
+
+
+@pytest.fixture(scope="module", name="whole")
+def _whole(tmp_path_factory):
+    """The folder of an undisturbed training of 12 steps by one process of four nodes."""
+    folder = tmp_path_factory.mktemp("whole")
+    flags = {"max_steps": 12, "num_nodes": 4, "batch_size": 16}
+    own = [sys.executable, "-m", "inception.mnist_train", *arguments(folder, **flags)]
+    done = forked.run(own)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ps", [0, 1])
+def test_laws_4_and_8_workers_that_start_again_give_the_bits_of_one_process(tmp_path, whole, ps):
+    for steps in (6, 12):
+        done = forked.run(command(tmp_path, ps, max_steps=steps))
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "starts from zero" not in done.stdout
+        assert "copies differ" not in done.stdout
+    assert_equal(variables(tmp_path), variables(whole))
+    assert_equal(of_workers(tmp_path), variables(whole / "worker_0"))
+
+
+@pytest.mark.slow
+def test_law_8_killed_and_started_again_equals_undisturbed(tmp_path, whole):
+    own = {"num_nodes": 4, "batch_size": 16, "save_iter": 1, "keep_checkpoints": 0}
+    flags = arguments(tmp_path, max_steps=100_000, **own)
+    with Started([sys.executable, "-m", "inception.mnist_train", *flags]) as run:
+        run.wait_for("step 12,")  # the end of the block kills it
+    for path in checkpoints.all_checkpoints(str(tmp_path)):
+        if checkpoints.step_of(path) > 6:  # as if it had been killed there
+            for file in tmp_path.glob(f"model.ckpt-{checkpoints.step_of(path)}.*"):
+                file.unlink()
+    done = forked.run(
+        [
+            *[sys.executable, "-m", "inception.mnist_train"],
+            *arguments(tmp_path, max_steps=12, **own),
+        ]
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_equal(variables(tmp_path), variables(whole))
+
+
+@pytest.mark.slow
+def test_training_ends_and_saves_at_the_next_exchange(tmp_path, train_here):
+    printed = train_here(tmp_path, max_steps=10, save_iter=5, keep_checkpoints=0, codec="float")
+    steps = [checkpoints.step_of(path) for path in checkpoints.all_checkpoints(str(tmp_path))]
+    assert steps == [6, 12]
+    assert f"Finished training at step 12: {tmp_path}/model.ckpt-12" in printed
+    again = train_here(tmp_path, max_steps=12, codec="float")
+    assert "There is nothing left to train up to step 12" in again
+
+
+@pytest.mark.slow
+def test_law_7_h_local_steps_announce_an_h_th_of_the_bytes_of_a_step(tmp_path, train_here):
+    found = []
+    for steps in (1, 3):
+        printed = train_here(tmp_path / str(steps), max_steps=3, local_steps=steps)
+        found.append(int(re.search(SENT, printed)[2]))
+    assert found[1] == pytest.approx(found[0] / 3, abs=1)
+
+
+@pytest.mark.slow
+def test_a_signal_saves_at_an_exchange_and_the_run_goes_on(tmp_path):
+    with Started(command(tmp_path, 0, max_steps=1_000_000)) as run:
+        run.wait_for(r"step 30,")
+        run.process.send_signal(signal.SIGTERM)
+        run.finish()
+    saved = checkpoints.step_of(checkpoints.latest_checkpoint(str(tmp_path)))
+    assert saved % 3 == 0
+    done = forked.run(command(tmp_path, 0, max_steps=saved + 3))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "starts from zero" not in done.stdout
+
+
+@pytest.mark.parametrize(("before", "now"), [(3, 1), (1, 3)])
+@pytest.mark.slow
+def test_local_steps_do_not_begin_or_end_within_a_run(tmp_path, train_here, before, now):
+    train_here(tmp_path, max_steps=3, local_steps=before)
+    with pytest.raises(SystemExit) as ended:
+        train_here(tmp_path, max_steps=6, local_steps=now)
+    assert f"flag --local_steps={now}: {tmp_path}/model.ckpt-3 was trained with" in str(ended.value)
+    assert "\n" not in str(ended.value)
