@@ -105,11 +105,7 @@ def refuse_beside_local_steps(config: TrainConfig, cluster: ClusterConfig) -> No
     """Raises ValueError if a flag has a value that needs an exchange in each step."""
     if config.local_steps == 1:
         return
-    why = f"with --local_steps={config.local_steps}"
-    for name, allowed in (
-        ("elastic", False),
-        ("num_replicas_to_aggregate", -1),
-        ("predict", False),
-    ):
+    for name, allowed in (("num_replicas_to_aggregate", -1), ("predict", False)):
         if (value := getattr(cluster, name)) != allowed:
-            raise refuse(name, value, f"must be {allowed} {why}")
+            why = f"must be {allowed} with --local_steps={config.local_steps}"
+            raise refuse(name, value, why)

@@ -1,5 +1,6 @@
 """Laws of trainings with local steps: engines give the same bits, and restarts change none."""
 
+import os
 import re
 import signal
 import sys
@@ -9,6 +10,16 @@ import pytest
 import tensorflow as tf
 
 from inception import programs
+from inception.testing.cluster import Cluster
+from inception.testing.runs import (
+    LONGER,
+    Run,
+    assert_equal_parameters,
+    flags_of,
+    paced_flags_of,
+    parameters,
+    worker_pids,
+)
 from terngrad.testing import forked
 from terngrad.testing.processes import Started
 from terngrad.training import checkpoints, runtime
@@ -151,3 +162,42 @@ def test_local_steps_do_not_begin_or_end_within_a_run(tmp_path, train_here, befo
         train_here(tmp_path, max_steps=6, local_steps=now)
     assert f"flag --local_steps={now}: {tmp_path}/model.ckpt-3 was trained with" in str(ended.value)
     assert "\n" not in str(ended.value)
+
+
+@pytest.mark.slow
+def test_law_8_a_worker_and_a_ps_that_come_back_change_no_bit(tmp_path):
+    # Without what a worker alone knows: its optimizer has no slots, and its codec no memory.
+    own = ["--local_steps=3", "--optimizer=gd", "--initial_learning_rate=0.05"]
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    with Run(1, *_with(own, flags_of(alone, "mlp", 6, 3, steps=LONGER))) as run:
+        run.succeed()
+    flags = paced_flags_of(together, *own, steps=LONGER)
+    with Run(3, *flags, ["--ps=1", "--max_restarts=2"]) as run:
+        run.wait_for(r"Worker 2: .* step 30,")
+        os.kill(worker_pids(together)[2], signal.SIGKILL)
+        run.wait_for(r"^\[2\] Joined the training at step \d+\.")
+        os.kill(worker_pids(together, "ps")[0], signal.SIGKILL)
+        run.wait_for(r"^ps 0 was killed and is started again in 1 s\.")
+        run.succeed()
+    assert_equal_parameters(parameters(alone, LONGER), parameters(together, LONGER))
+
+
+@pytest.mark.slow
+def test_an_elastic_all_reduce_goes_on_without_a_worker_and_takes_it_in_again(tmp_path):
+    own = ["--local_steps=3", "--grad_bits=32", "--clip_factor=0", "--codec=ternary-feedback"]
+    flags = paced_flags_of(tmp_path, *own, "--elastic", "--worker_timeout_secs=200", steps=900)
+    with Cluster(3, 0, *flags) as cluster:
+        cluster.wait_for("0", r"Worker 0: .* step 12,")
+        cluster.kill("1")
+        cluster.wait_for("0", r"^Workers 0 and 2 train from step \d+ on, without ps 1\.$")
+        cluster.start("1")
+        cluster.wait_for("1", r"^The memory of .* and --local_steps=3 starts from zero: ")
+        cluster.wait_for("1", r"^Worker 1: .* step \d+,")
+        cluster.finish()
+        assert "Warning" not in cluster.lines()  # which tells of copies that differ
+        assert checkpoints.latest_checkpoint(str(tmp_path)).endswith("-900")
+
+
+def _with(more, program_and_flags):
+    program, flags = program_and_flags
+    return program, [*flags, *more]
