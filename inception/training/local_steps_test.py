@@ -21,7 +21,7 @@ from inception.testing.runs import (
     worker_pids,
 )
 from terngrad.testing import forked
-from terngrad.testing.processes import Started
+from terngrad.testing.processes import Started, mpirun
 from terngrad.training import checkpoints, runtime
 
 FLAGS = {
@@ -43,9 +43,14 @@ def arguments(train_dir, **flags):
     return [f"--{k}={v}" for k, v in (FLAGS | {"train_dir": train_dir} | flags).items()]
 
 
-def command(train_dir, ps, **flags):
+def command(train_dir, engine, **flags):
     """Returns the command of a training of two workers."""
-    launch = [sys.executable, "-m", "inception.testing.launch", f"--ps={ps}", "2"]
+    if engine == "mpi":
+        launch = [*mpirun(2), "-m"]
+        flags["variable_update"] = "mpi"
+    else:
+        ps = int(engine == "parameter_server")
+        launch = [sys.executable, "-m", "inception.testing.launch", f"--ps={ps}", "2"]
     return [*launch, "inception.mnist_distributed_train", *arguments(train_dir, **flags)]
 
 
@@ -91,13 +96,15 @@ def _whole(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ps", [0, 1])
-def test_laws_4_and_8_workers_that_start_again_give_the_bits_of_one_process(tmp_path, whole, ps):
+@pytest.mark.parametrize("engine", ["collective", "parameter_server", "mpi"])
+def test_laws_4_and_8_workers_that_start_again_give_the_bits_of_one_process(
+    tmp_path, whole, engine
+):
     for steps in (6, 12):
-        done = forked.run(command(tmp_path, ps, max_steps=steps))
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "starts from zero" not in done.stdout
-        assert "copies differ" not in done.stdout
+        with Started(command(tmp_path, engine, max_steps=steps)) as run:
+            run.succeed()
+        assert "starts from zero" not in run.output
+        assert "copies differ" not in run.output
     assert_equal(variables(tmp_path), variables(whole))
     assert_equal(of_workers(tmp_path), variables(whole / "worker_0"))
 
@@ -143,13 +150,13 @@ def test_law_7_h_local_steps_announce_an_h_th_of_the_bytes_of_a_step(tmp_path, t
 
 @pytest.mark.slow
 def test_a_signal_saves_at_an_exchange_and_the_run_goes_on(tmp_path):
-    with Started(command(tmp_path, 0, max_steps=1_000_000)) as run:
+    with Started(command(tmp_path, "collective", max_steps=1_000_000)) as run:
         run.wait_for(r"step 30,")
         run.process.send_signal(signal.SIGTERM)
         run.finish()
     saved = checkpoints.step_of(checkpoints.latest_checkpoint(str(tmp_path)))
     assert saved % 3 == 0
-    done = forked.run(command(tmp_path, 0, max_steps=saved + 3))
+    done = forked.run(command(tmp_path, "collective", max_steps=saved + 3))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "starts from zero" not in done.stdout
 
