@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -113,13 +114,8 @@ def build_training(
     layout = _make_layout(config, classifier, _policy(config, classifier.names))
     codecs = make_codecs(layout, choice.kernels)
     memory = Memory(codecs, first, nodes, spread(devices, nodes))
-    make_own = functools.partial(make_optimizer, config.optimizer, variables, config.momentum)
-    inner = [make_own() for _ in range(nodes if stride > 1 else 0)]
-    keep_slots(memory, inner, classifier.names, first)
-    if stride > 1:
-        optimizer = Momentum(variables, config.outer_momentum, nesterov=True)
-    else:
-        optimizer = make_own(choice.kernels)
+    optimizers = _make_optimizers(config, variables, choice.kernels, nodes)
+    keep_slots(memory, optimizers.inner, classifier.names, first)
     save_request = tf.Variable(0.0, trainable=False) if memory.variables else None
     repeats = connection and connection.repeats_steps and stride == 1
     last_batch = LastBatch(step) if repeats else None
@@ -132,20 +128,22 @@ def build_training(
         make = functools.partial(Runner, take=take, sequence=noted)
         if stride > 1:
             reduction.memory_decay = config.outer_feedback
-            made = LocalStep(
-                classifier,
-                reduction,
-                inner,
-                optimizer,
-                schedule,
-                averages,
-                step,
-                local_steps=stride,
-                outer_rate=config.outer_learning_rate,
-                save_request=save_request,
+            return make(
+                LocalStep(
+                    classifier,
+                    reduction,
+                    *optimizers,
+                    schedule,
+                    averages,
+                    step,
+                    local_steps=stride,
+                    outer_rate=config.outer_learning_rate,
+                    save_request=save_request,
+                ),
+                codecs,
+                on_batch,
             )
-            return make(made, codecs, on_batch)
-        parts = (reduction, optimizer, schedule, averages)
+        parts = (reduction, optimizers.shared, schedule, averages)
         make_step = functools.partial(TrainStep, save_request=save_request)
         follower = None
         if connection:
@@ -157,7 +155,7 @@ def build_training(
     if config.has_float_epochs:
         plain = dataclasses.replace(layout.policy, grad_bits=32, codec="")
         float_runner = make_runner(codecs_of(config, classifier, plain, choice.kernels))
-    state = _state(classifier, optimizer, averages, step)
+    state = _state(classifier, optimizers.shared, averages, step)
     if stride > 1:
         state = _with_outer_state(state, rounds)
     return Training(
@@ -174,6 +172,28 @@ def build_training(
         last_batch,
         sequence,
     )
+
+
+class _Optimizers(NamedTuple):
+    """What updates the weights.
+
+    Attributes:
+      inner: with local steps, the optimizer of each of this process' nodes; else empty.
+      shared: updates the weights that all nodes share.
+    """
+
+    inner: list[Optimizer]
+    shared: Optimizer
+
+
+def _make_optimizers(
+    config: TrainConfig, variables: Sequence[tf.Variable], kernels: GradientKernels, nodes: int
+) -> _Optimizers:
+    make = functools.partial(make_optimizer, config.optimizer, variables, config.momentum)
+    if config.local_steps == 1:
+        return _Optimizers([], make(kernels))
+    outer = Momentum(variables, config.outer_momentum, nesterov=True)
+    return _Optimizers([make() for _ in range(nodes)], outer)
 
 
 def _make_classifier(config: TrainConfig, goal: Problem) -> Classifier:

@@ -1,5 +1,6 @@
 """Laws of trainings with local steps: engines give the same bits, and restarts change none."""
 
+import dataclasses
 import os
 import re
 import signal
@@ -10,6 +11,9 @@ import pytest
 import tensorflow as tf
 
 from inception import programs
+from inception.flags.checks import refuse_beside_local_steps
+from inception.flags.cluster import ClusterConfig
+from inception.flags.configs import TrainConfig
 from inception.testing.cluster import Cluster
 from inception.testing.runs import (
     LONGER,
@@ -169,6 +173,21 @@ def test_local_steps_do_not_begin_or_end_within_a_run(tmp_path, train_here, befo
         train_here(tmp_path, max_steps=6, local_steps=now)
     assert f"flag --local_steps={now}: {tmp_path}/model.ckpt-3 was trained with" in str(ended.value)
     assert "\n" not in str(ended.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ({"num_replicas_to_aggregate": 1}, "num_replicas_to_aggregate=1: must be -1"),
+        ({"predict": True}, "predict=True: must be False"),
+    ],
+)
+def test_law_10_what_needs_an_exchange_in_each_step_is_refused(flags, why):
+    cluster = ClusterConfig(worker_hosts=("a:1", "b:1"), **flags)
+    config = TrainConfig(dataset_name="mnist", net="mlp")
+    refuse_beside_local_steps(config, cluster)
+    with pytest.raises(ValueError, match=f"^flag --{why} with --local_steps=4$"):
+        refuse_beside_local_steps(dataclasses.replace(config, local_steps=4), cluster)
 
 
 @pytest.mark.slow
