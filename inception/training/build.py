@@ -25,7 +25,7 @@ from terngrad.training.averages import MovingAverages
 from terngrad.training.choice import Choice
 from terngrad.training.classifier import Classifier, IdleClassifier
 from terngrad.training.last_batch import LastBatch
-from terngrad.training.local_step import LocalStep, keep_slots
+from terngrad.training.local_step import InnerOptimizer, LocalStep, keep_slots
 from terngrad.training.memory import Memory
 from terngrad.training.nodes import spread
 from terngrad.training.optimizers import Momentum, Optimizer, make_optimizer
@@ -114,7 +114,7 @@ def build_training(
     layout = _make_layout(config, classifier, _policy(config, classifier.names))
     codecs = make_codecs(layout, choice.kernels)
     memory = Memory(codecs, first, nodes, spread(devices, nodes))
-    optimizers = _make_optimizers(config, variables, choice.kernels, nodes)
+    optimizers = _make_optimizers(config, variables, choice.kernels, spread(devices, nodes))
     keep_slots(memory, optimizers.inner, classifier.names, first)
     save_request = tf.Variable(0.0, trainable=False) if memory.variables else None
     repeats = connection and connection.repeats_steps and stride == 1
@@ -182,18 +182,18 @@ class _Optimizers(NamedTuple):
       shared: updates the weights that all nodes share.
     """
 
-    inner: list[Optimizer]
+    inner: list[InnerOptimizer]
     shared: Optimizer
 
 
 def _make_optimizers(
-    config: TrainConfig, variables: Sequence[tf.Variable], kernels: GradientKernels, nodes: int
+    config: TrainConfig, variables: Sequence[tf.Variable], kernels: GradientKernels, devices
 ) -> _Optimizers:
-    make = functools.partial(make_optimizer, config.optimizer, variables, config.momentum)
+    make = lambda own, kernels=None: make_optimizer(config.optimizer, own, config.momentum, kernels)
     if config.local_steps == 1:
-        return _Optimizers([], make(kernels))
-    outer = Momentum(variables, config.outer_momentum, nesterov=True)
-    return _Optimizers([make() for _ in range(nodes)], outer)
+        return _Optimizers([], make(variables, kernels))
+    inner = [InnerOptimizer(make, variables, device) for device in devices]
+    return _Optimizers(inner, Momentum(variables, config.outer_momentum, nesterov=True))
 
 
 def _make_classifier(config: TrainConfig, goal: Problem) -> Classifier:

@@ -5,7 +5,7 @@ node begins its round with the shared weights, and makes H steps of its inner op
 weights before - weights now, is exchanged as a gradient is. The outer optimizer, Nesterov's
 momentum, applies the mean delta to the shared weights.
 
-The weights of inner steps are values within the round, not variables. So a round changes nothing
+Inner steps update copies, which each round makes anew. So a round changes nothing that counts
 before its exchange is over: it can be given up, repeated and saved as a step can.
 """
 
@@ -28,17 +28,54 @@ from terngrad.training.step import Step, StepResult
 TakeBatch = Callable[[], tuple[tf.Tensor, ...]]
 
 
-class _Node(NamedTuple):
-    """A node's own values within a round.
+class InnerOptimizer:
+    """The optimizer of a node's inner steps, and the weights that it updates.
 
     Attributes:
-      parameters: weights, and moving statistics.
-      slots: of its inner optimizer, by slot, then by variable.
-      losses: sums over the inner steps so far.
+      slots: by slot name, one variable for each weight, as after the last round.
+      starts: by slot name, what its values begin as.
     """
 
-    parameters: Parameters
-    slots: list[list[tf.Tensor]]
+    def __init__(
+        self,
+        make: Callable[[Sequence[tf.Variable]], Optimizer],
+        variables: Sequence[tf.Variable],
+        device: str = "",
+    ) -> None:
+        """Copies `variables`, the shared weights, for the optimizer that `make` returns."""
+        self._shared = variables
+        copied = lambda values: [tf.Variable(v.read_value(), trainable=False) for v in values]
+        with tf.device(device):
+            self._weights = copied(variables)
+            self._optimizer = make(self._weights)
+            self.slots = {name: copied(v) for name, v in self._optimizer.slots.items()}
+        self.starts = self._optimizer.starts
+
+    def begin(self) -> None:
+        """Begins a round: with the shared weights, and the slots as after the last round."""
+        _assign(self._weights, self._shared)
+        for name, slots in self.slots.items():
+            _assign(self._optimizer.slots[name], slots)
+
+    def weights(self) -> list[tf.Tensor]:
+        """Returns the node's weights."""
+        return [weight.read_value() for weight in self._weights]
+
+    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> None:
+        """Makes an inner step; see `Optimizer.apply`."""
+        with tf.control_dependencies(gradients):  # the backward pass still needs the weights
+            self._optimizer.apply(gradients, rate, step)
+
+    def keep_slots(self) -> None:
+        """Ends a round that counts."""
+        for name, slots in self.slots.items():
+            _assign(slots, self._optimizer.slots[name])
+
+
+class _Node(NamedTuple):
+    """What a node's inner steps hand on: moving statistics, and sums of losses so far."""
+
+    state: list[tf.Tensor]
     losses: Losses
 
 
@@ -49,7 +86,7 @@ class LocalStep(Step):
         self,
         classifier: Classifier,
         reduction: Reduction,
-        inner: Sequence[Optimizer],
+        inner: Sequence[InnerOptimizer],
         outer: Momentum,
         schedule: Schedule,
         averages: MovingAverages | None,
@@ -64,7 +101,7 @@ class LocalStep(Step):
         Args:
           classifier: net, loss, parameters.
           reduction: reduces the deltas, and counts the rounds.
-          inner: the optimizer of each local node. Their slots differ between the nodes.
+          inner: of each local node. Their slots differ between the nodes.
           outer: of the classifier's variables, which are the shared weights.
           schedule: learning rate of the inner optimizer by inner step.
           averages: made with a stride of H; see `MovingAverages`.
@@ -92,44 +129,47 @@ class LocalStep(Step):
         nodes, rate = self._make_inner_steps(take, first)
         before = [v.read_value() for v in self._classifier.variables]
         deltas = [
-            [old - new for old, new in zip(before, node.parameters.weights, strict=True)]
-            for node in nodes
+            [old - new for old, new in zip(before, own.weights(), strict=True)]
+            for own in self._inner
         ]
         count = float(self._local_steps)
         shared, stop, save = self._share([Losses(*(v / count for v in n.losses)) for n in nodes])
         keys = reduction.keys(reduction.step.read_value())
         aggregate = reduction.reduce(deltas, keys)
-        statistics = self._mean_statistics([row_of(node.parameters.state) for node in nodes])
+        statistics = self._mean_statistics([row_of(node.state) for node in nodes])
         with reduction.updates(aggregate, deltas, [*shared, stop, save, *statistics]):
             self._outer.apply(aggregate.means, self._outer_rate, first)
             if self._averages:
                 self._averages.update(first)
             self._assign_shared(statistics, save)
-            self._assign_slots(nodes)
+            for own in self._inner:
+                own.keep_slots()
             self._inner_step.assign_add(self._local_steps)
         return StepResult(shared, stop, save, rate, deltas[0], aggregate)
 
     def _make_inner_steps(self, take: TakeBatch, first: tf.Tensor) -> tuple[list[_Node], tf.Tensor]:
-        """Returns each node's values after the inner steps, and the last learning rate."""
+        """Makes the inner steps of a round; returns what they hand on, and the last rate."""
 
         def body(i: tf.Tensor, nodes: list[_Node], rate: tf.Tensor):
             del rate
-            step = first + i
-            rate = self._schedule(step)
-            return i + 1, self._make_inner_step(take, nodes, rate, step), rate
+            rate = self._schedule(first + i)
+            return i + 1, self._make_inner_step(take, nodes, rate, first + i), rate
 
+        for own in self._inner:
+            own.begin()
         many = tf.constant(self._local_steps, tf.int64)
-        start = tf.constant(0, tf.int64), [self._start(each) for each in self._inner], tf.zeros([])
-        _, nodes, rate = tf.while_loop(lambda i, *_: i < many, body, start, parallel_iterations=1)
+        nodes = [self._start() for _ in self._inner]
+        _, nodes, rate = tf.while_loop(
+            lambda i, *_: i < many,
+            body,
+            (tf.constant(0, tf.int64), nodes, tf.zeros([])),
+            parallel_iterations=1,
+        )
         return nodes, rate
 
-    def _start(self, optimizer: Optimizer) -> _Node:
-        read = lambda variables: [variable.read_value() for variable in variables]
-        parameters = Parameters(
-            read(self._classifier.variables), read(self._classifier.state.values())
-        )
-        zero = tf.zeros([])
-        return _Node(parameters, list(map(read, optimizer.slots.values())), Losses(zero, zero))
+    def _start(self) -> _Node:
+        state = [variable.read_value() for variable in self._classifier.state.values()]
+        return _Node(state, Losses(tf.zeros([]), tf.zeros([])))
 
     def _make_inner_step(
         self, take: TakeBatch, nodes: Sequence[_Node], rate: tf.Tensor, step: tf.Tensor
@@ -137,28 +177,25 @@ class LocalStep(Step):
         reduction, found = self._reduction, []
         keys = draw_keys(reduction.seed, step, reduction.first_node, len(nodes))
         batch = [tf.reshape(each, [len(nodes), -1, *each.shape[1:]]) for each in take()]
-        for i, (node, optimizer) in enumerate(zip(nodes, self._inner, strict=True)):
-            own = [each[i] for each in batch]
+        for i, (node, own) in enumerate(zip(nodes, self._inner, strict=True)):
+            images, labels = (each[i] for each in batch)
             with tf.device(reduction.devices[i]):
                 gradients, losses, state = self._classifier.gradients(
-                    *own, dropout_seed(keys[i]), node.parameters
+                    images, labels, dropout_seed(keys[i]), Parameters(own.weights(), node.state)
                 )
-                weights, slots = optimizer.updated(
-                    node.parameters.weights, node.slots, gradients, rate, step
-                )
+                own.apply(gradients, rate, step)
                 sums = Losses(*(a + b for a, b in zip(node.losses, losses, strict=True)))
-            found.append(_Node(Parameters(weights, list(state)), slots, sums))
+            found.append(_Node(list(state), sums))
         return found
 
-    def _assign_slots(self, nodes: Sequence[_Node]) -> None:
-        for optimizer, node in zip(self._inner, nodes, strict=True):
-            for variables, values in zip(optimizer.slots.values(), node.slots, strict=True):
-                for variable, value in zip(variables, values, strict=True):
-                    variable.assign(value)
+
+def _assign(variables: Sequence[tf.Variable], values: Sequence[tf.Variable]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value.read_value())
 
 
 def keep_slots(
-    memory: Memory, optimizers: Sequence[Optimizer], names: Sequence[str], first_node: int
+    memory: Memory, optimizers: Sequence[InnerOptimizer], names: Sequence[str], first_node: int
 ) -> None:
     """Saves the slots of inner optimizers with the memory of a process' nodes.
 

@@ -12,7 +12,7 @@ from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
 from terngrad.training.choice import choose_kernels
 from terngrad.training.classifier import Classifier
-from terngrad.training.local_step import LocalStep, keep_slots
+from terngrad.training.local_step import InnerOptimizer, LocalStep, keep_slots
 from terngrad.training.memory import Memory
 from terngrad.training.optimizers import Momentum, make_optimizer
 from terngrad.training.reduction import Reduction
@@ -86,7 +86,8 @@ class Local(Plain):
             memory=self.memory,
             memory_decay=self.feedback,
         )
-        inner = [make_optimizer(optimizer, self.variables, 0.9) for _ in range(nodes)]
+        make = lambda copies: make_optimizer(optimizer, copies, 0.9)
+        inner = [InnerOptimizer(make, self.variables) for _ in range(nodes)]
         keep_slots(self.memory, inner, self.classifier.names, 0)
         self.outer = Momentum(self.variables, self.momentum, nesterov=True)
         return LocalStep(

@@ -75,41 +75,6 @@ class Optimizer(abc.ABC):
         update = self._update_of_sums(rate, step)
         self._kernels.apply_update(sums, chosen(self._variables), slots, update, averages)
 
-    def updated(
-        self,
-        weights: Sequence[tf.Tensor],
-        slots: Sequence[Sequence[tf.Tensor]],
-        gradients: Sequence[tf.Tensor],
-        rate: tf.Tensor,
-        step: tf.Tensor,
-    ) -> tuple[list[tf.Tensor], list[list[tf.Tensor]]]:
-        """Returns weights and slots after an update as by `apply`; no variable changes.
-
-        Args:
-          weights: a value for each variable.
-          slots: values for each of `slots`, in their order.
-          gradients: in the order of the variables.
-          rate: learning rate, float32 scalar.
-          step: int64 scalar, number of updates before this one.
-        """
-        found = [
-            self._updated_one(gradient, rate, step, weight, *own)
-            for gradient, weight, *own in zip(gradients, weights, *slots, strict=True)
-        ]
-        weights, *slots = map(list, zip(*found, strict=True))
-        return weights, slots
-
-    @abc.abstractmethod
-    def _updated_one(
-        self,
-        gradient: tf.Tensor,
-        rate: tf.Tensor,
-        step: tf.Tensor,
-        weight: tf.Tensor,
-        *slots: tf.Tensor,
-    ) -> tuple[tf.Tensor, ...]:
-        """Returns a weight and its slots after an update."""
-
     @abc.abstractmethod
     def _apply_one(
         self,
@@ -135,9 +100,6 @@ class GradientDescent(Optimizer):
 
     def _apply_one(self, gradient, rate, step, variable) -> None:
         tf.raw_ops.ResourceApplyGradientDescent(var=variable, alpha=rate, delta=gradient)
-
-    def _updated_one(self, gradient, rate, step, weight):
-        return (weight - rate * gradient,)
 
 
 class Momentum(Optimizer):
@@ -165,11 +127,6 @@ class Momentum(Optimizer):
             momentum=self._momentum,
             use_nesterov=self._nesterov,
         )
-
-    def _updated_one(self, gradient, rate, step, weight, velocity):
-        velocity = self._momentum * velocity + gradient
-        change = gradient + self._momentum * velocity if self._nesterov else velocity
-        return weight - rate * change, velocity
 
     def _update_of_sums(self, rate: tf.Tensor, step: tf.Tensor) -> Update:
         return Update("momentum", rate, momentum=self._momentum)
@@ -202,11 +159,6 @@ class RMSProp(Optimizer):
             epsilon=self.epsilon,
             grad=gradient,
         )
-
-    def _updated_one(self, gradient, rate, step, weight, square, velocity):
-        square += _rest(self.decay) * (gradient * gradient - square)
-        velocity = self._momentum * velocity + rate * gradient / tf.sqrt(square + self.epsilon)
-        return weight - velocity, square, velocity
 
     def _update_of_sums(self, rate: tf.Tensor, step: tf.Tensor) -> Update:
         return Update(
@@ -246,23 +198,15 @@ class Adam(Optimizer):
             grad=gradient,
         )
 
-    def _updated_one(self, gradient, rate, step, weight, m, v):
-        m += _rest(self.beta1) * (gradient - m)
-        v += _rest(self.beta2) * (gradient * gradient - v)
-        return weight - self._rate(rate, step) * m / (tf.sqrt(v) + self.epsilon), m, v
-
     def _update_of_sums(self, rate: tf.Tensor, step: tf.Tensor) -> Update:
+        beta1_power, beta2_power = self._powers(step)
         return Update(
             "adam",
-            self._rate(rate, step),
+            rate * tf.sqrt(1.0 - beta2_power) / (1.0 - beta1_power),
             mean_share=_rest(self.beta1),
             square_share=_rest(self.beta2),
             epsilon=self.epsilon,
         )
-
-    def _rate(self, rate: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-        beta1_power, beta2_power = self._powers(step)
-        return rate * tf.sqrt(1.0 - beta2_power) / (1.0 - beta1_power)
 
     def _powers(self, step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         updates = tf.cast(step + 1, tf.float32)
