@@ -136,6 +136,7 @@ def _refuse(config: TrainConfig, cluster: ClusterConfig) -> None:
     """Refuses flags of one of several workers; a launcher does not say yet which is the chief."""
     if not cluster.cross_replica_sync:
         checks.refuse_what_needs_all_workers(config)
+    checks.refuse_beside_local_steps(config, cluster)
     is_chief = cluster.engine not in LAUNCHED and cluster.task_id == 0
     refusals.check_training(config, is_alone=False, is_chief=is_chief)
 

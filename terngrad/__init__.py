@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from terngrad.connect.certificates import Tls
     from terngrad.library.group import Group
     from terngrad.library.joining import join
+    from terngrad.library.local_steps import LocalSteps
     from terngrad.library.reducer import Reducer
     from terngrad.library.serving import Asynchronous
     from terngrad.training.runtime import configure
@@ -24,6 +25,7 @@ __version__ = "2.0.0"
 __all__ = [
     "Asynchronous",
     "Group",
+    "LocalSteps",
     "MembershipError",
     "Reducer",
     "Tls",
@@ -36,6 +38,7 @@ _SUBMODULES = ("keras", "numpy")
 _MODULES = {
     "Asynchronous": "terngrad.library.serving",
     "Group": "terngrad.library.group",
+    "LocalSteps": "terngrad.library.local_steps",
     "MembershipError": "terngrad.cluster.channel",
     "Reducer": "terngrad.library.reducer",
     "Tls": "terngrad.connect.certificates",

@@ -264,6 +264,7 @@ def test_a_run_is_noted_before_it_begins(tmp_path):
         ({"grad_bits": 1, "use_encoding": False}, "--use_encoding=False: needs --cross_replica"),
         ({"grad_bits": 1, "floating_grad_epoch": 2}, "--floating_grad_epoch=2: needs"),
         ({"grad_bits": 1, "scaler_sharing": False}, "--scaler_sharing=False: needs"),
+        ({"local_steps": 2}, "--local_steps=2: needs --cross_replica_sync=True"),
         ({"profile_steps": (1, 2)}, "--profile_steps=1,2: needs --cross_replica_sync=True"),
     ],
 )

@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping
 
 from absl.flags import FlagValues
 
+from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
 from slim.nets import catalog
-from terngrad.layout import FEEDBACK_CODES
+from terngrad.layout import BITS_OF_CODEC, FEEDBACK_CODES
 
 # When flags have no effect, which flags, and what the user is told to be the reason.
 _INERT: tuple[tuple[Callable[[TrainConfig], bool], tuple[str, ...], str], ...] = (
@@ -18,6 +19,16 @@ _INERT: tuple[tuple[Callable[[TrainConfig], bool], tuple[str, ...], str], ...] =
             *("use_encoding", "scaler_sharing", "draws"),
         ),
         "float gradients (--grad_bits=32 or 16)",
+    ),
+    (
+        lambda c: c.local_steps == 1,
+        ("outer_learning_rate", "outer_momentum", "outer_feedback"),
+        "--local_steps=1",
+    ),
+    (
+        lambda c: c.local_steps > 1 and c.codec_name in (*BITS_OF_CODEC,),
+        ("outer_feedback",),
+        "a codec without feedback",
     ),
     (lambda c: c.codec in FEEDBACK_CODES, ("draws",), "a codec that draws nothing"),
     (lambda c: c.grad_bits == 32 and not c.codec, ("floating_grad_epoch",), "--grad_bits=32"),
@@ -84,5 +95,17 @@ def refuse_what_needs_all_workers(config: TrainConfig) -> None:
         raise refuse("scaler_sharing", False, f"{why}: asynchronous workers share no scales")
     if config.has_float_epochs:
         raise refuse("floating_grad_epoch", config.floating_grad_epoch, why)
+    if config.local_steps > 1:
+        raise refuse("local_steps", config.local_steps, why)
     if config.profile_steps:
         raise refuse("profile_steps", ",".join(map(str, config.profile_steps)), why)
+
+
+def refuse_beside_local_steps(config: TrainConfig, cluster: ClusterConfig) -> None:
+    """Raises ValueError if a flag has a value that needs an exchange in each step."""
+    if config.local_steps == 1:
+        return
+    for name, allowed in (("num_replicas_to_aggregate", -1), ("predict", False)):
+        if (value := getattr(cluster, name)) != allowed:
+            why = f"must be {allowed} with --local_steps={config.local_steps}"
+            raise refuse(name, value, why)

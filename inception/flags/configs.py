@@ -145,6 +145,25 @@ class Trainer(Threads):
         BOOLEAN, True, "all nodes use the largest scale; False = each node its own, for study"
     )
 
+    local_steps: int = _terngrad(
+        at_least(1),
+        1,
+        "each worker makes this many steps of its own, then all exchange what these changed; "
+        "1 = gradients are exchanged in each step",
+        "steps",
+    )
+    outer_learning_rate: float = _terngrad(
+        number(above=True), 0.7, "local steps: learning rate of the mean change"
+    )
+    outer_momentum: float = _terngrad(
+        number(0, 1), 0.9, "local steps: Nesterov momentum of the mean change; 0 = none"
+    )
+    outer_feedback: float = _terngrad(
+        number(0, 1),
+        1.0,
+        "local steps: the share of its memory that a codec with feedback adds to the next change",
+    )
+
     bucket_elements: int = _terngrad(
         at_least(1),
         DEFAULT_BUCKET_ELEMENTS,

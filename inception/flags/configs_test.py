@@ -87,6 +87,22 @@ def test_adam_keeps_the_learning_rate_fixed_and_says_so_if_asked_otherwise(capsy
     )
 
 
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--outer_momentum=0.5"], "--outer_momentum: has no effect with --local_steps=1."),
+        (
+            ["--local_steps=4", "--outer_feedback=0.5", "--grad_bits=1"],
+            "--outer_feedback: has no effect with a codec without feedback.",
+        ),
+        (["--local_steps=4", "--outer_feedback=0.5", "--codec=ternary-feedback"], ""),
+    ],
+)
+def test_flags_of_local_steps_that_have_no_effect_are_named(arguments, why, capsys):
+    train(*arguments)
+    assert capsys.readouterr().out.rstrip() == why
+
+
 def test_the_choice_of_a_tower_is_one_line(capsys):
     train("--save_tower=0")
     evaluation("--tower=0")
@@ -97,6 +113,10 @@ def test_the_choice_of_a_tower_is_one_line(capsys):
 
 
 BAD_TRAINING_FLAGS = {
+    "--local_steps=0": "must be an integer >= 1",
+    "--outer_learning_rate=0": "must be a number > 0",
+    "--outer_momentum=1.5": "must be a number >= 0 and <= 1",
+    "--outer_feedback=-1": "must be a number >= 0 and <= 1",
     "--grad_bits=5": "must be 32, 16, 8, 4, 3, 2 or 1",
     "--draws=dependent": "must be independent or antithetic",
     "--clip_factor=nan": "must be a number >= 0",

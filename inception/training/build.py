@@ -3,7 +3,8 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -24,9 +25,10 @@ from terngrad.training.averages import MovingAverages
 from terngrad.training.choice import Choice
 from terngrad.training.classifier import Classifier, IdleClassifier
 from terngrad.training.last_batch import LastBatch
+from terngrad.training.local_step import InnerOptimizer, LocalStep, keep_slots
 from terngrad.training.memory import Memory
 from terngrad.training.nodes import spread
-from terngrad.training.optimizers import Optimizer, make_optimizer
+from terngrad.training.optimizers import Momentum, Optimizer, make_optimizer
 from terngrad.training.reduction import Reduction, make_exchange
 from terngrad.training.runner import Runner
 from terngrad.training.sequence_lock import SequenceLock
@@ -43,6 +45,7 @@ class Training:
       runner: steps with this layout.
       float_runner: steps of float epochs; the same runner if there are none.
       step: int64 variable, steps done.
+      local_steps: steps between two exchanges.
       state: all variables of a checkpoint, by name.
       exchange: connects the nodes of the run.
       kernel_choice: kernels that write and read codes.
@@ -56,6 +59,7 @@ class Training:
     runner: Runner
     float_runner: Runner
     step: tf.Variable
+    local_steps: int
     state: dict[str, tf.Variable]
     exchange: Exchange
     kernel_choice: Choice
@@ -64,11 +68,13 @@ class Training:
     sequence: SequenceLock
 
     def traffic(self, codecs: Sequence[Codec]) -> list[Payload]:
-        """Returns the bytes that this process exchanges in a step, by variable.
+        """Returns the bytes that this process exchanges in a step on average, by variable.
 
         If there is only one process, they are the bytes of each of its nodes.
         """
-        return payloads(codecs, self.exchange)
+        count = self.local_steps
+        found = payloads(codecs, self.exchange)
+        return [Payload(each.sent / count, each.received / count) for each in found]
 
     @property
     def nodes(self) -> int:
@@ -96,29 +102,49 @@ def build_training(
     """
     classifier = _make_classifier(config, goal)
     decay = config.moving_average_decay
-    averages = MovingAverages(classifier.variables, decay) if decay else None
+    stride = config.local_steps
+    averages = MovingAverages(classifier.variables, decay, stride) if decay else None
     step = tf.Variable(0, dtype=tf.int64, trainable=False)
+    rounds = tf.Variable(0, dtype=tf.int64, trainable=False) if stride > 1 else step
     choice = runtime.kernels(on_gpu=any("GPU" in device for device in devices))
     variables = classifier.variables
-    optimizer = make_optimizer(config.optimizer, variables, config.momentum, choice.kernels)
-    exchange = make_exchange(connection, config.nodes, choice.kernels, step)
+    exchange = make_exchange(connection, config.nodes, choice.kernels, rounds)
+    nodes, first = exchange.local_nodes, exchange.first_node
     schedule = learning_rate(config, steps_per_epoch)
     layout = _make_layout(config, classifier, _policy(config, classifier.names))
     codecs = make_codecs(layout, choice.kernels)
-    memory = Memory(
-        codecs, exchange.first_node, exchange.local_nodes, spread(devices, exchange.local_nodes)
-    )
+    memory = Memory(codecs, first, nodes, spread(devices, nodes))
+    optimizers = _make_optimizers(config, variables, choice.kernels, spread(devices, nodes))
+    keep_slots(memory, optimizers.inner, classifier.names, first)
     save_request = tf.Variable(0.0, trainable=False) if memory.variables else None
-    last_batch = LastBatch(step) if connection and connection.repeats_steps else None
+    repeats = connection and connection.repeats_steps and stride == 1
+    last_batch = LastBatch(step) if repeats else None
     take = last_batch.take if last_batch else next
     sequence = SequenceLock()
     noted = sequence if connection else None
 
     def make_runner(codecs: Sequence[Codec], held: Memory | None = None) -> Runner:
-        reduction = Reduction(codecs, exchange, step, config.seed, devices, held, noted)
-        parts = (reduction, optimizer, schedule, averages)
-        make_step = functools.partial(TrainStep, save_request=save_request)
+        reduction = Reduction(codecs, exchange, rounds, config.seed, devices, held, noted)
         make = functools.partial(Runner, take=take, sequence=noted)
+        if stride > 1:
+            reduction.memory_decay = config.outer_feedback
+            return make(
+                LocalStep(
+                    classifier,
+                    reduction,
+                    *optimizers,
+                    schedule,
+                    averages,
+                    step,
+                    local_steps=stride,
+                    outer_rate=config.outer_learning_rate,
+                    save_request=save_request,
+                ),
+                codecs,
+                on_batch,
+            )
+        parts = (reduction, optimizers.shared, schedule, averages)
+        make_step = functools.partial(TrainStep, save_request=save_request)
         follower = None
         if connection:
             idle = make_step(IdleClassifier(classifier), *parts)
@@ -129,13 +155,16 @@ def build_training(
     if config.has_float_epochs:
         plain = dataclasses.replace(layout.policy, grad_bits=32, codec="")
         float_runner = make_runner(codecs_of(config, classifier, plain, choice.kernels))
-    state = _state(classifier, optimizer, averages, step)
+    state = _state(classifier, optimizers.shared, averages, step)
+    if stride > 1:
+        state = _with_outer_state(state, rounds)
     return Training(
         classifier,
         layout,
         runner,
         float_runner,
         step,
+        stride,
         state,
         exchange,
         choice,
@@ -143,6 +172,28 @@ def build_training(
         last_batch,
         sequence,
     )
+
+
+class _Optimizers(NamedTuple):
+    """What updates the weights.
+
+    Attributes:
+      inner: with local steps, the optimizer of each of this process' nodes; else empty.
+      shared: updates the weights that all nodes share.
+    """
+
+    inner: list[InnerOptimizer]
+    shared: Optimizer
+
+
+def _make_optimizers(
+    config: TrainConfig, variables: Sequence[tf.Variable], kernels: GradientKernels, devices
+) -> _Optimizers:
+    make = lambda own, kernels=None: make_optimizer(config.optimizer, own, config.momentum, kernels)
+    if config.local_steps == 1:
+        return _Optimizers([], make(variables, kernels))
+    inner = [InnerOptimizer(make, variables, device) for device in devices]
+    return _Optimizers(inner, Momentum(variables, config.outer_momentum, nesterov=True))
 
 
 def _make_classifier(config: TrainConfig, goal: Problem) -> Classifier:
@@ -214,3 +265,11 @@ def _state(
         groups[f"slots/{slot}"] = dict(zip(classifier.names, values, strict=True))
     state = {f"{group}/{name}": v for group, named in groups.items() for name, v in named.items()}
     return {"step": step, **state}
+
+
+def _with_outer_state(
+    state: Mapping[str, tf.Variable], rounds: tf.Variable
+) -> dict[str, tf.Variable]:
+    """Returns the state of local steps, first the number of exchanges, to which these belong."""
+    own, outer = "slots/momentum/", "slots/outer_momentum/"
+    return {"rounds": rounds} | {n.replace(own, outer, 1): v for n, v in state.items()}

@@ -257,7 +257,7 @@ def _tell_exchange(config: TrainConfig, training: Training) -> None:
         f"{len(layout.coded)} of them {kind}; {training.nodes} nodes x "
         f"{config.batch_size // config.nodes} images; "
         f"{who} sends {most}{sent:.0f} bytes a step, {8 * sent / layout.size:.4g} bits a "
-        "parameter.",
+        f"parameter{_how_often(config)}.",
         flush=True,
     )
     every = config.floating_grad_epoch if layout.coded else 0
@@ -274,3 +274,8 @@ def _tell_exchange(config: TrainConfig, training: Training) -> None:
 
 def _bytes_sent(training: Training, runner: Runner) -> float:
     return sum(payload.sent for payload in training.traffic(runner.codecs))
+
+
+def _how_often(config: TrainConfig) -> str:
+    count = config.local_steps
+    return f", on average of {count} local steps and one exchange" if count > 1 else ""

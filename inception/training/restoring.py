@@ -8,6 +8,7 @@ from inception.flags.table import refuse
 from inception.training import pretrained, settings
 from inception.training.build import Training
 from terngrad.folder_lock import FolderInUseError, hold_alone
+from terngrad.layout import FEEDBACK_CODES
 from terngrad.training import checkpoints
 
 
@@ -75,9 +76,18 @@ def _restore_or_start(config: TrainConfig, training: Training) -> str | None:
 
 
 def _check_trained_alike(newest: str, config: TrainConfig) -> None:
-    """Raises ValueError if a checkpoint trains another net, or other variables of it."""
+    """Raises ValueError if a checkpoint trains another net or other variables, or otherwise."""
     settings.check_net(newest, config.net)
-    before = tuple(settings.noted(newest).get("trainable_scopes", config.trainable_scopes))
+    noted = settings.noted(newest)
+    if (noted.get("local_steps", 1) == 1) != (config.local_steps == 1):
+        raise refuse(
+            "local_steps",
+            config.local_steps,
+            f"{newest} was trained with --local_steps={noted.get('local_steps', 1)}; to begin or "
+            "end local steps, name a new --train_dir and give "
+            f"--pretrained_model_checkpoint_path={config.train_dir}",
+        )
+    before = tuple(noted.get("trainable_scopes", config.trainable_scopes))
     if before != config.trainable_scopes:
         raise refuse(
             "trainable_scopes",
@@ -115,12 +125,15 @@ def memory_folder(config: TrainConfig, rank: int) -> str:
 
 
 def restore_memory(config: TrainConfig, training: Training, rank: int) -> None:
-    """Restores the memory of a worker's codecs at the training's step, or prints why not."""
+    """Restores the memory of a worker at the training's step, or prints why not."""
     step = int(training.step)
     if why := training.memory.restore(memory_folder(config, rank), step):
         tell_cleared(config, why)
 
 
 def tell_cleared(config: TrainConfig, why: str) -> None:
-    """Prints that the codecs of a worker start without memory, and why."""
-    print(f"The memory of --codec={config.codec} starts from zero: {why}.", flush=True)
+    """Prints that a worker starts without the memory of its codecs and local steps, and why."""
+    kept = [f"--codec={config.codec}"] if config.codec in FEEDBACK_CODES else []
+    kept += [f"--local_steps={config.local_steps}"] if config.local_steps > 1 else []
+    of = " and ".join(kept) or f"--codec={config.codec}"  # a codec of the user's own
+    print(f"The memory of {of} starts from zero: {why}.", flush=True)

@@ -72,6 +72,7 @@ def _run(ready: Ready, stop: StopRequest, saver: Saver) -> tuple[str | None, boo
         batch_size=config.batch_size,
         layout=training.layout,
         step=step,
+        stride=config.local_steps,
         pulse=ready.group.pulse,
         regain=lambda: _regained(ready),
         is_stopped=lambda: bool(ready.stopped.numpy()),
@@ -112,12 +113,14 @@ def _regained(ready: Ready) -> tuple[int, Iterator | None] | None:
     before = int(training.step)
     ready.group.synchronize(ready.shared)
     step = int(training.step)
-    if step == before and training.last_batch.holds(step):
+    held = training.last_batch
+    if step == before and held and held.holds(step):
         return step, None
     if step != before and training.memory.variables:  # the memory belongs to the earlier step
         training.memory.clear()
         tell_cleared(ready.config, f"this worker received the state of step {step}")
-    training.last_batch.forget()
+    if held:
+        held.forget()
     return step, iter(worker_batches(ready, step))
 
 

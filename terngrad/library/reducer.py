@@ -97,6 +97,7 @@ class Reducer:
         nodes: int = 1,
         bucket_elements: int = DEFAULT_BUCKET_ELEMENTS,
         draws: str = "independent",
+        memory_decay: float = 1.0,
     ) -> None:
         """Compares the settings with the other processes, and copies the chief's variables to all.
 
@@ -121,6 +122,7 @@ class Reducer:
           bucket_elements: a bucket takes variables until it holds this many values.
           draws: "independent", or "antithetic": two nodes share the random numbers of their codes,
             so that the mean of both has less noise. Codecs that round at random can do this.
+          memory_decay: share of its memory that a codec with feedback adds to the next gradients.
 
         Raises:
           TypeError: an argument has another type.
@@ -138,6 +140,8 @@ class Reducer:
             bucket_elements=bucket_elements,
             draws=draws,
         )
+        if not 0 <= memory_decay <= 1:
+            raise ValueError(f"memory_decay is {memory_decay}; allowed are numbers from 0 to 1")
         names, held = _plain_by_name(variables, with_values=group.connection is not None)
         codec = gradients if isinstance(gradients, str) else _path_of(gradients)
         policy = Policy(
@@ -164,7 +168,7 @@ class Reducer:
         if index := group.count("reducer"):  # layouts may be equal, but not names of operations
             for each in codecs:
                 each.name = f"{each.name}/{index}"
-        self._reduction = Reduction(codecs, exchange, step, seed)
+        self._reduction = Reduction(codecs, exchange, step, seed, memory_decay=memory_decay)
         self.memory = self._reduction.memory
         # Outside graphs, where calls have an order.
         call = lambda gradients: self._means(gradients, f"{CALL} {index}").means

@@ -10,19 +10,29 @@ from terngrad.ops.updates import Averages
 
 
 class MovingAverages:
-    """shadow -= (1 - d) (shadow - weight), d = min(decay, (1 + step) / (10 + step))."""
+    """shadow -= (1 - d) (shadow - weight), d = min(decay, (1 + step) / (10 + step)).
 
-    def __init__(self, variables: Sequence[tf.Variable], decay: float) -> None:
-        """Averages `variables`; `decay` is the share of the average that a late step keeps."""
+    With `stride` H above 1, d is the power H of this, with the last of the H steps.
+    """
+
+    def __init__(self, variables: Sequence[tf.Variable], decay: float, stride: int = 1) -> None:
+        """Averages `variables`.
+
+        Args:
+          variables: the weights.
+          decay: share of the average that a late step keeps.
+          stride: number of steps between two updates.
+        """
         self._variables = variables
         self._decay = decay
+        self._stride = stride
         self.shadows = [tf.Variable(v.read_value(), trainable=False) for v in variables]
 
     def update(self, step: tf.Tensor, chosen: Iterable[int] | None = None) -> None:
         """Adds the weights after an update.
 
         Args:
-          step: int64 scalar, number of updates before this one.
+          step: int64 scalar, number of steps before the first one that the update stands for.
           chosen: indices of the variables whose averages are updated; None = all.
         """
         kept = self._kept(step)
@@ -37,8 +47,9 @@ class MovingAverages:
         return Averages([self.shadows[i] for i in chosen], _gain(self._kept(step)))
 
     def _kept(self, step: tf.Tensor) -> tf.Tensor:
-        done = tf.cast(step, tf.float32)
-        return tf.minimum(self._decay, (1.0 + done) / (10.0 + done))
+        done = tf.cast(step + (self._stride - 1), tf.float32)
+        kept = tf.minimum(self._decay, (1.0 + done) / (10.0 + done))
+        return kept if self._stride == 1 else kept**self._stride
 
 
 def _blend(shadow: tf.Variable, variable: tf.Variable, kept: tf.Tensor) -> None:

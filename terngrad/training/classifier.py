@@ -17,6 +17,13 @@ class Losses(NamedTuple):
     regularization: tf.Tensor
 
 
+class Parameters(NamedTuple):
+    """Values of a classifier's `variables` and of its `state`, in their order."""
+
+    weights: list[tf.Tensor]
+    state: list[tf.Tensor]
+
+
 class Classifier:
     """A Keras functional model as a pure function of its parameters.
 
@@ -66,7 +73,11 @@ class Classifier:
         }
 
     def gradients(
-        self, images: tf.Tensor, labels: tf.Tensor, dropout_seed: tf.Tensor
+        self,
+        images: tf.Tensor,
+        labels: tf.Tensor,
+        dropout_seed: tf.Tensor,
+        at: Parameters | None = None,
     ) -> tuple[list[tf.Tensor], Losses, list[tf.Tensor]]:
         """Returns one node's gradients of the total loss.
 
@@ -74,15 +85,19 @@ class Classifier:
           images: float32 [B, H, W, C].
           labels: int32 [B].
           dropout_seed: int32 [2].
+          at: the values to compute with; None = those of the variables.
 
         Returns:
           Gradients in the order of `variables`, the losses, and the updated values of `state`.
         """
         values = [tf.convert_to_tensor(v.value) for v in self._trainable]
         with tf.GradientTape(watch_accessed_variables=False) as tape:
+            for i, value in zip(self._trained, at.weights if at else (), strict=bool(at)):
+                values[i] = value
             trained = [values[i] for i in self._trained]
             tape.watch(trained)
-            losses, state = self._losses(values, images, labels, dropout_seed)
+            state = at.state if at else list(self.state.values())
+            losses, state = self._losses(values, state, images, labels, dropout_seed)
             total = losses.entropy + losses.regularization
         gradients = tape.gradient(total, trained, unconnected_gradients="zero")
         return gradients, losses, state
@@ -92,10 +107,10 @@ class Classifier:
         seed = tf.zeros([2], tf.int32)
         return _heads(self.model(self._inputs(images, seed), training=False))[0]
 
-    def _losses(self, values, images, labels, dropout_seed):
+    def _losses(self, values, state, images, labels, dropout_seed):
         outputs, state, penalties = self.model.stateless_call(
             values,
-            list(self.state.values()),
+            state,
             self._inputs(images, dropout_seed),
             training=True,
             return_losses=True,

@@ -22,7 +22,7 @@ _LONGEST_CALL_SECS = 1.0  # so that a signal is answered soon
 
 @dataclasses.dataclass
 class Loop:
-    """Trains until `cadence.max_steps` or a request to stop.
+    """Trains until `cadence.max_steps`, or the next end of a stride, or a request to stop.
 
     Attributes:
       stepper: makes the steps.
@@ -112,15 +112,20 @@ class Loop:
     def _make(self, most: int, clock: Clock) -> None:
         step = self.stepper.step
         wanted = min(self.cadence.next_stop(step) - step, most)
-        if self.writer and step < self.cadence.max_steps - 1:  # shows the last step's gradients
-            wanted = min(wanted, self.cadence.max_steps - 1 - step)
-        count = clock.affordable(wanted, _LONGEST_CALL_SECS)
+        before_last = self._whole(self.cadence.max_steps - step) - self.stepper.stride
+        if self.writer and before_last > 0:  # shows the last step's gradients
+            wanted = min(wanted, before_last)
+        count = self._whole(clock.affordable(wanted, _LONGEST_CALL_SECS))
         with clock.timing(count):
             self.stepper.make(count)
 
+    def _whole(self, count: int) -> int:
+        """Returns the least multiple of the stepper's stride that is not below `count`."""
+        return -(-count // self.stepper.stride) * self.stepper.stride
+
     def _observe(self, clock: Clock) -> None:
         codecs = self.stepper.codecs
-        with clock.timing(1):
+        with clock.timing(self.stepper.stride):
             shown = self.stepper.observe()
         self.writer.gradients(shown.gradients, shown.zeros, self.stepper.step)
         self.writer.traffic(codecs, self.stepper.step)
@@ -148,5 +153,6 @@ class Loop:
         return seconds >= longest and self.stepper.request_save()
 
     def _summary_due(self, seconds: float) -> bool:
-        is_last = self.stepper.step == self.cadence.max_steps - 1
+        left = self.cadence.max_steps - self.stepper.step
+        is_last = 0 < left <= self.stepper.stride
         return self.writer is not None and (is_last or self.cadence.summary_secs <= seconds)

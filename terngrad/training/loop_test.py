@@ -216,3 +216,23 @@ def test_a_save_that_was_interrupted_is_made_again_after_the_first_steps(togethe
     loop.saves_soon, loop.cadence = True, dataclasses.replace(loop.cadence, save_every=0)
     loop.run("model.ckpt-0", StopRequest())
     assert saved == ([10, 40] if together else [1, 40])
+
+
+@pytest.mark.parametrize(
+    ("stride", "first", "reported", "saved"),
+    [
+        (1, 0, [10, 20, 30, 40, 50, 60], [25, 50, 60]),
+        (4, 0, [12, 20, 32, 40, 52, 60], [28, 52, 60]),
+        (16, 8, [24, 40, 56, 72], [40, 56, 72]),  # begun with another stride
+    ],
+)
+def test_a_loop_acts_at_the_first_end_of_a_stride_and_shows_the_first_and_the_last(
+    stride, first, reported, saved
+):
+    found, reports = [], []
+    loop = loop_of(PretendedRunner(), found, max_steps=60, step=first)
+    loop.stepper.stride, loop.writer = stride, PretendedWriter()
+    loop.report = lambda progress: reports.append(progress.step)
+    loop.run(None, StopRequest())
+    assert (reports, found) == (reported, saved)
+    assert loop.writer.observed == [first + stride, reported[-1]]

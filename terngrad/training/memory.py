@@ -1,14 +1,14 @@
 """The memory of codecs: the part of each node's gradients that is kept between steps.
 
-Only the node's own process has the memory. Its checkpoints are beside those of the training (see
-`save`). A memory belongs to a step: a process that receives the state of another step starts with a
-memory of zeros.
+With local steps the slots of the inner optimizers belong to it, too. Only the node's own process
+has the memory. Its checkpoints are beside those of the training (see `save`). A memory belongs to a
+step: a process that receives the state of another step starts with a memory of zeros.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -23,7 +23,7 @@ class Memory:
 
     Attributes:
       variables: by name, "memory/NODE/VARIABLE", with the global index of the node and the index of
-        the variable in the layout.
+        the variable in the layout; and those of `add`.
     """
 
     def __init__(
@@ -32,6 +32,7 @@ class Memory:
         """Starts with zeros for `nodes` consecutive nodes, each on its device; () = anywhere."""
         self.variables: dict[str, tf.Variable] = {}
         self._held: list[list[list[tf.Variable]]] = []
+        self._starts: dict[str, float] = {}  # of added variables
         for codec in codecs:
             held = [_variables(codec.init, device) for device in devices or [""] * nodes]
             self._held.append(held)
@@ -43,6 +44,16 @@ class Memory:
                     )
                 names = [f"memory/{first_node + i}/{v}" for v in codec.variables]
                 self.variables |= dict(zip(names, node, strict=False))
+
+    def add(self, variables: Mapping[str, tf.Variable], start: float) -> None:
+        """Saves, restores and clears other variables of this process' nodes, too.
+
+        Args:
+          variables: by name.
+          start: what their values begin as.
+        """
+        self.variables |= variables
+        self._starts |= dict.fromkeys(variables, start)
 
     def read(self) -> list[list[NodeMemory]]:
         """Returns the memories before a step."""
@@ -56,9 +67,9 @@ class Memory:
                     variable.assign(value)
 
     def clear(self) -> None:
-        """Sets all memories to zero."""
-        for variable in self.variables.values():
-            variable.assign(tf.zeros_like(variable))
+        """Sets all memories to zero, and added variables to their start."""
+        for name, variable in self.variables.items():
+            variable.assign(tf.fill(variable.shape, self._starts.get(name, 0.0)))
 
     def save(
         self, directory: str, step: int, keep: int, values: checkpoints.State | None = None

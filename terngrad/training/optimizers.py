@@ -22,6 +22,7 @@ class Optimizer(abc.ABC):
 
     Attributes:
       slots: by slot name, as in `SLOTS`, one tensor-like variable for each trained variable.
+      starts: by slot name, what its values begin as.
       takes_sums: whether it also updates with means that are not decoded: `apply_sums`.
     """
 
@@ -40,6 +41,7 @@ class Optimizer(abc.ABC):
         """
         self._variables = variables
         self._kernels = kernels
+        self.starts = dict(slots)
         self.slots = {name: _filled_like(variables, value) for name, value in slots.items()}
         has_kernels = kernels is not None and kernels.updates
         self.takes_sums = has_kernels and kernels.are_there(variables)
@@ -101,21 +103,29 @@ class GradientDescent(Optimizer):
 
 
 class Momentum(Optimizer):
-    """v = momentum v + g; w -= rate v."""
+    """v = momentum v + g; w -= rate v, or with Nesterov's momentum w -= rate (g + momentum v)."""
 
     def __init__(
         self,
         variables: Sequence[tf.Variable],
         momentum: float,
         kernels: GradientKernels | None = None,
+        *,
+        nesterov: bool = False,
     ) -> None:
         """Updates `variables`; `momentum` is the share of the velocity that a step keeps."""
         super().__init__(variables, {"momentum": 0.0}, kernels)
-        self._momentum = momentum
+        self._momentum, self._nesterov = momentum, nesterov
+        self.takes_sums = self.takes_sums and not nesterov
 
     def _apply_one(self, gradient, rate, step, variable, velocity) -> None:
         tf.raw_ops.ResourceApplyMomentum(
-            var=variable, accum=velocity, lr=rate, grad=gradient, momentum=self._momentum
+            var=variable,
+            accum=velocity,
+            lr=rate,
+            grad=gradient,
+            momentum=self._momentum,
+            use_nesterov=self._nesterov,
         )
 
     def _update_of_sums(self, rate: tf.Tensor, step: tf.Tensor) -> Update:

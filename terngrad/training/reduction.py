@@ -57,6 +57,7 @@ class Reduction:
       memory: the codecs' memory of this process' nodes; None = a new one.
       sequence: learns when the updates of a step begin; None = nobody copies the state meanwhile.
       first_node: index of the first local node in draws and memory; None = that of the exchange.
+      memory_decay: the share of the memory that counts in the next step.
     """
 
     codecs: Sequence[Codec]
@@ -67,6 +68,7 @@ class Reduction:
     memory: Memory | None = None
     sequence: SequenceLock | None = None
     first_node: int | None = None
+    memory_decay: float = 1.0
 
     def __post_init__(self) -> None:
         nodes = self.exchange.local_nodes
@@ -88,6 +90,8 @@ class Reduction:
     ) -> Aggregate:
         """Exchanges the gradients of all variables, by local node; see `exchange_gradients`."""
         held = self.memory.read() if self.memory.variables else ()
+        if self.memory_decay != 1.0:
+            held = tf.nest.map_structure(lambda value: self.memory_decay * value, held)
         return exchange_gradients(
             gradients, self.codecs, self.exchange, keys, self.devices, held, as_sums=as_sums
         )

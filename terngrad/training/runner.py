@@ -8,6 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from terngrad.codecs.codec import Codec
+from terngrad.training.local_step import LocalStep
 from terngrad.training.node_loop import make_list, read_all
 from terngrad.training.sequence_lock import SequenceLock
 from terngrad.training.step import Losses, StepResult, TrainStep
@@ -54,7 +55,7 @@ class Runner:
 
     def __init__(
         self,
-        step: TrainStep,
+        step: TrainStep | LocalStep,
         codecs: Sequence[Codec],
         on_batch: Callable[[], None] | None = None,
         follower: Runner | None = None,
@@ -66,7 +67,8 @@ class Runner:
         """Compiles `step`, which exchanges its gradients with `codecs`.
 
         Takes each batch with `take`, and then calls `on_batch` from any thread. `sequence` learns
-        when a step is done. For the other arguments see class.
+        when a step is done. For the other arguments see class. The inner steps of a `LocalStep`
+        count as one.
         """
         self._step, self._sequence = step, sequence
         self._on_batch, self._take_batch = on_batch, take
@@ -115,9 +117,7 @@ class Runner:
 
         def body(last: Outcome, shown: tf.Tensor) -> tuple[Outcome, tf.Tensor]:
             del shown
-            batch = self._next(batches)
-            with tf.control_dependencies(batch):  # a follower ignores its batch, but must take it
-                outcome, shown = self._make(*batch, last.done, shows)
+            outcome, shown = self._advance(batches, last.done, shows)
             if self._sequence:
                 with tf.control_dependencies([outcome.stop]):  # a function ends after its updates
                     self._sequence.end()
@@ -130,10 +130,19 @@ class Runner:
             parallel_iterations=1,
         )
 
-    def _make_step(
-        self, images, labels, done: tf.Tensor, shows: tf.Tensor
-    ) -> tuple[Outcome, tf.Tensor]:
-        result = self._step(images, labels)
+    def _advance(self, batches, done: tf.Tensor, shows: tf.Tensor) -> tuple[Outcome, tf.Tensor]:
+        if isinstance(self._step, LocalStep):  # takes a batch for each inner step
+            return self._make(batches, done, shows)
+        batch = self._next(batches)
+        with tf.control_dependencies(batch):  # a follower ignores its batch, but must take it
+            return self._make(batch, done, shows)
+
+    def _make_step(self, source, done: tf.Tensor, shows: tf.Tensor) -> tuple[Outcome, tf.Tensor]:
+        """Makes a step with `source`: a batch or, for local steps, the iterator of batches."""
+        if isinstance(self._step, LocalStep):
+            result = self._step(lambda: self._next(source))
+        else:
+            result = self._step(*source)
         # Without `shows` each gradient is given up where it was used, as if nobody asked for it.
         shown = tf.cond(shows, lambda: self._show(result), lambda: make_list())
         rate, scales = result.learning_rate, result.aggregate.scales

@@ -26,7 +26,67 @@ class StepResult(NamedTuple):
     aggregate: Aggregate
 
 
-class TrainStep:
+class Step:
+    """What the kinds of step have in common: requests, losses and moving statistics."""
+
+    def __init__(
+        self,
+        classifier: Classifier | IdleClassifier,
+        reduction: Reduction,
+        schedule: Schedule,
+        averages: MovingAverages | None,
+        save_request: tf.Variable | None,
+    ) -> None:
+        """Combines the parts; see `TrainStep`."""
+        self._classifier = classifier
+        self._reduction = reduction
+        self._exchange = reduction.exchange
+        self._schedule = schedule
+        self._averages = averages
+        self._stop = tf.Variable(0.0, trainable=False)
+        self._save = save_request
+
+    def request_stop(self) -> None:
+        """Tells all processes in the next step that this one was asked to stop."""
+        self._stop.assign(1.0)
+        self._exchange.require_in_next_step()
+
+    @property
+    def saves_together(self) -> bool:
+        """Whether all processes save after the same step."""
+        return self._save is not None
+
+    def request_save(self) -> None:
+        """Makes all processes save after one of the next steps; needs `saves_together`."""
+        self._save.assign(1.0)
+
+    def _share(self, losses: Sequence[Losses]) -> tuple[Losses, tf.Tensor, tf.Tensor]:
+        """Returns the mean losses over all nodes, and whether all nodes stop, and save."""
+        requests = [self._stop, self._save] if self.saves_together else [self._stop]
+        values = [variable.read_value() for variable in requests]
+        signals = [[tf.stack([*loss, *values])] for loss in losses]
+        (means,) = self._exchange.mean(signals, "losses")
+        entropy, regularization, *requested = tf.unstack(means)
+        save = requested[1] > 0.0 if self.saves_together else tf.constant(False)
+        return Losses(entropy, regularization), requested[0] > 0.0, save
+
+    def _mean_statistics(self, states: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the mean moving statistics, which is exact: they are linear in a node's batch."""
+        variables = self._classifier.state.values()
+        if not variables:
+            return []
+        (row,) = self._exchange.mean([[state] for state in states], "moving statistics")
+        return values_of_row(row, variables)
+
+    def _assign_shared(self, statistics: Sequence[tf.Tensor], save: tf.Tensor) -> None:
+        """Sets the moving statistics, and ends a request to save if all save now."""
+        for variable, value in zip(self._classifier.state.values(), statistics, strict=True):
+            variable.assign(value)
+        if self.saves_together:
+            self._save.assign(tf.where(save, 0.0, self._save))
+
+
+class TrainStep(Step):
     """Local gradients -> shared mean gradient -> update."""
 
     def __init__(
@@ -52,28 +112,8 @@ class TrainStep:
             `request_save` until all processes save, after the same step, each its own memory.
             None = the processes do not save together.
         """
-        self._classifier = classifier
-        self._reduction = reduction
-        self._exchange = reduction.exchange
+        super().__init__(classifier, reduction, schedule, averages, save_request)
         self._optimizer = optimizer
-        self._schedule = schedule
-        self._averages = averages
-        self._stop = tf.Variable(0.0, trainable=False)
-        self._save = save_request
-
-    def request_stop(self) -> None:
-        """Tells all processes in the next step that this one was asked to stop."""
-        self._stop.assign(1.0)
-        self._exchange.require_in_next_step()
-
-    @property
-    def saves_together(self) -> bool:
-        """Whether all processes save after the same step."""
-        return self._save is not None
-
-    def request_save(self) -> None:
-        """Makes all processes save after one of the next steps; needs `saves_together`."""
-        self._save.assign(1.0)
 
     def __call__(self, images: tf.Tensor, labels: tf.Tensor) -> StepResult:
         """Trains on the process' batch: float32 [B, H, W, C], int32 [B], split over its nodes."""
@@ -88,10 +128,7 @@ class TrainStep:
         statistics = self._mean_statistics(states)
         with reduction.updates(aggregate, gradients, [*shared, stop, save, *statistics]):
             self._update(aggregate, rate, step)
-            for variable, value in zip(self._classifier.state.values(), statistics, strict=True):
-                variable.assign(value)
-            if self.saves_together:
-                self._save.assign(tf.where(save, 0.0, self._save))
+            self._assign_shared(statistics, save)
         return StepResult(shared, stop, save, rate, gradients[0], aggregate)
 
     def _update(self, aggregate: Aggregate, rate: tf.Tensor, step: tf.Tensor) -> None:
@@ -104,21 +141,3 @@ class TrainStep:
         for sums in aggregate.sums:
             averaged = averages.part(step, sums.variables) if averages else None
             self._optimizer.apply_sums(sums, rate, step, averaged)
-
-    def _share(self, losses: Sequence[Losses]) -> tuple[Losses, tf.Tensor, tf.Tensor]:
-        """Returns the mean losses over all nodes, and whether all nodes stop, and save."""
-        requests = [self._stop, self._save] if self.saves_together else [self._stop]
-        values = [variable.read_value() for variable in requests]
-        signals = [[tf.stack([*loss, *values])] for loss in losses]
-        (means,) = self._exchange.mean(signals, "losses")
-        entropy, regularization, *requested = tf.unstack(means)
-        save = requested[1] > 0.0 if self.saves_together else tf.constant(False)
-        return Losses(entropy, regularization), requested[0] > 0.0, save
-
-    def _mean_statistics(self, states: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns the mean moving statistics, which is exact: they are linear in a node's batch."""
-        variables = self._classifier.state.values()
-        if not variables:
-            return []
-        (row,) = self._exchange.mean([[state] for state in states], "moving statistics")
-        return values_of_row(row, variables)

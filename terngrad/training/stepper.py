@@ -25,6 +25,7 @@ class Stepper(abc.ABC):
 
     Attributes:
       step: steps of all workers since the run began, by which checkpoints are named.
+      stride: steps that are made together: each call makes a multiple of it.
       own_step: steps that this worker reports: `step` if all workers make steps together, else the
         worker's own.
       is_over: whether no step is left: the workers were asked to stop, or have made all.
@@ -34,6 +35,7 @@ class Stepper(abc.ABC):
     """
 
     step: int
+    stride: int = 1
     own_step: int
     is_over: bool
     wants_save: bool = False
@@ -50,7 +52,7 @@ class Stepper(abc.ABC):
 
     @abc.abstractmethod
     def make(self, count: int) -> None:
-        """Makes up to `count` steps; fewer after a request to stop.
+        """Makes up to `count` steps, a multiple of `stride`; fewer after a request to stop.
 
         Raises:
           NotFiniteError: a loss or a gradient is not finite.
@@ -59,7 +61,7 @@ class Stepper(abc.ABC):
 
     @abc.abstractmethod
     def observe(self) -> Shown:
-        """Makes one step and returns its gradients; for the errors see `make`."""
+        """Makes `stride` steps and returns their gradients; for the errors see `make`."""
 
     @abc.abstractmethod
     def progress(self, seconds: float) -> Progress:

@@ -26,6 +26,7 @@ class SynchronousStepper(Stepper):
       batch_size: images in a batch.
       layout: layout of the gradients.
       step: steps done.
+      stride: steps that a step of the runner counts for: the inner steps of a `LocalStep`.
       pulse: shows other processes that steps are in progress.
       regain: called after a failed step; returns the step from which the training continues and its
         batches, or None if it cannot continue. The batches are None if it continues with the same.
@@ -38,6 +39,7 @@ class SynchronousStepper(Stepper):
     batch_size: int
     layout: Layout
     step: int = 0
+    stride: int = 1
     pulse: Pulse = dataclasses.field(default_factory=Pulse)
     regain: Callable[[], tuple[int, Iterator | None] | None] = lambda: None
     is_stopped: Callable[[], bool] = lambda: False
@@ -77,15 +79,15 @@ class SynchronousStepper(Stepper):
     def make(self, count: int) -> None:
         """See base class."""
         with self._pulsing():
-            outcome = self._runner.many(self.batches, count)
-            self.step += int(outcome.done)
+            outcome = self._runner.many(self.batches, count // self.stride)
+            self.step += int(outcome.done) * self.stride
         self._take(outcome)
 
     def observe(self) -> Shown:
         """See base class."""
         with self._pulsing():
             observation = self._runner.one(self.batches)
-            self.step += 1
+            self.step += self.stride
         self._take(observation.outcome)
         return Shown(observation.gradients, observation.zeros)
 

@@ -1,0 +1,229 @@
+"""Laws of trainings with local steps: engines give the same bits, and restarts change none."""
+
+import dataclasses
+import os
+import re
+import signal
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from inception import programs
+from inception.flags.checks import refuse_beside_local_steps
+from inception.flags.cluster import ClusterConfig
+from inception.flags.configs import TrainConfig
+from inception.testing.cluster import Cluster
+from inception.testing.runs import (
+    LONGER,
+    Run,
+    assert_equal_parameters,
+    flags_of,
+    paced_flags_of,
+    parameters,
+    worker_pids,
+)
+from terngrad.testing import forked
+from terngrad.testing.processes import Started, mpirun
+from terngrad.training import checkpoints, runtime
+
+FLAGS = {
+    "codec": "ternary-feedback",
+    "net": "mlp",
+    "benchmark_mode": True,
+    "batch_size": 8,
+    "num_nodes": 2,
+    "num_intra_threads": 1,
+    "save_summaries_secs": 0,
+    "local_steps": 3,
+    "outer_feedback": 0.75,
+    "initial_learning_rate": 0.05,
+}
+SENT = r"sends (at most )?(\d+) bytes a step"
+
+
+def arguments(train_dir, **flags):
+    return [f"--{k}={v}" for k, v in (FLAGS | {"train_dir": train_dir} | flags).items()]
+
+
+def command(train_dir, engine, **flags):
+    """Returns the command of a training of two workers."""
+    if engine == "mpi":
+        launch = [*mpirun(2), "-m"]
+        flags["variable_update"] = "mpi"
+    else:
+        ps = int(engine == "parameter_server")
+        launch = [sys.executable, "-m", "inception.testing.launch", f"--ps={ps}", "2"]
+    return [*launch, "inception.mnist_distributed_train", *arguments(train_dir, **flags)]
+
+
+@pytest.fixture(name="train_here")
+def _train_here(monkeypatch, capsys):
+    """Trains in this process; returns the output."""
+    monkeypatch.setattr(runtime, "configure", lambda **_: None)
+    monkeypatch.setattr(runtime, "towers", lambda n, on_cpu: ["/CPU:0"])
+
+    def train(train_dir, **flags):
+        programs.train("mnist", "", ["mnist_train", *arguments(train_dir, **flags)])
+        return capsys.readouterr().out
+
+    return train
+
+
+def variables(folder):
+    path = checkpoints.latest_checkpoint(str(folder))
+    reader = tf.train.load_checkpoint(path)
+    names = [name for name in reader.get_variable_to_shape_map() if name.startswith("state/")]
+    return {name: reader.get_tensor(name) for name in names}
+
+
+def assert_equal(left, right):
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        np.testing.assert_array_equal(value, right[name], err_msg=name)
+
+
+def of_workers(folder):
+    return variables(folder / "worker_0") | variables(folder / "worker_1")
+
+
+@pytest.fixture(scope="module", name="whole")
+def _whole(tmp_path_factory):
+    """The folder of an undisturbed training of 12 steps by one process of four nodes."""
+    folder = tmp_path_factory.mktemp("whole")
+    flags = {"max_steps": 12, "num_nodes": 4, "batch_size": 16}
+    own = [sys.executable, "-m", "inception.mnist_train", *arguments(folder, **flags)]
+    done = forked.run(own)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["collective", "parameter_server", "mpi"])
+def test_laws_4_and_8_workers_that_start_again_give_the_bits_of_one_process(
+    tmp_path, whole, engine
+):
+    for steps in (6, 12):
+        with Started(command(tmp_path, engine, max_steps=steps)) as run:
+            run.succeed()
+        assert "starts from zero" not in run.output
+        assert "copies differ" not in run.output
+    assert_equal(variables(tmp_path), variables(whole))
+    assert_equal(of_workers(tmp_path), variables(whole / "worker_0"))
+
+
+@pytest.mark.slow
+def test_law_8_killed_and_started_again_equals_undisturbed(tmp_path, whole):
+    own = {"num_nodes": 4, "batch_size": 16, "save_iter": 1, "keep_checkpoints": 0}
+    flags = arguments(tmp_path, max_steps=100_000, **own)
+    with Started([sys.executable, "-m", "inception.mnist_train", *flags]) as run:
+        run.wait_for("step 12,")  # the end of the block kills it
+    for path in checkpoints.all_checkpoints(str(tmp_path)):
+        if checkpoints.step_of(path) > 6:  # as if it had been killed there
+            for file in tmp_path.glob(f"model.ckpt-{checkpoints.step_of(path)}.*"):
+                file.unlink()
+    done = forked.run(
+        [
+            *[sys.executable, "-m", "inception.mnist_train"],
+            *arguments(tmp_path, max_steps=12, **own),
+        ]
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert_equal(variables(tmp_path), variables(whole))
+
+
+@pytest.mark.slow
+def test_training_ends_and_saves_at_the_next_exchange(tmp_path, train_here):
+    printed = train_here(tmp_path, max_steps=10, save_iter=5, keep_checkpoints=0, codec="float")
+    steps = [checkpoints.step_of(path) for path in checkpoints.all_checkpoints(str(tmp_path))]
+    assert steps == [6, 12]
+    assert f"Finished training at step 12: {tmp_path}/model.ckpt-12" in printed
+    again = train_here(tmp_path, max_steps=12, codec="float")
+    assert "There is nothing left to train up to step 12" in again
+
+
+@pytest.mark.slow
+def test_law_7_h_local_steps_announce_an_h_th_of_the_bytes_of_a_step(tmp_path, train_here):
+    found = []
+    for steps in (1, 3):
+        printed = train_here(tmp_path / str(steps), max_steps=3, local_steps=steps)
+        found.append(int(re.search(SENT, printed)[2]))
+    assert found[1] == pytest.approx(found[0] / 3, abs=1)
+
+
+@pytest.mark.slow
+def test_a_signal_saves_at_an_exchange_and_the_run_goes_on(tmp_path):
+    with Started(command(tmp_path, "collective", max_steps=1_000_000)) as run:
+        run.wait_for(r"step 30,")
+        run.process.send_signal(signal.SIGTERM)
+        run.finish()
+    saved = checkpoints.step_of(checkpoints.latest_checkpoint(str(tmp_path)))
+    assert saved % 3 == 0
+    done = forked.run(command(tmp_path, "collective", max_steps=saved + 3))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "starts from zero" not in done.stdout
+
+
+@pytest.mark.parametrize(("before", "now"), [(3, 1), (1, 3)])
+@pytest.mark.slow
+def test_local_steps_do_not_begin_or_end_within_a_run(tmp_path, train_here, before, now):
+    train_here(tmp_path, max_steps=3, local_steps=before)
+    with pytest.raises(SystemExit) as ended:
+        train_here(tmp_path, max_steps=6, local_steps=now)
+    assert f"flag --local_steps={now}: {tmp_path}/model.ckpt-3 was trained with" in str(ended.value)
+    assert "\n" not in str(ended.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ({"num_replicas_to_aggregate": 1}, "num_replicas_to_aggregate=1: must be -1"),
+        ({"predict": True}, "predict=True: must be False"),
+    ],
+)
+def test_law_10_what_needs_an_exchange_in_each_step_is_refused(flags, why):
+    cluster = ClusterConfig(worker_hosts=("a:1", "b:1"), **flags)
+    config = TrainConfig(dataset_name="mnist", net="mlp")
+    refuse_beside_local_steps(config, cluster)
+    with pytest.raises(ValueError, match=f"^flag --{why} with --local_steps=4$"):
+        refuse_beside_local_steps(dataclasses.replace(config, local_steps=4), cluster)
+
+
+@pytest.mark.slow
+def test_law_8_a_worker_and_a_ps_that_come_back_change_no_bit(tmp_path):
+    # Without what a worker alone knows: its optimizer has no slots, and its codec no memory.
+    own = ["--local_steps=3", "--optimizer=gd", "--initial_learning_rate=0.05"]
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    with Run(1, *_with(own, flags_of(alone, "mlp", 6, 3, steps=LONGER))) as run:
+        run.succeed()
+    flags = paced_flags_of(together, *own, steps=LONGER)
+    with Run(3, *flags, ["--ps=1", "--max_restarts=2"]) as run:
+        run.wait_for(r"Worker 2: .* step 30,")
+        os.kill(worker_pids(together)[2], signal.SIGKILL)
+        run.wait_for(r"^\[2\] Joined the training at step \d+\.")
+        os.kill(worker_pids(together, "ps")[0], signal.SIGKILL)
+        run.wait_for(r"^ps 0 was killed and is started again in 1 s\.")
+        run.succeed()
+    assert_equal_parameters(parameters(alone, LONGER), parameters(together, LONGER))
+
+
+@pytest.mark.slow
+def test_an_elastic_all_reduce_goes_on_without_a_worker_and_takes_it_in_again(tmp_path):
+    own = ["--local_steps=3", "--grad_bits=32", "--clip_factor=0", "--codec=ternary-feedback"]
+    flags = paced_flags_of(tmp_path, *own, "--elastic", "--worker_timeout_secs=200", steps=900)
+    with Cluster(3, 0, *flags) as cluster:
+        cluster.wait_for("0", r"Worker 0: .* step 12,")
+        cluster.kill("1")
+        cluster.wait_for("0", r"^Workers 0 and 2 train from step \d+ on, without ps 1\.$")
+        cluster.start("1")
+        cluster.wait_for("1", r"^The memory of .* and --local_steps=3 starts from zero: ")
+        cluster.wait_for("1", r"^Worker 1: .* step \d+,")
+        cluster.finish()
+        assert "Warning" not in cluster.lines()  # which tells of copies that differ
+        assert checkpoints.latest_checkpoint(str(tmp_path)).endswith("-900")
+
+
+def _with(more, program_and_flags):
+    program, flags = program_and_flags
+    return program, [*flags, *more]

@@ -1,0 +1,211 @@
+"""Local steps: each node makes several steps of its own, then all exchange what these changed.
+
+A round is H inner steps and one outer step, as in DiLoCo (Douillard et al. 2023, Algorithm 1). Each
+node begins its round with the shared weights, and makes H steps of its inner optimizer. Its delta,
+weights before - weights now, is exchanged as a gradient is. The outer optimizer, Nesterov's
+momentum, applies the mean delta to the shared weights.
+
+Inner steps update copies, which each round makes anew. So a round changes nothing that counts
+before its exchange is over: it can be given up, repeated and saved as a step can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from terngrad.training.averages import MovingAverages
+from terngrad.training.classifier import Classifier, Losses, Parameters
+from terngrad.training.memory import Memory
+from terngrad.training.nodes import draw_keys, dropout_seed, row_of
+from terngrad.training.optimizers import Momentum, Optimizer
+from terngrad.training.reduction import Reduction
+from terngrad.training.schedules import Schedule
+from terngrad.training.step import Step, StepResult
+
+TakeBatch = Callable[[], tuple[tf.Tensor, ...]]
+
+
+class InnerOptimizer:
+    """The optimizer of a node's inner steps, and the weights that it updates.
+
+    Attributes:
+      slots: by slot name, one variable for each weight, as after the last round.
+      starts: by slot name, what its values begin as.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Sequence[tf.Variable]], Optimizer],
+        variables: Sequence[tf.Variable],
+        device: str = "",
+    ) -> None:
+        """Copies `variables`, the shared weights, for the optimizer that `make` returns."""
+        self._shared = variables
+        copied = lambda values: [tf.Variable(v.read_value(), trainable=False) for v in values]
+        with tf.device(device):
+            self._weights = copied(variables)
+            self._optimizer = make(self._weights)
+            self.slots = {name: copied(v) for name, v in self._optimizer.slots.items()}
+        self.starts = self._optimizer.starts
+
+    def begin(self) -> None:
+        """Begins a round: with the shared weights, and the slots as after the last round."""
+        _assign(self._weights, self._shared)
+        for name, slots in self.slots.items():
+            _assign(self._optimizer.slots[name], slots)
+
+    def weights(self) -> list[tf.Tensor]:
+        """Returns the node's weights."""
+        return [weight.read_value() for weight in self._weights]
+
+    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> None:
+        """Makes an inner step; see `Optimizer.apply`."""
+        with tf.control_dependencies(gradients):  # the backward pass still needs the weights
+            self._optimizer.apply(gradients, rate, step)
+
+    def keep_slots(self) -> None:
+        """Ends a round that counts."""
+        for name, slots in self.slots.items():
+            _assign(slots, self._optimizer.slots[name])
+
+
+class _Node(NamedTuple):
+    """What a node's inner steps hand on: moving statistics, and sums of losses so far."""
+
+    state: list[tf.Tensor]
+    losses: Losses
+
+
+class LocalStep(Step):
+    """A round: inner steps -> shared mean delta -> outer update."""
+
+    def __init__(
+        self,
+        classifier: Classifier,
+        reduction: Reduction,
+        inner: Sequence[InnerOptimizer],
+        outer: Momentum,
+        schedule: Schedule,
+        averages: MovingAverages | None,
+        step: tf.Variable,
+        *,
+        local_steps: int,
+        outer_rate: float,
+        save_request: tf.Variable | None = None,
+    ) -> None:
+        """Combines the parts; for those that are not named here see `TrainStep`.
+
+        Args:
+          classifier: net, loss, parameters.
+          reduction: reduces the deltas, and counts the rounds.
+          inner: of each local node. Their slots differ between the nodes.
+          outer: of the classifier's variables, which are the shared weights.
+          schedule: learning rate of the inner optimizer by inner step.
+          averages: made with a stride of H; see `MovingAverages`.
+          step: int64 scalar, number of inner steps made.
+          local_steps: H, inner steps of a round.
+          outer_rate: learning rate of the outer optimizer.
+          save_request: see `TrainStep`.
+        """
+        super().__init__(classifier, reduction, schedule, averages, save_request)
+        self._inner, self._outer = inner, outer
+        self._inner_step = step
+        self._local_steps, self._outer_rate = local_steps, outer_rate
+
+    def __call__(self, take: TakeBatch) -> StepResult:
+        """Makes a round with the process' next H batches, each split over its nodes.
+
+        Args:
+          take: returns the next batch: float32 [B, H, W, C], int32 [B].
+
+        Returns:
+          Losses averaged over inner steps and nodes, the rate of the last inner step, and in the
+          place of gradients the deltas.
+        """
+        reduction, first = self._reduction, self._inner_step.read_value()
+        nodes, rate = self._make_inner_steps(take, first)
+        before = [v.read_value() for v in self._classifier.variables]
+        deltas = [
+            [old - new for old, new in zip(before, own.weights(), strict=True)]
+            for own in self._inner
+        ]
+        count = float(self._local_steps)
+        shared, stop, save = self._share([Losses(*(v / count for v in n.losses)) for n in nodes])
+        keys = reduction.keys(reduction.step.read_value())
+        aggregate = reduction.reduce(deltas, keys)
+        statistics = self._mean_statistics([row_of(node.state) for node in nodes])
+        with reduction.updates(aggregate, deltas, [*shared, stop, save, *statistics]):
+            self._outer.apply(aggregate.means, self._outer_rate, first)
+            if self._averages:
+                self._averages.update(first)
+            self._assign_shared(statistics, save)
+            for own in self._inner:
+                own.keep_slots()
+            self._inner_step.assign_add(self._local_steps)
+        return StepResult(shared, stop, save, rate, deltas[0], aggregate)
+
+    def _make_inner_steps(self, take: TakeBatch, first: tf.Tensor) -> tuple[list[_Node], tf.Tensor]:
+        """Makes the inner steps of a round; returns what they hand on, and the last rate."""
+
+        def body(i: tf.Tensor, nodes: list[_Node], rate: tf.Tensor):
+            del rate
+            rate = self._schedule(first + i)
+            return i + 1, self._make_inner_step(take, nodes, rate, first + i), rate
+
+        for own in self._inner:
+            own.begin()
+        many = tf.constant(self._local_steps, tf.int64)
+        nodes = [self._start() for _ in self._inner]
+        _, nodes, rate = tf.while_loop(
+            lambda i, *_: i < many,
+            body,
+            (tf.constant(0, tf.int64), nodes, tf.zeros([])),
+            parallel_iterations=1,
+        )
+        return nodes, rate
+
+    def _start(self) -> _Node:
+        state = [variable.read_value() for variable in self._classifier.state.values()]
+        return _Node(state, Losses(tf.zeros([]), tf.zeros([])))
+
+    def _make_inner_step(
+        self, take: TakeBatch, nodes: Sequence[_Node], rate: tf.Tensor, step: tf.Tensor
+    ) -> list[_Node]:
+        reduction, found = self._reduction, []
+        keys = draw_keys(reduction.seed, step, reduction.first_node, len(nodes))
+        batch = [tf.reshape(each, [len(nodes), -1, *each.shape[1:]]) for each in take()]
+        for i, (node, own) in enumerate(zip(nodes, self._inner, strict=True)):
+            images, labels = (each[i] for each in batch)
+            with tf.device(reduction.devices[i]):
+                gradients, losses, state = self._classifier.gradients(
+                    images, labels, dropout_seed(keys[i]), Parameters(own.weights(), node.state)
+                )
+                own.apply(gradients, rate, step)
+                sums = Losses(*(a + b for a, b in zip(node.losses, losses, strict=True)))
+            found.append(_Node(list(state), sums))
+        return found
+
+
+def _assign(variables: Sequence[tf.Variable], values: Sequence[tf.Variable]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value.read_value())
+
+
+def keep_slots(
+    memory: Memory, optimizers: Sequence[InnerOptimizer], names: Sequence[str], first_node: int
+) -> None:
+    """Saves the slots of inner optimizers with the memory of a process' nodes.
+
+    Args:
+      memory: gets the variables "slots/NODE/SLOT/NAME".
+      optimizers: of the nodes.
+      names: of the trained variables.
+      first_node: global index of the first node.
+    """
+    for node, optimizer in enumerate(optimizers, first_node):
+        for slot, variables in optimizer.slots.items():
+            named = {f"slots/{node}/{slot}/{n}": v for n, v in zip(names, variables, strict=True)}
+            memory.add(named, optimizer.starts[slot])

@@ -1,0 +1,225 @@
+"""Laws of local steps: one step is today's, several are a node's own, sums and memory are exact."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from terngrad.codecs.factory import make_codecs
+from terngrad.exchange.local import LocalExchange
+from terngrad.layout import Policy, make_layout
+from terngrad.testing.nets import make_batches, make_model
+from terngrad.training import schedules
+from terngrad.training.averages import MovingAverages
+from terngrad.training.choice import choose_kernels
+from terngrad.training.classifier import Classifier
+from terngrad.training.local_step import InnerOptimizer, LocalStep, keep_slots
+from terngrad.training.memory import Memory
+from terngrad.training.optimizers import Momentum, make_optimizer
+from terngrad.training.reduction import Reduction
+from terngrad.training.runner import Runner
+from terngrad.training.slots import SLOTS
+from terngrad.training.step import TrainStep
+
+FLOAT = Policy()
+FEEDBACK = Policy(codec="ternary-feedback")
+RATE = schedules.exponential(0.05, 3, 0.5)
+SEED = 3
+
+
+class Plain:
+    """A training that exchanges gradients in each step."""
+
+    def __init__(self, policy, nodes, optimizer="momentum", model=None):
+        """Builds it."""
+        kernels = choose_kernels().kernels
+        self.classifier = Classifier(model or make_model())
+        self.variables = self.classifier.variables
+        layout = make_layout(self.classifier.names, [v.shape for v in self.variables], policy)
+        self.codecs = make_codecs(layout, kernels)
+        self.exchange = LocalExchange(nodes, kernels)
+        self.memory = Memory(self.codecs, 0, nodes)
+        self.averages = MovingAverages(self.variables, 0.9)
+        self.runner = Runner(self._step(optimizer, nodes), self.codecs)
+
+    def _step(self, optimizer, nodes):
+        del nodes
+        step = tf.Variable(0, dtype=tf.int64)
+        reduction = Reduction(self.codecs, self.exchange, step, SEED, memory=self.memory)
+        own = make_optimizer(optimizer, self.variables, 0.9)
+        return TrainStep(self.classifier, reduction, own, RATE, self.averages)
+
+    def run(self, steps, batches=None):
+        return self.runner.many(iter(batches or make_batches()), steps)
+
+    def values(self):
+        shared = [*self.variables, *self.classifier.state.values()]
+        return [v.numpy() for v in shared]
+
+
+class Local(Plain):
+    """A training with local steps."""
+
+    def __init__(
+        self,
+        policy,
+        nodes,
+        optimizer="momentum",
+        model=None,
+        *,
+        local_steps,
+        rate=1.0,
+        momentum=0.0,
+        feedback=1.0,
+    ):
+        """Builds it; the outer rate and momentum are `rate` and `momentum`."""
+        self.local_steps, self.rate, self.momentum = local_steps, rate, momentum
+        self.feedback = feedback
+        super().__init__(policy, nodes, optimizer, model)
+
+    def _step(self, optimizer, nodes):
+        self.rounds, self.step = (tf.Variable(0, dtype=tf.int64) for _ in range(2))
+        reduction = Reduction(
+            self.codecs,
+            self.exchange,
+            self.rounds,
+            SEED,
+            memory=self.memory,
+            memory_decay=self.feedback,
+        )
+        make = lambda copies: make_optimizer(optimizer, copies, 0.9)
+        inner = [InnerOptimizer(make, self.variables) for _ in range(nodes)]
+        keep_slots(self.memory, inner, self.classifier.names, 0)
+        self.outer = Momentum(self.variables, self.momentum, nesterov=True)
+        return LocalStep(
+            self.classifier,
+            reduction,
+            inner,
+            self.outer,
+            RATE,
+            self.averages,
+            self.step,
+            local_steps=self.local_steps,
+            outer_rate=self.rate,
+        )
+
+
+def assert_close(left, right):
+    for a, b in zip(left, right, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6 * (np.abs(b).max() + 1e-3))
+
+
+def assert_same_bits(left, right):
+    for a, b in zip(left, right, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_one_local_step_of_sgd_with_outer_rate_1_is_a_step_with_the_mean_gradient():
+    plain, local = Plain(FLOAT, 4, "gd"), Local(FLOAT, 4, "gd", local_steps=1)
+    for training in (plain, local):
+        training.run(6)
+    assert_close(local.values(), plain.values())
+    assert_close(*([v.numpy() for v in each.averages.shadows] for each in (local, plain)))
+
+
+@pytest.mark.parametrize("optimizer", SLOTS)
+def test_local_steps_of_one_node_with_outer_rate_1_are_its_optimizers_steps(optimizer):
+    make = lambda: make_model(batch_norm=True)
+    plain = Plain(FLOAT, 1, optimizer, make())
+    local = Local(FLOAT, 1, optimizer, make(), local_steps=3)
+    losses = [plain.run(1, make_batches().skip(i)).losses.entropy for i in range(6)]
+    outcome = local.run(2)
+    assert (int(local.step), int(local.rounds), int(outcome.done)) == (6, 2, 2)
+    assert_close(local.values(), plain.values())
+    np.testing.assert_allclose(outcome.losses.entropy, np.mean(losses[3:]), rtol=1e-5)
+    assert float(outcome.learning_rate) == pytest.approx(0.025)  # of the sixth step
+
+
+def test_the_outer_step_is_nesterovs_with_the_mean_of_the_deltas():
+    local = Local(FLOAT, 2, "gd", local_steps=2, rate=0.5, momentum=0.9)
+    velocity = [np.zeros(v.shape) for v in local.variables]
+    batches = iter(make_batches())
+    for _ in range(2):
+        before = [v.numpy() for v in local.variables]
+        first = local.runner.one(batches).gradients  # the delta of node 0
+        now = [v.numpy() for v in local.outer.slots["momentum"]]
+        means = [new - 0.9 * old for new, old in zip(now, velocity, strict=True)]
+        velocity = now
+        steps = [0.5 * (d + 0.9 * v) for d, v in zip(means, velocity, strict=True)]
+        assert_close(local.variables, [b - s for b, s in zip(before, steps, strict=True)])
+        assert all(np.abs(d - g).max() > 1e-7 for d, g in zip(means, first, strict=True))
+
+
+def test_law_8_rounds_in_one_call_are_rounds_one_by_one_and_observed():
+    whole, single = (Local(FEEDBACK, 2, local_steps=3, momentum=0.9) for _ in range(2))
+    whole.run(4)
+    batches = iter(make_batches())
+    for i in range(4):
+        single.runner.one(batches) if i % 2 else single.runner.many(batches, 1)
+    assert_same_bits(whole.values(), single.values())
+    kept = lambda each: [v.numpy() for v in each.memory.variables.values()]
+    assert_same_bits(kept(whole), kept(single))
+
+
+def test_law_9_what_was_sent_and_kept_is_the_delta_and_the_decayed_memory():
+    local = Local(FEEDBACK, 1, local_steps=2, feedback=0.5)
+    batches = iter(make_batches())
+    local.runner.many(batches, 2)
+    name = max(n for n in local.memory.variables if n.startswith("memory/"))
+    i = int(name.rpartition("/")[2])
+    kept, before = local.memory.variables[name].numpy(), local.variables[i].numpy()
+    delta = local.runner.one(batches).gradients[i].numpy()
+    sent = local.outer.slots["momentum"][i].numpy()  # the mean of one node, without momentum
+    left = local.memory.variables[name].numpy()
+    assert np.any(kept) and np.any(delta) and np.any(sent)
+    np.testing.assert_allclose(sent + left, delta + 0.5 * kept, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(local.variables[i], before - sent, rtol=1e-6, atol=1e-7)
+
+
+def test_law_7_a_round_sends_what_a_step_sends():
+    plain, local = Plain(FEEDBACK, 2), Local(FEEDBACK, 2, local_steps=4)
+    plain.run(4)
+    local.run(1)
+    assert int(plain.exchange.steps) == 4 * int(local.exchange.steps) == 4
+
+
+def test_a_round_without_all_its_batches_changes_nothing():
+    local = Local(FEEDBACK, 2, local_steps=4)
+    variables = [*local.variables, *local.memory.variables.values(), local.step, local.rounds]
+    before = [v.numpy() for v in variables]
+    with pytest.raises(tf.errors.OutOfRangeError):
+        local.run(1, make_batches().take(3))
+    assert_same_bits(before, [v.numpy() for v in variables])
+
+
+def test_the_slots_of_inner_optimizers_are_each_nodes_own_and_saved_with_its_memory(tmp_path):
+    first, second = (Local(FLOAT, 2, "rmsprop", local_steps=2) for _ in range(2))
+    first.run(2)
+    saved = first.memory.variables
+    one, other = (saved[f"slots/{node}/mean_square/logits/kernel"].numpy() for node in (0, 1))
+    assert not np.array_equal(one, other)
+    first.memory.save(str(tmp_path), 4, keep=1)
+    assert second.memory.restore(str(tmp_path), 4) == ""
+    kept = lambda each: [v.numpy() for v in each.memory.variables.values()]
+    assert_same_bits(kept(first), kept(second))
+    second.memory.clear()
+    np.testing.assert_array_equal(second.memory.variables["slots/1/mean_square/logits/kernel"], 1.0)
+    np.testing.assert_array_equal(second.memory.variables["slots/1/momentum/logits/kernel"], 0.0)
+
+
+def test_moving_averages_of_a_stride_are_those_of_as_many_updates_with_the_same_weights():
+    weights = tf.Variable([1.0, 2.0])
+    once, often = MovingAverages([weights], 0.9, stride=4), MovingAverages([weights], 0.9)
+    weights.assign([3.0, -1.0])
+    late = tf.constant(1000, tf.int64)
+    once.update(late)
+    for i in range(4):
+        often.update(late + i)
+    np.testing.assert_allclose(once.shadows[0], often.shadows[0], rtol=1e-6)
+
+
+def test_moving_averages_of_a_long_stride_begin_with_finite_values():
+    weights = tf.Variable([1.0])
+    averages = MovingAverages([weights], 0.9999, stride=5000)
+    weights.assign([3.0])
+    averages.update(tf.constant(0, tf.int64))
+    np.testing.assert_allclose(averages.shadows[0], [3.0], rtol=1e-3)
