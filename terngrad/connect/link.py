@@ -45,6 +45,9 @@ class ChannelLink:
 
     Messages sent while no channel is open are lost: the user repeats the necessary ones in
     `on_open`.
+
+    Attributes:
+      was_ended: whether the other side ended the last channel; False = it was silent.
     """
 
     def __init__(
@@ -81,6 +84,7 @@ class ChannelLink:
         self._nobody_listens = nobody_listens
         self._over, self._last_message = False, None
         self._is_up = threading.Event()
+        self.was_ended = False
         self._first, self._outbox = self._open() if waits else (None, Outbox())
         if self._first:
             self._is_up.set()
@@ -156,6 +160,7 @@ class ChannelLink:
                 sender.join(self._timeout_secs)
                 return
             self._is_up.clear()
+            self.was_ended = channel.ending is not None and channel.ending.end is not End.SILENT
             why = why_ended(channel, self._name)
             if channel.changed:
                 told = channel.changed.between(self._own_name, self._name)

@@ -202,9 +202,15 @@ class CoordinatorClient:
         """Reports which ps this worker does without."""
         self._send(Report(lost_ps=groups.pack(servers)))
 
-    def tell_ended(self, servers: Collection[int]) -> None:
-        """Reports at the addresses of which ps nobody listens."""
+    def tell_ended(self, servers: Collection[int], in_view: Collection[int]) -> None:
+        """Reports at the addresses of which ps nobody listens.
+
+        Args:
+          servers: these ps.
+          in_view: ps that ended a stream in the last view, after which nobody listened there.
+        """
         self._send(Report(ended_ps=groups.pack(servers)))
+        self._send(Report(ended_in_view=groups.pack(in_view)))
 
     def require_in_next_step(self) -> None:
         """Makes the next steps wait for this worker."""

@@ -261,9 +261,9 @@ class Coordinator:
                     self.state.selection.require(worker)
             elif what == "lost_ps":
                 self._note_lost_ps(worker, message.lost_ps)
-            elif what == "ended_ps":
-                ended = groups.unpack(message.ended_ps, self._servers)
-                self.state.records[worker].session.ended_ps = frozenset(ended)
+            elif what in ("ended_ps", "ended_in_view"):
+                ended = groups.unpack(getattr(message, what), self._servers)
+                setattr(self.state.records[worker].session, what, frozenset(ended))
             elif what == "leaves":
                 self.state.records[worker].session.leaves = True
             elif what == "progress":

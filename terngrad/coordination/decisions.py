@@ -91,9 +91,11 @@ def takes_over(state: CoordinatorState) -> bool:
 def too_few_to_go_on(state: CoordinatorState) -> str:
     """Says why the workers that have reported must wait for others; "" = they need not.
 
-    They must be `min_size`. Where the coordinator moves, they must also be more than half of the
-    members of the last view that have not ended: else the network may have parted the members, and
-    both parts would go on. Of two halves, that of the last coordinator's worker goes on.
+    They must be `min_size`. Where the coordinator moves, the network may have parted the members
+    of the last view, and another part may go on. It cannot where all others have ended, or where
+    those that are here are more than half of the members; of two halves, that of the last
+    coordinator's worker goes on. Members that have ended do not count for this, unless they may
+    have been in the other part before.
     """
     rules, reports = state.rules, state.reports
     if rules.elastic and len(reports) < rules.min_size:
@@ -101,14 +103,15 @@ def too_few_to_go_on(state: CoordinatorState) -> str:
     last = state.last_view
     if not rules.coordinator_moves or last is None:
         return ""
-    members = {*groups.unpack(last.members)} - state.ended
+    members = {*groups.unpack(last.members)}
     here = {worker for worker in members & reports.keys() if reports[worker].is_live}
-    first = last.coordinator if last.coordinator in members else min(members, default=None)
-    is_half = 2 * len(here) == len(members) and (first in here or not members)
-    if 2 * len(here) > len(members) or is_half:
+    absent = members - here - state.ended
+    counted = members - state.ended_in_view
+    first = last.coordinator if last.coordinator in counted else min(counted, default=None)
+    is_half = 2 * len(here) == len(counted) and first in here
+    if not absent or 2 * len(here) > len(counted) or is_half:
         return ""
-    absent = listed(sorted(members - here))
-    return f"{absent} of the last view cannot be reached and may go on without this part"
+    return f"{listed(sorted(absent))} of the last view cannot be reached and may go on alone"
 
 
 def missing_reports(state: CoordinatorState) -> set[int]:

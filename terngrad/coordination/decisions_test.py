@@ -60,8 +60,8 @@ def test_the_log_says_which_worker_gives_its_state_to_which():
 VIEW = {"view": 7, "members": groups.pack(range(4)), "coordinator": 0}
 
 
-def moving(reporters, ended=(), restarted=(), ps=1, workers=4, **rules):
-    """The state of a coordinator to which these members of a view of four have come."""
+def moving(reporters, ended=(), restarted=(), ps=1, workers=4, later=(), **rules):
+    """A coordinator to which these members of a view of four have come; `later` ended unheard."""
     rules = Rules(workers, True, 10.0, 0.5, coordinator_moves=True, **rules)
     state = CoordinatorState([f"host{i}:1" for i in range(workers)], rules, lambda: 0.0, 1, ps)
     for worker in (*reporters, *restarted):
@@ -69,7 +69,9 @@ def moving(reporters, ended=(), restarted=(), ps=1, workers=4, **rules):
         is_live = worker in reporters
         given = StateReport(steps=9, is_live=is_live, **(VIEW if is_live else {}))
         state.records[worker].change(WorkerEvent.REPORT, given)
-        state.records[worker].session.ended_ps = frozenset(ended)
+        session = state.records[worker].session
+        session.ended_in_view = frozenset(ended)
+        session.ended_ps = session.ended_in_view.union(later)
     return state
 
 
@@ -82,10 +84,15 @@ def moving(reporters, ended=(), restarted=(), ps=1, workers=4, **rules):
         (moving({1, 2}, ended={0}), True),
         (moving({2}, ended={0, 1, 3}, ps=2), True),
         (moving({2}, ended={0, 1}, ps=2), True),  # not worker 3, which is the other half
-        (moving({1, 2}, restarted={0}), True),
+        (moving({1, 2}, restarted={0}), False),
+        (moving({1, 2}, ended={0}, restarted={0}), True),
         (moving({2, 3}, ended={0}), True),
         (moving({3}, ended={0, 1}), False),
         (moving((), restarted={0, 1}), True),  # a new training
+        (moving({0}, restarted={1}, ps=0, workers=4), False),
+        (moving({2, 3}, later={0, 1}), True),  # nobody is left that could go on
+        (moving({3}, later={0, 1, 2}, ps=3), True),
+        (moving({2, 3}, later={0}), False),  # worker 0 may have gone on with worker 1 before
     ],
 )
 def test_at_most_one_part_of_a_parted_network_goes_on(state, goes_on):

@@ -141,6 +141,7 @@ class Session:
     has_contributed: bool = False  # whether such a step was made
     lost_ps: frozenset[int] = frozenset()  # ps that it does without
     ended_ps: frozenset[int] = frozenset()  # ps at whose addresses nobody listens
+    ended_in_view: frozenset[int] = frozenset()  # those that were heard of until they ended
     leaves: bool = False  # it has said that it ends, and the others go on
     begun: Begun = dataclasses.field(default_factory=Begun)  # operations with the others
 
@@ -332,11 +333,19 @@ class CoordinatorState:
 
         Nobody listens where their ps were, or they have started again, or they were done.
         """
-        reports = self.reports
         told = [self.records[worker].session.ended_ps for worker in self.connected]
-        restarted = {worker for worker, report in reports.items() if not report.is_live}
-        ended = {*restarted, *self.with_status({Status.FINISHED})}.union(*told)
-        return ended - {worker for worker, report in reports.items() if report.is_live}
+        restarted = {worker for worker, report in self.reports.items() if not report.is_live}
+        return self.ended_in_view.union(restarted, *told) - self._present
+
+    @property
+    def ended_in_view(self) -> set[int]:
+        """Those of them that were in no later view: they were heard of until they ended."""
+        told = [self.records[worker].session.ended_in_view for worker in self.connected]
+        return self.with_status({Status.FINISHED}).union(*told) - self._present
+
+    @property
+    def _present(self) -> set[int]:
+        return {worker for worker, report in self.reports.items() if report.is_live}
 
     def begin(self) -> None:
         """Notes that a worker is there: from now on, those that are not count as lost."""

@@ -91,6 +91,8 @@ _REPORT = {
     "lost_ps": Field(9, "bytes", one_of=True),  # ps that it does without: bits, as for workers
     "shared": Field(10, "bool"),  # with failed: all workers fail so, none of them is to blame
     "ended_ps": Field(11, "bytes", one_of=True),  # ps at whose addresses nobody listens
+    # Ps that ended a stream in the last view, after which nobody listened there.
+    "ended_in_view": Field(13, "bytes", one_of=True),
     "leaves": Field(12, "bool", one_of=True),  # it ends, and the others go on without it
 }
 

@@ -346,6 +346,9 @@ class Cluster:
         now = self.clock()
         for (rank, ps, method), since in [*self._stuck.items()]:
             if now - since >= TIMEOUT_SECS:
+                for stream in self.servers[ps].streams:
+                    if (stream.worker, stream.method) == (rank, method):
+                        stream.was_silent = True
                 self.cut(rank, ps, method, 0, 0)
                 del self._stuck[rank, ps, method]
         for ps in self.servers:
@@ -354,6 +357,7 @@ class Cluster:
                     self._stopped.get(stream.worker, now), self._stopped_ps.get(ps.index, now)
                 )
                 if now - since >= TIMEOUT_SECS:
+                    stream.was_silent = True
                     stream.lose(0, 0)
 
     @staticmethod

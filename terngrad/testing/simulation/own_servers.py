@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Sequence
 
 from terngrad.service.messages import View
 from terngrad.testing.simulation.cluster import LONG_SECS, Cluster
@@ -17,20 +17,21 @@ _MOST_LATE = 1  # step that a worker may still make when others are in a later v
 class OneHistory(Ledger):
     """Also checks that no two groups go on with a training, as a network that parts could cause."""
 
-    def __init__(self, runs: Callable[[int], bool]) -> None:
-        """Starts without steps; `runs` tells whether a worker has not ended."""
+    def __init__(self, workers: Sequence[SimulatedWorker | None]) -> None:
+        """Starts without steps; `workers` are those that have not been killed."""
         super().__init__()
-        self._runs = runs
+        self._workers = workers
         self._newest = 0  # view in which a step was made
-        self._makers: set[int] = set()  # workers that have made one in it
+        self._makers: set[SimulatedWorker] = set()  # processes that have made one in it
         self._late: dict[tuple[int, int], int] = {}  # steps in an older one, by worker and view
 
     def note_step(self, worker: int, view: View) -> None:
         """Notes a step of a worker."""
-        if view.number > self._newest or not any(map(self._runs, self._makers)):
+        running = {each for each in self._workers if each and not each.ending}
+        if view.number > self._newest or not self._makers & running:
             self._newest, self._makers = view.number, set()
         if view.number == self._newest:
-            self._makers.add(worker)
+            self._makers.add(self._workers[worker])
             return
         made = self._late[worker, view.number] = self._late.get((worker, view.number), 0) + 1
         text = f"worker {worker} made {made} steps in view {view.number}, others one in"
@@ -44,9 +45,7 @@ class OwnServersCluster(Cluster):
         """Starts no process; `seed` decides the order of events."""
         rules = {"return_secs": _RETURN_SECS, "min_size": min_size, "coordinator_moves": True}
         super().__init__(workers, workers, needed, elastic=True, seed=seed, **rules)
-        self._ledger = OneHistory(
-            lambda rank: bool(self.workers[rank]) and not self.workers[rank].ending
-        )
+        self._ledger = OneHistory(self.workers)
         self._parts: list[int] = [0] * workers  # of the network, by host
         self._stateful: set[int] | None = None  # workers that had the state when the first failed
 

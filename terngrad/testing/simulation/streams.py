@@ -59,6 +59,7 @@ class Stream:
       up: way to the ps.
       down: way to the worker.
       last: header of the worker's goodbye.
+      was_silent: whether it ended because nothing arrived.
       lost_goodbye: whether the stream broke before the worker's goodbye arrived.
     """
 
@@ -66,6 +67,7 @@ class Stream:
         """Opens the stream."""
         self.worker, self.method = worker, method
         self.up, self.down = Way(), Way()
+        self.was_silent = False
         self.last: Header | None = None
         self.lost_goodbye = False
 
@@ -99,6 +101,7 @@ class SimulatedLink:
     Attributes:
       ps: index of the ps.
       stream: the open stream; None while there is none.
+      was_ended: see `ChannelLink`.
       lost_goodbye: see `Stream`; set when the worker notices.
     """
 
@@ -131,6 +134,7 @@ class SimulatedLink:
         """
         self.ps, self._connect, self._events = ps, connect, events
         self._timeout_secs, self._clock = timeout_secs, clock
+        self.was_ended = False
         self._nobody_listens, self._return_secs = nobody_listens, return_secs or timeout_secs
         self._over, self._lost_at, self.lost_goodbye = False, clock(), False
         self.stream = connect() if waits else None
@@ -184,6 +188,7 @@ class SimulatedLink:
             self._events.on_message(message)
             return
         self.lost_goodbye |= self.stream.lost_goodbye
+        self.was_ended = not self.stream.was_silent
         self.stream, self._lost_at = None, self._clock()
         if not self._over:
             self._events.on_break()

@@ -81,7 +81,9 @@ class Client:
         # Number of the last view, and how many coordinators were asked since.
         self._position = 0, 0
         self._left: set[int] = set()  # ps that did not coordinate since the last view
-        self._ended: frozenset[int] = frozenset()  # ps at whose addresses nobody listens
+        # Ps at whose addresses nobody listens, and those that were heard of until then.
+        self._ended: frozenset[int] = frozenset()
+        self._ended_in_view: frozenset[int] = frozenset()
         self.failure = ""
         self._on_failure: Callable[[str], None] = lambda text: None
         self._over = False
@@ -253,19 +255,22 @@ class Client:
 
     def _install(self, view: View) -> None:
         self._left.clear()
+        self._ended_in_view = frozenset()
         self._position = view.number, 0
         self.steps.install(view)
 
     def _tell_servers(self) -> None:
         self.servers.tell()
-        if self._ended:
-            self.meeting.tell_ended(self._ended)
+        if self._ended or self._ended_in_view:
+            self.meeting.tell_ended(self._ended, self._ended_in_view)
 
     def _note_ended(self) -> None:
         ended = frozenset(ps for ps, link in enumerate(self._links) if link.nobody_listens)
-        if ended != self._ended:
-            self._ended = ended
-            self.meeting.tell_ended(ended)
+        at_once = frozenset(ps for ps in ended if self._links[ps].was_ended)
+        in_view = self._ended_in_view | at_once  # also when it listens again, in another process
+        if (ended, in_view) != (self._ended, self._ended_in_view):
+            self._ended, self._ended_in_view = ended, in_view
+            self.meeting.tell_ended(ended, in_view)
 
     def _look_for_another(self, why: str) -> bool:
         """Chooses the next coordinator, as all workers do: the first member that is left.
