@@ -385,13 +385,20 @@ class Coordinator:
             self._ask()
 
     def _fail(self, worker: int, why: str, *, is_shared: bool) -> None:
-        """Ends the training because a worker failed, unless the worker was only joining."""
-        if self.state.view is None or worker in self.state.with_status(JOINED):
+        """Ends the training because a worker failed, unless the worker was only joining.
+
+        Where the coordinator moves, others may train already at another one.
+        """
+        moves = self.state.rules.coordinator_moves and worker != decisions.CHIEF
+        is_early = self.state.view is None and not moves
+        if is_early or worker in self.state.with_status(JOINED):
             blame = "" if is_shared else f"{self.state.name(worker)} failed: "
             self._failed_early = self.state.view is None
             self._end(End(f"{blame}{why}", [] if is_shared else [worker]))
         else:
             self._all_gather.forget(worker)
+            if moves:
+                self._tell(f"{self.state.name(worker)} failed before it joined: {why}.")
 
     def _finish(self, worker: int) -> None:
         state = self.state

@@ -383,3 +383,27 @@ def test_law_10_a_worker_cannot_do_without_ps_that_the_training_needs(elastic, s
     cluster, _ = begun(2, elastic=elastic, servers=2)
     with pytest.raises(ValueError, match=text):
         cluster.tell(0, **lost(*servers))
+
+
+@pytest.mark.parametrize(("worker", "ends"), [(1, False), (0, True)])
+def test_where_the_coordinator_moves_only_the_first_worker_ends_a_training_that_has_not_begun(
+    worker, ends
+):
+    cluster = CoordinatedWorkers(elastic=True, coordinator_moves=True)
+    cluster.connect(0, 1)
+    cluster.tell(worker, failed="no memory")
+    why = f"worker {worker} (host{worker}:1) failed"
+    if ends:
+        assert cluster.outcome == f"{why}: no memory"
+    else:
+        assert cluster.outcome is None
+        assert cluster.lines == [f"{why} before it joined: no memory."]
+
+
+def test_a_worker_that_leaves_is_not_waited_for():
+    cluster, view = begun(2, elastic=True, coordinator_moves=True)
+    cluster.tell(1, leaves=True)
+    cluster.lose(1)
+    cluster.report_live(0, steps=3, view=view)
+    assert members(cluster.taken()[0][-1]) == (0,)
+    assert "worker 1 (host1:1) left." in cluster.lines

@@ -21,6 +21,7 @@ from terngrad.coordination.coordinator import TAKES_OVER
 from terngrad.library.join_config import JoinConfig
 
 _END_SECS = 5.0
+_START_SECS = 300.0  # on a busy machine TensorFlow takes long to load
 FAILED = "failed: "  # begins the line that tells why a server did not start
 # It computes on the CPU, and says nothing of its own accord.
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "PYTHONSAFEPATH": "1"}
@@ -51,8 +52,9 @@ def started(config: JoinConfig) -> Iterator[None]:
         with contextlib.suppress(OSError):  # it has ended; that is seen below
             server.stdin.write(_written(config))
             server.stdin.flush()
-        is_there, *_ = select.select([server.stdout], [], [], config.timeout_secs)
-        first = server.stdout.readline() if is_there else f"{FAILED}it says nothing"
+        is_there, *_ = select.select([server.stdout], [], [], _START_SECS)
+        late = f"{FAILED}its server did not start within {_START_SECS:g} s"
+        first = server.stdout.readline() if is_there else late
         if not first or first.startswith(FAILED):
             raise config.naming.refuse("hosts", config.role.worker_hosts, _why(first))
         tells = config.role.task_id == 0  # who takes part, which the first server decides

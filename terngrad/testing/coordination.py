@@ -33,7 +33,7 @@ class CoordinatedWorkers:
         wall_clock: Callable[[], float] = time.time,
         *,
         elastic: bool = False,
-        return_secs: float | None = None,
+        **rules: Any,
     ) -> None:
         """Starts without connected workers."""
         self.now = 0.0
@@ -42,7 +42,7 @@ class CoordinatedWorkers:
         self.dropped: list[int] = []
         self.coordinator = Coordinator(
             [f"host{i}:1" for i in range(workers)],
-            Rules(needed or workers, elastic, SECS, return_secs),
+            Rules(needed or workers, elastic, SECS, **rules),
             lambda worker, order: self.orders[worker].append(order),
             self.dropped.append,
             self.lines.append,
