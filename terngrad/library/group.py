@@ -461,7 +461,7 @@ class Group(contextlib.AbstractContextManager):
         if self.is_elastic:
             raise ValueError(
                 f"{what}: not with elastic or num_replicas_to_aggregate; allowed are a Reducer and "
-                "Group.run_steps, which copies the state"
+                "Group.run_steps, which copies the state, or Keras' fit with Together"
             )
 
     def _check_alike(self) -> None:
