@@ -33,6 +33,11 @@ class Telling(keras.callbacks.Callback):
         """Notes the epoch."""
         self._epoch = epoch
 
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Lets worker 0 stop the training."""
+        if self._rank == 0 and os.path.exists(self._given.stop_file):
+            self.model.stop_training = True
+
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Prints the place and the number of updates."""
         updates = int(self.model.optimizer.iterations)
@@ -56,7 +61,7 @@ def main() -> None:
     options.add_argument("--die_of", type=int, default=-1, help="worker that dies in a validation")
     options.add_argument("--scaling", default="none")
     options.add_argument("--unknown", action="store_true", help="Keras does not know the batches")
-    options.add_argument("--stop_of", type=int, default=-1, help="worker that stops in epoch 1")
+    options.add_argument("--stop_file", default="", help="training stops when it exists")
     options.add_argument("--fits", type=int, default=1)
     options.add_argument("--backup", default="", help="folder of BackupAndRestore")
     given = options.parse_args()
@@ -91,9 +96,6 @@ def main() -> None:
     callbacks += [keras.callbacks.LearningRateScheduler(lambda epoch: 0.01 / (1 + epoch))]
     if given.backup:
         callbacks.append(keras.callbacks.BackupAndRestore(given.backup))
-    if group.rank == given.stop_of:
-        stop = lambda epoch, logs: setattr(model, "stop_training", epoch == 1)
-        callbacks.append(keras.callbacks.LambdaCallback(on_epoch_end=stop))
     histories = []
     with group:
         for _ in range(given.fits):

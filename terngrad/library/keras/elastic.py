@@ -84,7 +84,7 @@ class ElasticFit:
             self._group.agree(facts(), "fit")
         elif self._group.rank == min(self._views.members):  # it gives the others its state
             position.progress.assign_add(1)
-        position.move(Place(self._fit, first))
+        position.begin(Place(self._fit, first))
         position.tell({})
         step.copy()
         step.forget_requests()

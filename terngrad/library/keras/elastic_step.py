@@ -67,6 +67,10 @@ class Position:
         self.progress.assign_add(1)
         self._place.assign_add([0, 0, 0, 1])
 
+    def begin(self, place: Place) -> None:
+        """Goes to the place where this worker's call of `fit` begins."""
+        self._place.assign(place)
+
     def move(self, place: Place) -> None:
         """Goes to a place that is reached together."""
         self.progress.assign_add(1)
