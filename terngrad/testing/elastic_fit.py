@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 import terngrad
+from terngrad.library.keras.optimizer import exchange_of
 
 _ROWS, _BATCH = 480, 4
 
@@ -108,16 +109,10 @@ def main() -> None:
             )
             histories.append({"epoch": found.epoch, **found.history})
     print(f"history {json.dumps(histories)}")
-    if optimizer_factor := optimizer_rate_factor(optimizer):
-        print(f"factor {optimizer_factor:.4f}")
+    if (factor := exchange_of(optimizer).rate_factor) is not None:
+        print(f"factor {float(factor):.4f}")
     weights = b"".join(tf.convert_to_tensor(v).numpy().tobytes() for v in model.weights)
     print(f"updates {int(optimizer.iterations)} weights {weights.hex()}", flush=True)
-
-
-def optimizer_rate_factor(optimizer: keras.optimizers.Optimizer) -> float:
-    """Returns by which the learning rate is multiplied; 0 = nothing does that."""
-    factor = terngrad.library.keras.optimizer.exchange_of(optimizer).rate_factor
-    return 0.0 if factor is None else float(factor)
 
 
 if __name__ == "__main__":

@@ -253,6 +253,8 @@ class GradientExchange:
 
     def largest(self, values: list[Gradient], chosen: Sequence[int]) -> list[Gradient]:
         """Replaces the chosen values by the largest of all processes."""
+        if chosen and self.others:
+            raise ValueError("8-bit floats: not where workers may come and go; allowed are others")
         if chosen:
             with tf.init_scope():
                 self._shared = self._shared or self.group.shared(f"optimizer {self._index}")
