@@ -313,6 +313,30 @@ def bits_per_parameter(exchanges: Iterable[GradientExchange]) -> float:
     return bits / max(sum(reducer.layout.size for reducer in reducers), 1)
 
 
+def optimizers_of(model: keras.Model) -> list[tuple[str, keras.optimizers.Optimizer]]:
+    """Returns a model's optimizers and the attribute that holds each, perhaps in a list or dict."""
+    found: dict[int, tuple[str, keras.optimizers.Optimizer]] = {}
+    for name, value in list(vars(model).items()):
+        if name.startswith("_self_"):  # TensorFlow's own notes of the other attributes
+            continue
+        parts = value.values() if isinstance(value, dict) else value
+        for part in parts if isinstance(value, (dict, list, tuple)) else [value]:
+            if isinstance(part, keras.optimizers.Optimizer):
+                found.setdefault(id(part), (name, part))
+    return list(found.values())
+
+
+def undistributed(model: keras.Model) -> list[str]:
+    """Returns the attributes with optimizers that have made updates on this process alone."""
+    found = optimizers_of(model)
+    inner = {id(part) for _, optimizer in found for part in parts_of(optimizer)[1:]}
+    return [
+        name
+        for name, optimizer in found
+        if exchange_of(optimizer) is None and id(optimizer) not in inner and updates_of(optimizer)
+    ]
+
+
 def updates_of(optimizer: keras.optimizers.Optimizer) -> int:
     """Returns how many updates an optimizer has made."""
     return int(keras.ops.convert_to_numpy(optimizer.iterations))

@@ -30,8 +30,8 @@ from terngrad.library.keras.optimizer import (
     bits_per_parameter,
     exchange_of,
     move_to_outer,
-    parts_of,
-    updates_of,
+    optimizers_of,
+    undistributed,
 )
 from terngrad.library.keras.signals import Signals
 from terngrad.library.keras.step import SharedStep
@@ -244,8 +244,9 @@ class Together(keras.callbacks.Callback):
         self._saver = saver = saving.StuckSaver(group.sequence, self._save)
         saver.end_step()
         group.at_loss[:] = [saver.save] if group.is_chief else []
-        if not group.may_leave:  # else a signal ends this process, and the others go on
-            self._signals.catch(fit, saver.save_while_stuck if group.is_chief else None)
+        stuck = saver.save_while_stuck if group.is_chief else None
+        # Without a process that may leave, the others go on at once.
+        self._signals.catch(fit, stuck, but=[signal.SIGTERM] if group.may_leave else ())
 
     def _save(self) -> list[str]:
         """Lets the ModelCheckpoints save, after the last whole step."""
@@ -381,7 +382,7 @@ class Together(keras.callbacks.Callback):
         self._elastic.take_state_of(min(digests))
 
     def _warn_of_drift(self, when: str, cause: str, remedy: str) -> None:
-        names = " and ".join(_undistributed(self.model))
+        names = " and ".join(undistributed(self.model))
         what = f"the plain optimizer in {names}" if names else "something"
         cause = cause or f"{what} changes them on each worker alone"
         program_warnings.warn(f"the workers' weights differ {when}: {cause}; {remedy}")
@@ -396,7 +397,7 @@ class Together(keras.callbacks.Callback):
 
     def _exchanges(self) -> Iterator[tuple[keras.optimizers.Optimizer, GradientExchange]]:
         """Yields the distributed optimizers that the model holds."""
-        for _, optimizer in _optimizers(self.model):
+        for _, optimizer in optimizers_of(self.model):
             if (exchange := exchange_of(optimizer)) is not None:
                 yield optimizer, exchange
 
@@ -450,30 +451,6 @@ class _Before(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         self._together.pause()
         self._together.end_step()
-
-
-def _optimizers(model: keras.Model) -> list[tuple[str, keras.optimizers.Optimizer]]:
-    """Returns a model's optimizers and the attribute that holds each, perhaps in a list or dict."""
-    found: dict[int, tuple[str, keras.optimizers.Optimizer]] = {}
-    for name, value in list(vars(model).items()):
-        if name.startswith("_self_"):  # TensorFlow's own notes of the other attributes
-            continue
-        parts = value.values() if isinstance(value, dict) else value
-        for part in parts if isinstance(value, (dict, list, tuple)) else [value]:
-            if isinstance(part, keras.optimizers.Optimizer):
-                found.setdefault(id(part), (name, part))
-    return list(found.values())
-
-
-def _undistributed(model: keras.Model) -> list[str]:
-    """Returns the attributes with optimizers that have made updates on this process alone."""
-    found = _optimizers(model)
-    inner = {id(part) for _, optimizer in found for part in parts_of(optimizer)[1:]}
-    return [
-        name
-        for name, optimizer in found
-        if exchange_of(optimizer) is None and id(optimizer) not in inner and updates_of(optimizer)
-    ]
 
 
 def _turn_off_xla(model: keras.Model) -> None:
