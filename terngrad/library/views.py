@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
+from terngrad.cluster.membership import LOST_STATUS
 from terngrad.coordination.client import InterruptionError
 from terngrad.exchange.operation_errors import OperationError
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection, StateSizeError
 from terngrad.exchange.parameter_server.membership import LeftAloneError
 from terngrad.library.group import Group
-
-_STATUS = 75  # as where another process is the reason
 
 
 class Views:
@@ -77,6 +76,6 @@ class Views:
           LeftAloneError: ends this process.
         """
         print(f"{self._group.label} ends: {why}", flush=True)
-        error = LeftAloneError(_STATUS)
+        error = LeftAloneError(LOST_STATUS)
         self._group.__exit__(LeftAloneError, error, None)
         raise error

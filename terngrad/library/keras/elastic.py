@@ -85,7 +85,7 @@ class ElasticFit:
         elif self._group.rank == min(self._views.members):  # it gives the others its state
             position.progress.assign_add(1)
         position.begin(Place(self._fit, first))
-        position.tell({})
+        position.set_summary({})
         step.copy()
         step.forget_requests()
         begins = self._synchronize(at_start=True)
@@ -93,7 +93,7 @@ class ElasticFit:
         if not begins and place != Place(self._fit, first):
             now = f"in epoch {place.epoch + 1}, after {place.batch} of {steps} batches"
             print(f"Joined the training {now}.", flush=True)
-        first = epochs if any(position.news.get("requests", ())) else place.epoch
+        first = epochs if any(position.summary.get("requests", ())) else place.epoch
         internals.set_initial_epoch(self._model, first)
         self._model.train_function = self
         return first
@@ -160,12 +160,12 @@ class ElasticFit:
     @property
     def logs(self) -> dict[str, Any]:
         """The mean metrics of this epoch, if the others know them."""
-        news = self._position.news
-        return news.get("logs", {}) if news.get("epoch") == self._epoch else {}
+        summary = self._position.summary
+        return summary.get("logs", {}) if summary.get("epoch") == self._epoch else {}
 
     def note_logs(self, logs: Mapping[str, Any]) -> None:
         """Lets workers that are away now learn the mean metrics."""
-        self._position.tell({"epoch": self._epoch, "logs": dict(logs)})
+        self._position.set_summary({"epoch": self._epoch, "logs": dict(logs)})
 
     def decide(self, requests: Sequence[float]) -> list[float]:
         """Returns the largest of all workers' requests at the end of an epoch.
@@ -176,12 +176,12 @@ class ElasticFit:
         row = {"requests": list(requests), "rate": _rate(self._optimizer)}
         rows = self._meet(Place(self._fit, self._epoch, 1, self._steps), row)
         if rows is None:
-            news = position.news
-            known = news.get("requests") if news.get("epoch") == self._epoch else None
+            summary = position.summary
+            known = summary.get("requests") if summary.get("epoch") == self._epoch else None
             return known or [0.0] * len(requests)
         found = np.max([each["requests"] for each in rows.values()], axis=0).tolist()
         _set_rate(self._optimizer, rows[min(rows)]["rate"])
-        position.tell({**position.news, "epoch": self._epoch, "requests": found})
+        position.set_summary({**position.summary, "epoch": self._epoch, "requests": found})
         position.move(Place(self._fit, self._epoch + 1))
         return found
 

@@ -5,10 +5,12 @@ import json
 import re
 import signal
 import sys
+import time
 
 import pytest
 
 from terngrad.cluster.managed import launch
+from terngrad.cluster.membership import LOST_STATUS
 from terngrad.cluster.ports import free_ports
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
@@ -124,6 +126,23 @@ def test_a_worker_that_was_frozen_skips_what_the_others_did_and_joins_them(tmp_p
         stop.touch()
         found = [outcome(run)[:2] for run in runs]
         assert len(set(found)) == 1
+
+
+@pytest.mark.exhaustive
+def test_a_worker_that_comes_in_a_later_call_of_fit_ends_and_the_others_go_on():
+    with cluster("--epochs=1", "--fits=100000", workers=2) as (runs, start):
+        runs[0].wait_for("^epoch 0 batch 5 ")
+        kill(runs[1])
+        runs[0].wait_for("^Worker 0 trains from step")
+        updates = 2 * (3 * _STEPS // 2)
+        runs[0].wait_for(f"^epoch 0 batch 5 updates {updates + 6}$")  # of the third call
+        runs[1] = start(1)
+        assert runs[1].finish() == LOST_STATUS, runs[1].output
+        assert "ends: the others are in a later call of fit" in runs[1].output
+        made = len(runs[0].lines)
+        while len(runs[0].lines) < made + 10:
+            assert runs[0].process.poll() is None, runs[0].output
+            time.sleep(0.05)
 
 
 def test_an_unknown_number_of_batches_is_refused():

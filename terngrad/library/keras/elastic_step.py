@@ -17,7 +17,7 @@ from terngrad.library.keras.step import SharedStep
 from terngrad.library.shared import Shared
 from terngrad.training.signals import SIGNALS
 
-_NEWS_BYTES = 1 << 14
+_SUMMARY_BYTES = 1 << 14
 
 
 class Place(NamedTuple):
@@ -54,8 +54,8 @@ class Position:
             self.seeds: dict[int, tf.Variable] = {}
             self.progress = tf.Variable(0, dtype=tf.int64, trainable=False)
             self._place = tf.Variable(tf.zeros(4, tf.int64), trainable=False)
-            self._news = tf.Variable(tf.zeros(_NEWS_BYTES, tf.uint8), trainable=False)
-        self.variables = [self.progress, self._place, self._news]
+            self._summary = tf.Variable(tf.zeros(_SUMMARY_BYTES, tf.uint8), trainable=False)
+        self.variables = [self.progress, self._place, self._summary]
 
     @property
     def place(self) -> Place:
@@ -77,16 +77,16 @@ class Position:
         self._place.assign(place)
 
     @property
-    def news(self) -> dict[str, Any]:
-        """What a worker must know that was away at the end of the last epoch."""
-        text = self._news.numpy().tobytes().rstrip(b"\0")
+    def summary(self) -> dict[str, Any]:
+        """The end of the last epoch, for workers that were away."""
+        text = self._summary.numpy().tobytes().rstrip(b"\0")
         return json.loads(text) if text else {}
 
-    def tell(self, news: Mapping[str, Any]) -> None:
-        """Replaces the news; leaves them out if they are too long."""
-        text = json.dumps(news).encode()
-        text = text if len(text) <= _NEWS_BYTES else b""
-        self._news.assign(np.frombuffer(text.ljust(_NEWS_BYTES, b"\0"), np.uint8))
+    def set_summary(self, summary: Mapping[str, Any]) -> None:
+        """Replaces the summary; leaves it empty if it is too long."""
+        text = json.dumps(summary).encode()
+        text = text if len(text) <= _SUMMARY_BYTES else b""
+        self._summary.assign(np.frombuffer(text.ljust(_SUMMARY_BYTES, b"\0"), np.uint8))
 
 
 class ElasticStep(SharedStep):

@@ -98,13 +98,13 @@ def test_places_come_in_the_order_of_a_training():
     assert [*places, Place(1, 0)] == sorted([Place(1, 0), *reversed(places)])
 
 
-def test_news_that_are_too_long_are_left_out():
+def test_a_summary_that_is_too_long_is_left_out():
     position = Position()
-    assert position.news == {}
-    position.tell({"epoch": 1, "logs": {"loss": float("inf")}})
-    assert position.news == {"epoch": 1, "logs": {"loss": float("inf")}}
-    position.tell({"logs": {"loss": [0.0] * 10_000}})
-    assert position.news == {}
+    assert position.summary == {}
+    position.set_summary({"epoch": 1, "logs": {"loss": float("inf")}})
+    assert position.summary == {"epoch": 1, "logs": {"loss": float("inf")}}
+    position.set_summary({"logs": {"loss": [0.0] * 10_000}})
+    assert position.summary == {}
 
 
 @pytest.mark.parametrize(
