@@ -73,6 +73,8 @@ class Together(keras.callbacks.Callback):
       between steps, beside the backup of a BackupAndRestore. The backup is made after all other
       callbacks, and the chief saves beside it what these remember and random layers have drawn.
     - Data of `group.shard(..., reshuffle=seed)` have the order of each epoch.
+    - With `join(elastic=True)` the others go on without a lost process, and one that comes late or
+      comes back takes their state and joins them amid an epoch.
 
     Its place among the callbacks does not matter, but it must come before a TensorBoard, which
     begins to write at once.
