@@ -247,8 +247,9 @@ class Together(keras.callbacks.Callback):
         saver.end_step()
         group.at_loss[:] = [saver.save] if group.is_chief else []
         stuck = saver.save_while_stuck if group.is_chief else None
-        # Without a process that may leave, the others go on at once.
-        self._signals.catch(fit, stuck, but=[signal.SIGTERM] if group.may_leave else ())
+        # Without a process that may leave the others go on at once; but only the chief saves.
+        leaves = group.may_leave and not group.is_chief
+        self._signals.catch(fit, stuck, but=[signal.SIGTERM] if leaves else ())
 
     def _save(self) -> list[str]:
         """Lets the ModelCheckpoints save, after the last whole step."""
