@@ -58,6 +58,7 @@ class ElasticFit:
         self._views = Views(self._group)
         self._fit = 0
         self._epoch = self._batch = self._steps = 0
+        self._made = 0  # steps of the epoch
         self._is_ending = False
         self._has_run = False  # the first step may take any time
         self._rate: float | None = None  # of the others, at the place where this worker joins them
@@ -107,7 +108,7 @@ class ElasticFit:
 
     def begin_epoch(self, epoch: int) -> None:
         """Notes the epoch; metrics are empty."""
-        self._epoch, self._batch = epoch, 0
+        self._epoch, self._batch, self._made = epoch, 0, 0
         self._step.copy()
 
     def begin_batch(self, batch: int) -> None:
@@ -131,6 +132,7 @@ class ElasticFit:
                 self._go_on_after(error)
             else:
                 self._has_run = True
+                self._made += 1
                 return logs
         place = self._position.place
         is_amid = place[:3] == (self._fit, self._epoch, 0) and place.batch < self._steps
@@ -151,7 +153,14 @@ class ElasticFit:
         """Returns what the workers give at the end of an epoch, by rank.
 
         None = they have done so without this worker; see `logs`.
+
+        Args:
+          row: of this worker, with metrics as "logs". Those of the training are left out if it made
+            no step of the epoch.
         """
+        if not self._made:
+            known = {name: x for name, x in row["logs"].items() if name.startswith("val_")}
+            row = {**row, "logs": known}
         rows = self._meet(Place(self._fit, self._epoch, 0, self._steps), row)
         if rows is not None:
             self._position.move(Place(self._fit, self._epoch, 1))

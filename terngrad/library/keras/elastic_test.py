@@ -158,3 +158,20 @@ def test_an_unknown_number_of_steps_is_refused():
     assert elastic.check_steps(3) == 3
     with pytest.raises(ValueError, match=r"the number of batches is unknown.*: give steps_per_epo"):
         elastic.check_steps(None)
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_worker_that_made_no_step_of_an_epoch_gives_no_metrics_of_its_training(
+    steps, monkeypatch
+):
+    model, step, run = prepared(Group(is_elastic=True))
+    fit = elastic.ElasticFit(model, model.optimizer, step, "none")
+    fit._function = run
+    monkeypatch.setattr(fit, "_meet", lambda own, row: {0: row})
+    fit.begin_epoch(0)
+    for _ in range(steps):
+        fit(iter([DATA]))
+    row = {"logs": {"loss": 0.5, "val_loss": 0.25}, "weights": 7}
+    found = fit.share_metrics(row)[0]
+    assert found["logs"] == (row["logs"] if steps else {"val_loss": 0.25})
+    assert found["weights"] == 7
