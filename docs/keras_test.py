@@ -11,7 +11,7 @@ _PAGE = markdown.REPO / "docs" / "keras.md"
 
 def test_the_blocks_run():
     blocks = [b.text for b in markdown.blocks(_PAGE) if b.marker == "tested: docs/keras_test.py"]
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     draw = np.random.default_rng(0)
     images, labels = draw.random((96, 4)), draw.integers(0, 3, 96)
     group = terngrad.Group()

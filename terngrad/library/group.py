@@ -50,6 +50,7 @@ class Group(contextlib.AbstractContextManager):
       leaving: how this process leaves the others.
       step: the reducer's step; parameter servers match operations by it. None without a reducer.
       sequence: tells in `fit` whether the variables are those of a whole step; None without `fit`.
+      fit_position: how far `fit` is where processes may come and go; None without it.
       at_loss: called in turn where the loss of another process is about to end this one; each
         returns what the last line shall say of it.
       at_new_state: called in turn where this process has got the state of another step.
@@ -102,6 +103,7 @@ class Group(contextlib.AbstractContextManager):
         self._counts = collections.Counter()
         self.step: tf.Variable | None = None
         self.sequence: SequenceLock | None = None
+        self.fit_position: Any = None
         self.at_loss = [] if at_loss is None else at_loss
         self.at_new_state: list[Callable[[], None]] = []
         self._is_open = membership is not None  # whether there are others, whom it has not left
@@ -461,7 +463,7 @@ class Group(contextlib.AbstractContextManager):
         if self.is_elastic:
             raise ValueError(
                 f"{what}: not with elastic or num_replicas_to_aggregate; allowed are a Reducer and "
-                "Group.run_steps, which copies the state"
+                "Group.run_steps, which copies the state, or Keras' fit with Together"
             )
 
     def _check_alike(self) -> None:

@@ -29,6 +29,7 @@ from terngrad.library.graphs import Calls, begin_after, check_graph
 from terngrad.library.group import Group, plain
 from terngrad.ops.gradient_kernels import Sums
 from terngrad.training import runtime
+from terngrad.training.nodes import row_of, values_of_row
 from terngrad.training.reduction import Reduction, make_exchange
 
 _BITS = {name: BITS_OF_CODEC[name] for name in MAX_CODES} | {"float32": 32, "float16": 16}
@@ -58,10 +59,12 @@ class Reduced(NamedTuple):
     Attributes:
       means: mean gradient of each variable; None where the gradient is None.
       sums: the same means before they are decoded, by bucket; empty if they were not asked for.
+      others: the means of the other tensors that were given.
     """
 
     means: list[tf.Tensor | None]
     sums: list[Sums]
+    others: Sequence[tf.Tensor] = ()
 
 
 class Reducer:
@@ -168,6 +171,7 @@ class Reducer:
         if index := group.count("reducer"):  # layouts may be equal, but not names of operations
             for each in codecs:
                 each.name = f"{each.name}/{index}"
+        self._name_of_others = f"others/{index}"
         self._reduction = Reduction(codecs, exchange, step, seed, memory_decay=memory_decay)
         self.memory = self._reduction.memory
         # Outside graphs, where calls have an order.
@@ -210,6 +214,7 @@ class Reducer:
         gradients: Sequence[Gradient] | Sequence[Sequence[Gradient]],
         *,
         as_sums: bool = False,
+        others: Sequence[Sequence[tf.Tensor]] = (),
     ) -> Reduced:
         """Returns the means and, if wanted, the sums of codes that they decode.
 
@@ -217,6 +222,8 @@ class Reducer:
           gradients: see `__call__`.
           as_sums: within a graph, also return means as sums of codes, where they are such. Then
             nothing is decoded, if nobody uses those means.
+          others: within a graph, float tensors of each node of this process, of fixed shapes. Their
+            means belong to the step: they are final when the gradients' means are, or never.
         """
         by_node = [gradients] if self._nodes == 1 else list(gradients)
         if len(by_node) != self._nodes:
@@ -227,12 +234,12 @@ class Reducer:
         if tf.executing_eagerly():
             found = Reduced(self._eager(dense), [])
         else:
-            found = self._means(self._calls.delayed(dense), as_sums=as_sums)
+            found = self._means(self._calls.delayed(dense), as_sums=as_sums, others=others)
             self._calls.end(_ends(found))
         pairs = zip(found.means, by_node[0], strict=True)
         kind = lambda gradient: getattr(gradient, "dtype", tf.float32)  # a list has none
         means = [None if g is None else tf.cast(mean, kind(g)) for mean, g in pairs]
-        return Reduced(means, found.sums)
+        return Reduced(means, found.sums, found.others)
 
     @property
     def bytes_sent(self) -> int:
@@ -258,6 +265,7 @@ class Reducer:
         what: str = STEP,
         *,
         as_sums: bool = False,
+        others: Sequence[Sequence[tf.Tensor]] = (),
     ) -> Reduced:
         """The exchange, as operations of the current graph; `what` names it for the others."""
         if self._group.connection is not None:
@@ -266,7 +274,10 @@ class Reducer:
         reduction.sequence = self._group.sequence
         keys = reduction.keys(reduction.step.read_value())
         found = reduction.reduce(gradients, keys, as_sums=as_sums)
-        with reduction.updates(found):
+        rows = [[row_of(node)] for node in others]
+        row = reduction.exchange.mean(rows, self._name_of_others) if rows else []
+        with reduction.updates(found, others=row):
+            shared = values_of_row(tf.identity(row[0]), others[0]) if rows else []
             means = [None if mean is None else tf.identity(mean) for mean in found.means]
             sums = [each._replace(words=tf.identity(each.words)) for each in found.sums]
         for each in sums:
@@ -274,7 +285,7 @@ class Reducer:
             decoded = self.kernels.decode(each.words, each.units, each.nodes, shapes, each.parts)
             for i, mean in zip(each.variables, decoded, strict=True):
                 means[i] = mean
-        return Reduced(means, sums)
+        return Reduced(means, sums, shared)
 
     def _dense(self, gradients: Sequence[Gradient]) -> list[tf.Tensor]:
         """Returns float32 tensors of the variables' shapes."""

@@ -176,3 +176,19 @@ def test_a_gradient_may_be_a_list_of_numbers_and_xla_is_refused():
     compiled = tf.function(lambda: reducer([tf.ones([2])]), autograph=False, jit_compile=True)
     with pytest.raises(ValueError, match="jit_compile=True: XLA cannot compile the exchange"):
         compiled()
+
+
+def test_other_tensors_have_means_over_the_nodes_that_belong_to_the_step():
+    reducer = Reducer([tf.Variable(tf.ones(3))], ALONE, nodes=2, gradients="float32")
+
+    @tf.function(autograph=False)
+    def step():
+        gradients = [[tf.ones(3)], [3.0 * tf.ones(3)]]
+        others = [[tf.constant(1.0), tf.constant([1.0, 2.0])], [tf.constant(3.0), tf.zeros(2)]]
+        return reducer.reduce(gradients, others=others)
+
+    found = step()
+    np.testing.assert_array_equal(found.means[0], [2.0] * 3)
+    assert float(found.others[0]) == 2.0
+    np.testing.assert_array_equal(found.others[1], [0.5, 1.0])
+    assert int(reducer.state.step) == 1

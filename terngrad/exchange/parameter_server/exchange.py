@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -17,6 +17,10 @@ from terngrad.exchange.parameter_server.operations import Kind, Operation, nodes
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.ops.packing import Packing
+
+
+class StateSizeError(ValueError):
+    """A received state belongs to other variables than this worker has."""
 
 
 class ParameterServerConnection(Connection):
@@ -47,11 +51,21 @@ class ParameterServerConnection(Connection):
         arrays = [np.frombuffer(found[rank], part.dtype.as_numpy_dtype) for rank in sorted(found)]
         return tf.reshape(tf.constant(np.stack(arrays)), [len(arrays), *part.shape])
 
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The workers of the current view; empty before the first one."""
+        return groups.unpack(self._client.meeting.view.members)
+
+    def values_of_view(self, name: str, content: bytes, round_: int) -> Mapping[int, bytes]:
+        """Returns the values of all workers of the current view; see `CoordinatorClient.gather`."""
+        return self._client.meeting.gather(name, content, round_)
+
     def synchronize(self, state: Sequence[tf.Variable]) -> bool:
         """See base class; if some workers already train, one of them sends its state.
 
         Raises:
           MembershipError: the training ends.
+          StateSizeError: the received state is that of other variables.
         """
         meeting = self._client.meeting
         while True:
@@ -281,11 +295,11 @@ def _assign(variables: Sequence[tf.Variable], content: bytes) -> None:
     """Assigns a state to all variables.
 
     Raises:
-      ValueError: the state belongs to other variables.
+      StateSizeError: the state belongs to other variables.
     """
     sizes = [variable.dtype.size * variable.shape.num_elements() for variable in variables]
     if sum(sizes) != len(content):
-        raise ValueError(f"a received state has {len(content)} bytes; allowed are {sum(sizes)}")
+        raise StateSizeError(f"a received state has {len(content)} bytes; allowed are {sum(sizes)}")
     start = 0
     for variable, size in zip(variables, sizes, strict=True):
         count = variable.shape.num_elements()

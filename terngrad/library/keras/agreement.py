@@ -64,6 +64,32 @@ def agree_on_model(
     group.agree({**settings, **of_loss(model), **others}, _START)
 
 
+def facts_of_elastic(
+    model: keras.Model,
+    optimizers: Sequence[keras.optimizers.Optimizer],
+    callbacks: Sequence[keras.callbacks.Callback],
+    params: dict,
+) -> dict[str, str]:
+    """Returns what a worker that may come late compares: settings that a training does not change.
+
+    Args:
+      model: of this worker, built.
+      optimizers: the distributed ones of the model.
+      callbacks: of this worker, without those that only the chief has.
+      params: what Keras tells its callbacks.
+    """
+    return {
+        **without_state(of_optimizers(optimizers)),
+        **of_loss(model),
+        "epochs": str(params.get("epochs")),
+        "steps of an epoch (use group.shard)": str(params.get("steps")),
+        "weights of the model": state.described(model),
+        "random layers of the model": str(len(state.seed_states(model))),
+        "what layers have learned (adapt them to the same data)": state.learned(model),
+        "callbacks that all workers need, because they change the training": changing(callbacks),
+    }
+
+
 def agree_on_callbacks(
     group: Group, model: keras.Model, callbacks: Sequence[keras.callbacks.Callback]
 ) -> None:

@@ -26,6 +26,7 @@ from terngrad.library.keras.internals import (
 )
 from terngrad.library.keras.state import seed_states
 
+_START = "the start of fit"
 _ATTRIBUTE = "saved_attributes"  # of a callback's class: the names of what it remembers
 _HOOKS = [name for name in dir(keras.callbacks.Callback) if name.startswith("on_")]
 
@@ -63,6 +64,8 @@ class FitState:
     def restore(self, group: Group, epoch: int | None) -> None:
         """Gives all workers the chief's state, also its seeds; notes what may change.
 
+        Where workers may come and go, only the chief restores its own.
+
         Args:
           group: the processes, which all call this.
           epoch: the epoch at which the chief resumes; None = it has found no backup.
@@ -71,18 +74,14 @@ class FitState:
           AttributeError: a callback of one's own lacks what it names as saved.
           TypeError: it is of a type that cannot be saved.
         """
-        found = b""
-        if group.is_chief and epoch is not None:
-            path = os.path.join(self._folder, f"{epoch}.npz")
-            if tf.io.gfile.exists(path):
-                with tf.io.gfile.GFile(path, "rb") as file:
-                    found = file.read()
-        is_resumed, size = group.all_gather_object(
-            [epoch is not None, len(found)], what="the start of fit"
-        )[0]
+        found = self._read(epoch) if group.is_chief and epoch is not None else b""
+        is_resumed, size = epoch is not None, len(found)
+        if not group.is_elastic:
+            is_resumed, size = group.all_gather_object([is_resumed, size], what=_START)[0]
         if size:
             content = tf.Variable(np.frombuffer(found.ljust(size), np.uint8), trainable=False)
-            group.broadcast([content])
+            if not group.is_elastic:
+                group.broadcast([content])
             self._assign(_from_bytes(content.numpy().tobytes()), group)
         elif is_resumed:
             self._warn_of_anew(self._callbacks)
@@ -93,6 +92,13 @@ class FitState:
         }
         if self._folder:
             _to_bytes({"states": self._now()})  # what is wrong shows here
+
+    def _read(self, epoch: int) -> bytes:
+        path = os.path.join(self._folder, f"{epoch}.npz")
+        if not tf.io.gfile.exists(path):
+            return b""
+        with tf.io.gfile.GFile(path, "rb") as file:
+            return file.read()
 
     def delete(self) -> None:
         """Deletes all that was saved."""

@@ -130,6 +130,14 @@ def fit_call() -> FitCall:
     return FitCall(fit.f_locals, fit.f_code)
 
 
+def element_spec(fit: FitCall) -> Any:
+    """The type of a batch in `fit`, of which the dimension of the rows may be unknown.
+
+    [3.15: a local variable of fit, TFEpochIterator._distributed_dataset]
+    """
+    return fit.arguments["epoch_iterator"]._distributed_dataset.element_spec
+
+
 def _list_frame() -> FrameType | None:
     frame = sys._getframe(2)
     while frame and not isinstance(frame.f_locals.get("self"), keras.callbacks.CallbackList):
@@ -207,6 +215,10 @@ class ApplyHooks:
         """Returns the gradients to clip, if that is set, and to apply."""
         return gradients
 
+    def rate_of_updates(self, rate: Any) -> Any:
+        """Returns the learning rate of the updates."""
+        return rate
+
     def before_updates(
         self, gradients: Sequence[Any], variables: Sequence[Any], rate: Any
     ) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -221,8 +233,9 @@ class ApplyHooks:
         return super()._clip_gradients(self.before_clipping(grads))
 
     def _backend_update_step(self, grads, trainable_variables, learning_rate) -> None:
-        left = self.before_updates(grads, trainable_variables, learning_rate)
-        super()._backend_update_step(*left, learning_rate)
+        rate = self.rate_of_updates(learning_rate)
+        left = self.before_updates(grads, trainable_variables, rate)
+        super()._backend_update_step(*left, rate)
 
 
 class AsOwnClass:

@@ -71,6 +71,7 @@ def test_a_callback_finds_the_list_of_callbacks_and_the_arguments_of_fit(model):
 
         def on_train_begin(self, logs=None):
             self.fit = internals.fit_call()
+            self.spec = internals.element_spec(self.fit)
 
     keras.utils.set_random_seed(1)
     seeing, x = Seeing(), np.ones((4, 3))
@@ -78,6 +79,7 @@ def test_a_callback_finds_the_list_of_callbacks_and_the_arguments_of_fit(model):
     assert seeing in seeing.list.callbacks
     assert seeing.fit.arguments["x"] is x
     assert seeing.fit.arguments["steps_per_epoch"] == 1
+    assert [tuple(part.shape)[1:] for part in seeing.spec] == [(3,), (2,)]
     assert internals.callback_list() is None
 
 

@@ -117,6 +117,11 @@ class Exchanging(ApplyHooks, AsOwnClass):
         exchange: GradientExchange = vars(self)[_STATE]
         return exchange.means(self, [gradients], exchange.due)[0]
 
+    def rate_of_updates(self, rate: Any) -> Any:
+        """See base class."""
+        factor = vars(self)[_STATE].rate_factor
+        return rate if factor is None else rate * keras.ops.cast(factor, rate.dtype)
+
     def before_updates(
         self, gradients: Sequence[Any], variables: Sequence[Any], rate: Any
     ) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -156,6 +161,10 @@ class GradientExchange:
       build: builds the optimizer for the variables of the traced step.
       due: variables of the accumulated gradients that are about to be applied.
       fused: the means of the update under way that are to be applied without decoding them.
+      others: returns a node's tensors whose means belong to its step, as the gradients' do; None
+        where there are none.
+      means_of_others: these means, in the graph of the step that was traced last.
+      rate_factor: by which learning rates are multiplied in updates; None = 1.
       reducers: by the variables that they serve.
       memory_folder: where this process saves what codecs keep between steps; "" = nowhere.
     """
@@ -169,11 +178,15 @@ class GradientExchange:
         self.build: Callable[[], None] | None = None
         self.due: Sequence[Any] | None = None
         self.fused = Fused()
+        self.others: Callable[[], list[tf.Tensor]] | None = None
+        self.means_of_others: Sequence[tf.Tensor] = ()
+        self.rate_factor: tf.Variable | None = None
         self.reducers: dict[tuple, Reducer] = {}
         self.memory_folder = ""
         self._settings = settings
         self._node: int | None = None  # whose train_step is being called
         self._given: list[list[Gradient]] = []  # by the nodes of this step so far
+        self._given_others: list[list[tf.Tensor]] = []
         self._index = group.count("optimizer")
         self._shared: Shared | None = None
 
@@ -194,7 +207,9 @@ class GradientExchange:
 
     def of_all_nodes(self, gradients: list[Gradient]) -> list[list[Gradient]] | None:
         """Adds a node's gradients; returns those of all nodes after the last one, else None."""
+        others = [self.others()] if self.others else []
         if self.nodes == 1:
+            self._given_others = others
             return [gradients]
         if self._node is None:
             raise ValueError(
@@ -204,6 +219,7 @@ class GradientExchange:
         if len(self._given) != self._node:
             raise _not_once(self.nodes)
         self._given.append(gradients)
+        self._given_others = [*(self._given_others if self._node else []), *others]
         return self._given if len(self._given) == self.nodes else None
 
     def means(
@@ -222,7 +238,10 @@ class GradientExchange:
             given = [[node[i] for i in coded] for node in by_node]
             weights = [plain(variables[i]) for i in coded]
             as_sums = self.fused.takes(optimizer, weights, reducer.kernels)
-            found = reducer.reduce(given if self.nodes > 1 else given[0], as_sums=as_sums)
+            found = reducer.reduce(
+                given if self.nodes > 1 else given[0], as_sums=as_sums, others=self._given_others
+            )
+            self.means_of_others = found.others
             for i, mean in zip(coded, found.means, strict=True):
                 results[i] = mean
             self.fused.take(found, weights)
@@ -234,6 +253,8 @@ class GradientExchange:
 
     def largest(self, values: list[Gradient], chosen: Sequence[int]) -> list[Gradient]:
         """Replaces the chosen values by the largest of all processes."""
+        if chosen and self.others:
+            raise ValueError("8-bit floats: not where workers may come and go; allowed are others")
         if chosen:
             with tf.init_scope():
                 self._shared = self._shared or self.group.shared(f"optimizer {self._index}")
@@ -290,6 +311,30 @@ def bits_per_parameter(exchanges: Iterable[GradientExchange]) -> float:
     reducers = [reducer for exchange in exchanges for reducer in exchange.reducers.values()]
     bits = sum(reducer.bits_per_parameter * reducer.layout.size for reducer in reducers)
     return bits / max(sum(reducer.layout.size for reducer in reducers), 1)
+
+
+def optimizers_of(model: keras.Model) -> list[tuple[str, keras.optimizers.Optimizer]]:
+    """Returns a model's optimizers and the attribute that holds each, perhaps in a list or dict."""
+    found: dict[int, tuple[str, keras.optimizers.Optimizer]] = {}
+    for name, value in list(vars(model).items()):
+        if name.startswith("_self_"):  # TensorFlow's own notes of the other attributes
+            continue
+        parts = value.values() if isinstance(value, dict) else value
+        for part in parts if isinstance(value, (dict, list, tuple)) else [value]:
+            if isinstance(part, keras.optimizers.Optimizer):
+                found.setdefault(id(part), (name, part))
+    return list(found.values())
+
+
+def undistributed(model: keras.Model) -> list[str]:
+    """Returns the attributes with optimizers that have made updates on this process alone."""
+    found = optimizers_of(model)
+    inner = {id(part) for _, optimizer in found for part in parts_of(optimizer)[1:]}
+    return [
+        name
+        for name, optimizer in found
+        if exchange_of(optimizer) is None and id(optimizer) not in inner and updates_of(optimizer)
+    ]
 
 
 def updates_of(optimizer: keras.optimizers.Optimizer) -> int:

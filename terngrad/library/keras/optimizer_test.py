@@ -22,9 +22,9 @@ STEPS = 4
 class HalvingReducer(keras_optimizer.Reducer):
     """Stands for two workers, of which the other one has gradients of zero."""
 
-    def reduce(self, gradients, *, as_sums=False):
+    def reduce(self, gradients, **options):
         """Returns the means."""
-        means, _ = super().reduce(gradients, as_sums=as_sums)
+        means, *_ = super().reduce(gradients, **options)
         return Reduced([0.5 * g for g in means], [])
 
 
@@ -276,8 +276,8 @@ def test_an_accumulation_of_ones_own_is_refused():
 
 def test_a_loss_scale_skips_a_step_where_any_worker_has_no_finite_gradients(monkeypatch):
     class Overflowing(keras_optimizer.Reducer):
-        def reduce(self, gradients, *, as_sums=False):
-            means, _ = super().reduce(gradients, as_sums=as_sums)
+        def reduce(self, gradients, **options):
+            means, *_ = super().reduce(gradients, **options)
             return Reduced([np.inf * g for g in means], [])
 
     monkeypatch.setattr(keras_optimizer, "Reducer", Overflowing)

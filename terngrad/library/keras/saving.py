@@ -64,6 +64,11 @@ class StuckSaver:
         self._is_stepping = False
         self._last: tuple[int, str] | None = None  # position of the last save, and its text
 
+    @property
+    def is_stepping(self) -> bool:
+        """Whether the main thread is in a step."""
+        return self._is_stepping
+
     def begin_step(self) -> None:
         """Notes that the main thread goes into a step."""
         self._is_stepping = True

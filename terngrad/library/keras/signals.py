@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -27,17 +28,18 @@ class Signals:
         self._is_over = threading.Event()
         self._thread: SignalThread | None = None  # calls `stuck`
 
-    def catch(self, fit: CodeType, stuck: Stuck | None = None) -> None:
+    def catch(self, fit: CodeType, stuck: Stuck | None = None, *, but: Sequence[int] = ()) -> None:
         """Notes signals until `leave`, while the function with this code runs.
 
         Where it still runs 2 s after one, a thread calls `stuck` with the signal and an event that
-        is set by `leave`: the main thread may wait for another process, in a step.
+        is set by `leave`: the main thread may wait for another process, in a step. The signals in
+        `but` are left to the program.
         """
         self._fit = fit
         self._seen.clear()
         self._terminals = [number for number in (1, 2) if os.isatty(number)]
         if threading.current_thread() is threading.main_thread() and not self._before:
-            self._before = install(self._note)
+            self._before = install(self._note, [each for each in SIGNALS if each not in but])
             if stuck and (own := signal.set_wakeup_fd(-1)) == -1:
                 is_over = self._is_over = threading.Event()
                 self._thread = SignalThread(lambda number: act_if_stuck(number, is_over, stuck))

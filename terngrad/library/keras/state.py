@@ -23,6 +23,13 @@ def moving_statistics(model: keras.Model) -> list[keras.Variable]:
     return list({id(v): v for v in floats}.values())
 
 
+def counters(model: keras.Model) -> list[keras.Variable]:
+    """Returns other variables that layers may change by themselves, such as counts of calls."""
+    own = [v for n in layers_of(model) if n.trainable for v in own_state(n)]
+    others = {id(v): v for v in own if "float" not in keras.backend.standardize_dtype(v.dtype)}
+    return list(others.values())
+
+
 def seed_states(model: keras.Model) -> list[tf.Variable]:
     """Returns the states of random layers, such as dropout: each a seed and a count of draws."""
     generators = [g for n in layers_of(model) for g in seed_generators(n)]
@@ -39,7 +46,7 @@ def share_seeds(model: keras.Model, group: Group, nodes: int) -> None:
     states = seed_states(model)
     group.broadcast(states)
     for state in states:
-        state.assign(_of_node(state, group.rank * nodes))
+        state.assign(of_node(state, group.rank * nodes))
 
 
 def assign_seeds(
@@ -47,10 +54,10 @@ def assign_seeds(
 ) -> None:
     """Assigns the states of one node to another one, with the other's number mixed in."""
     for state, value in zip(states, values, strict=True):
-        state.assign(_of_node(_of_node(value, old), new))
+        state.assign(of_node(of_node(value, old), new))
 
 
-def _of_node(state: tf.Tensor, node: int) -> tf.Tensor:
+def of_node(state: tf.Tensor, node: int) -> tf.Tensor:
     """Returns node 0's state as a node's, and a node's as node 0's."""
     mixed = node * _NODES_APART % (1 << 32)
     return tf.bitwise.bitwise_xor(state, tf.constant([mixed, 0], state.dtype))

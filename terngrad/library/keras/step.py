@@ -12,6 +12,7 @@ from tensorflow.python.eager import context
 from terngrad.library.keras import state
 from terngrad.library.keras.internals import layers_of
 from terngrad.library.keras.optimizer import GradientExchange
+from terngrad.library.shared import Shared
 from terngrad.training.signals import SIGNALS
 
 
@@ -20,11 +21,11 @@ class SharedStep:
 
     def __init__(self, model: keras.Model, exchanges: Sequence[GradientExchange]) -> None:
         """Shares by the first of the model's exchanges."""
-        self.exchange = exchange = exchanges[0]
+        self.exchange = exchanges[0]
         self._exchanges = exchanges
         self._model = model
         self._train_step: Callable = model.train_step
-        self._shared = exchange.group.shared(f"fit {exchange.group.count('fit')}", exchange.nodes)
+        self._shared = self._make_shared()
         self._own = [0.0] * (1 + len(SIGNALS))  # the values of the next, without reading it
         self._requests = tf.Variable(self._own, trainable=False)
         self._of_all = tf.Variable(tf.zeros(1 + len(SIGNALS)), trainable=False)
@@ -84,6 +85,11 @@ class SharedStep:
                 if exchange.build:
                     exchange.build()
                 exchange.build = None
+
+    def _make_shared(self) -> Shared | None:
+        """Returns what shares statistics and requests; None if the exchange of gradients does."""
+        group = self.exchange.group
+        return group.shared(f"fit {group.count('fit')}", self.exchange.nodes)
 
     def _trace(self, data: Any) -> None:
         """Makes the variables of a step, outside the graph in which they would have no values."""
@@ -149,7 +155,7 @@ class SharedStep:
     @property
     def bytes_sent(self) -> int:
         """Bytes that this process has sent so far, without headers."""
-        return self._shared.bytes_sent
+        return self._shared.bytes_sent if self._shared else 0
 
 
 def _tensors(data: Any) -> list[tf.Tensor]:

@@ -14,16 +14,24 @@ import keras
 import numpy as np
 
 from terngrad.library.group import Group, plain
-from terngrad.library.keras import agreement, internals, program_warnings, saving, state
+from terngrad.library.keras import (
+    agreement,
+    elastic,
+    internals,
+    program_warnings,
+    saving,
+    state,
+)
 from terngrad.library.keras.backup import FitState, Restoring, Saving
 from terngrad.library.keras.data import compare_data
+from terngrad.library.keras.elastic_step import ElasticStep
 from terngrad.library.keras.optimizer import (
     GradientExchange,
     bits_per_parameter,
     exchange_of,
     move_to_outer,
-    parts_of,
-    updates_of,
+    optimizers_of,
+    undistributed,
 )
 from terngrad.library.keras.signals import Signals
 from terngrad.library.keras.step import SharedStep
@@ -65,18 +73,37 @@ class Together(keras.callbacks.Callback):
       between steps, beside the backup of a BackupAndRestore. The backup is made after all other
       callbacks, and the chief saves beside it what these remember and random layers have drawn.
     - Data of `group.shard(..., reshuffle=seed)` have the order of each epoch.
+    - With `join(elastic=True)` the others go on without a lost process, and one that comes late or
+      comes back takes their state and joins them amid an epoch.
 
     Its place among the callbacks does not matter, but it must come before a TensorBoard, which
     begins to write at once.
     """
 
-    def __init__(self, group: Group, chief_only: Sequence[type[keras.callbacks.Callback]] = ()):
+    def __init__(
+        self,
+        group: Group,
+        chief_only: Sequence[type[keras.callbacks.Callback]] = (),
+        *,
+        learning_rate_scaling: str = "none",
+    ):
         """Joins the processes in `fit`.
 
         Args:
           group: the processes, from `terngrad.join`.
           chief_only: further classes of callbacks that only the chief shall have.
+          learning_rate_scaling: where processes come and go, updates multiply the learning rate by
+            the share of the processes that are there ("linear"), by its square root ("sqrt") or by
+            1 ("none"). The optimizer's own learning rate stays that of all.
+
+        Raises:
+          ValueError: there is no such scaling.
         """
+        if learning_rate_scaling not in elastic.SCALINGS:
+            raise ValueError(
+                f"Together: learning_rate_scaling is {learning_rate_scaling!r}; allowed are "
+                f"{', '.join(elastic.SCALINGS)}"
+            )
         super().__init__()
         self._group = group
         self._writers = (*_WRITERS, *chief_only)
@@ -86,6 +113,8 @@ class Together(keras.callbacks.Callback):
         self._state: FitState | None = None
         self._has_steps = False  # whether fit has steps_per_epoch: epochs are no passes over data
         self._step: SharedStep | None = None
+        self._scaling = learning_rate_scaling
+        self._elastic: elastic.ElasticFit | None = None  # where processes may come and go
         self._epoch = 0
         self._is_first_epoch = True  # of this fit
         self._batch = 0  # index in the epoch
@@ -121,7 +150,11 @@ class Together(keras.callbacks.Callback):
                 "allowed is nodes=1, because each one's update precedes the next one's gradients"
             )
         self._arrange()
-        if self._group.size > 1 or nodes > 1:
+        if self._group.is_elastic:
+            elastic.check(self._group, model, exchanges, self._scaling)
+            self._step = ElasticStep.of(model, exchanges)
+            self._elastic = elastic.ElasticFit(model, optimizer, self._step, self._scaling)
+        elif self._group.size > 1 or nodes > 1:
             self._step = SharedStep.of(model, exchanges)
 
     def _arrange(self) -> None:
@@ -179,11 +212,13 @@ class Together(keras.callbacks.Callback):
         self._is_first_epoch = True
         self._group.leaving.stopped_by = None
         self.pause()
-        if self._group.size > 1:
+        if self._group.size > 1 and not self._elastic:
             self._agree(fit.arguments)
             self._copy_state()
         self._state.restore(self._group, self._restoring.epoch if self._restoring else None)
-        if self._group.size > 1:
+        if self._elastic:
+            self._begin_elastic(fit)
+        elif self._group.size > 1:
             state.share_seeds(self.model, self._group, self._step.exchange.nodes)
             self._step.request([0.0] * (1 + len(SIGNALS)))
             self._guard(fit.code)
@@ -193,6 +228,17 @@ class Together(keras.callbacks.Callback):
         first = internals.initial_epoch(self.model) or fit.arguments.get("initial_epoch")
         self._group.set_epoch(first or 0)
 
+    def _begin_elastic(self, fit: internals.FitCall) -> None:
+        """Joins the others, who may train already."""
+        steps = elastic.check_steps(self.params.get("steps"))
+        self._group.sequence = self._group.sequence or SequenceLock()
+        optimizers = [optimizer for optimizer, _ in self._exchanges()]
+        shared = [c for c in self._callbacks if not isinstance(c, self._writers)]
+        facts = lambda: agreement.facts_of_elastic(self.model, optimizers, shared, self.params)
+        self._elastic.begin(fit, steps, self.params["epochs"], facts)
+        self._guard(fit.code)
+        self._elastic.saver = self._saver
+
     def _guard(self, fit: CodeType) -> None:
         """Saves what there is if the steps of `fit` wait for a lost process."""
         group = self._group
@@ -200,7 +246,10 @@ class Together(keras.callbacks.Callback):
         self._saver = saver = saving.StuckSaver(group.sequence, self._save)
         saver.end_step()
         group.at_loss[:] = [saver.save] if group.is_chief else []
-        self._signals.catch(fit, saver.save_while_stuck if group.is_chief else None)
+        stuck = saver.save_while_stuck if group.is_chief else None
+        # Without a process that may leave the others go on at once; but only the chief saves.
+        leaves = group.may_leave and not group.is_chief
+        self._signals.catch(fit, stuck, but=[signal.SIGTERM] if leaves else ())
 
     def _save(self) -> list[str]:
         """Lets the ModelCheckpoints save, after the last whole step."""
@@ -220,8 +269,11 @@ class Together(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
         """Tells the others how far this process is, so that one that has no batch is named."""
+        if self._elastic:
+            self._elastic.begin_batch(batch)
         if self._batches:  # the first one compiles, which may take any time
-            self._group.pulse.batches = self._batches + 1
+            if not self._elastic:  # which counts the batches of all
+                self._group.pulse.batches = self._batches + 1
             if self._saver:
                 self._saver.begin_step()
 
@@ -243,7 +295,9 @@ class Together(keras.callbacks.Callback):
         self._epoch = epoch
         if not self._has_steps:
             self._group.set_epoch(epoch)
-        if self._group.size > 1 and self._is_first_epoch:
+        if self._elastic:
+            self._elastic.begin_epoch(epoch)
+        elif self._group.size > 1 and self._is_first_epoch:
             agreement.agree_on_rates(self._group, [optimizer for optimizer, _ in self._exchanges()])
         self._is_first_epoch = False
 
@@ -253,7 +307,10 @@ class Together(keras.callbacks.Callback):
             return
         own = np.array([self.model.stop_training, *self._signals.seen()], np.float32)
         own = np.maximum(own, np.float32(self._step.own_requests()))
-        stop, *signals = self._group.all_gather(own, what=_END).max(axis=0)
+        if self._elastic:
+            stop, *signals = self._elastic.decide(own.tolist())
+        else:
+            stop, *signals = self._group.all_gather(own, what=_END).max(axis=0)
         self._raise_if(signals, logs, is_epoch_over=True)
         self._step.request([0.0] * len(own))
         self.model.stop_training = bool(stop)
@@ -266,7 +323,9 @@ class Together(keras.callbacks.Callback):
         del logs
         self._group.at_loss.clear()
         try:
-            if self._group.size > 1:  # callbacks may have changed them after the last comparison
+            if self._elastic:
+                self._mend_elastic(self._elastic.end(state.digest(self.model)), "at the end of fit")
+            elif self._group.size > 1:  # callbacks may have changed them after the last comparison
                 digests = self._group.all_gather_object(
                     state.digest(self.model), what="the end of fit"
                 )
@@ -290,33 +349,58 @@ class Together(keras.callbacks.Callback):
         if self._group.size == 1:
             return
         own = {name: np.asarray(value).tolist() for name, value in logs.items()}
-        self._group.pulse.batches = self._batches or None
+        if not self._elastic:
+            self._group.pulse.batches = self._batches or None
         rates = agreement.rates(optimizer for optimizer, _ in self._exchanges())
         digest = state.digest(self.model)
         row = {"logs": own, "weights": digest, "rates": rates}
+        when = f"after epoch {epoch + 1}"
+        if self._elastic:
+            self._average_elastic(logs, row, when)
+            return
         rows = self._group.all_gather_object(row, what=_END)
         self.pause()
-        for name in sorted({name for row in rows for name in row["logs"]}):
-            logs[name] = _mean([row["logs"][name] for row in rows if name in row["logs"]])
+        logs.update(_means([row["logs"] for row in rows]))
         cause = agreement.differing([row["rates"] for row in rows])
-        self._mend({row["weights"] for row in rows}, f"after epoch {epoch + 1}", cause)
+        self._mend({row["weights"] for row in rows}, when, cause)
+
+    def _average_elastic(self, logs: dict[str, Any], row: dict[str, Any], when: str) -> None:
+        """Does so over the processes that are there."""
+        rows = self._elastic.share_metrics(row)
+        if rows is None:  # the others have done so without this one
+            logs.update(self._elastic.logs)
+            return
+        means = _means([each["logs"] for each in rows.values()])
+        logs.update(means)
+        self._elastic.note_logs(means)
+        cause = agreement.differing([each["rates"] for each in rows.values()])
+        self._mend_elastic({rank: each["weights"] for rank, each in rows.items()}, when, cause)
+
+    def _mend_elastic(self, digests: Mapping[int, int], when: str, cause: str = "") -> None:
+        """Gives all workers the weights of the first one, if theirs differ."""
+        if len(set(digests.values())) < 2:
+            return
+        if self._group.rank == min(digests):
+            self._warn_of_drift(when, cause, f"all take those of worker {min(digests)}")
+        self._elastic.take_state_of(min(digests))
+
+    def _warn_of_drift(self, when: str, cause: str, remedy: str) -> None:
+        names = " and ".join(undistributed(self.model))
+        what = f"the plain optimizer in {names}" if names else "something"
+        cause = cause or f"{what} changes them on each worker alone"
+        program_warnings.warn(f"the workers' weights differ {when}: {cause}; {remedy}")
 
     def _mend(self, digests: set[int], when: str, cause: str = "") -> None:
         """Gives all workers the chief's weights, if theirs differ."""
         if len(digests) < 2:
             return
         if self._group.is_chief:
-            names = " and ".join(_undistributed(self.model))
-            what = f"the plain optimizer in {names}" if names else "something"
-            cause = cause or f"{what} changes them on each worker alone"
-            program_warnings.warn(
-                f"the workers' weights differ {when}: {cause}; all take the chief's"
-            )
+            self._warn_of_drift(when, cause, "all take the chief's")
         self._copy_state()
 
     def _exchanges(self) -> Iterator[tuple[keras.optimizers.Optimizer, GradientExchange]]:
         """Yields the distributed optimizers that the model holds."""
-        for _, optimizer in _optimizers(self.model):
+        for _, optimizer in optimizers_of(self.model):
             if (exchange := exchange_of(optimizer)) is not None:
                 yield optimizer, exchange
 
@@ -372,36 +456,18 @@ class _Before(keras.callbacks.Callback):
         self._together.end_step()
 
 
-def _optimizers(model: keras.Model) -> list[tuple[str, keras.optimizers.Optimizer]]:
-    """Returns a model's optimizers and the attribute that holds each, perhaps in a list or dict."""
-    found: dict[int, tuple[str, keras.optimizers.Optimizer]] = {}
-    for name, value in list(vars(model).items()):
-        if name.startswith("_self_"):  # TensorFlow's own notes of the other attributes
-            continue
-        parts = value.values() if isinstance(value, dict) else value
-        for part in parts if isinstance(value, (dict, list, tuple)) else [value]:
-            if isinstance(part, keras.optimizers.Optimizer):
-                found.setdefault(id(part), (name, part))
-    return list(found.values())
-
-
-def _undistributed(model: keras.Model) -> list[str]:
-    """Returns the attributes with optimizers that have made updates on this process alone."""
-    found = _optimizers(model)
-    inner = {id(part) for _, optimizer in found for part in parts_of(optimizer)[1:]}
-    return [
-        name
-        for name, optimizer in found
-        if exchange_of(optimizer) is None and id(optimizer) not in inner and updates_of(optimizer)
-    ]
-
-
 def _turn_off_xla(model: keras.Model) -> None:
     if model.jit_compile:
         if not internals.chose_xla(model):
             program_warnings.warn("jit_compile is off: XLA cannot compile the exchange.")
         model.jit_compile = False
         model.train_function = None
+
+
+def _means(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the mean of each metric over the processes that have it."""
+    names = sorted({name for row in rows for name in row})
+    return {name: _mean([row[name] for row in rows if name in row]) for name in names}
 
 
 def _mean(values: Sequence[Any]) -> Any:

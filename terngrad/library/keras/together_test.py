@@ -12,7 +12,8 @@ import tensorflow as tf
 
 import terngrad.keras
 from terngrad.library.group import Group
-from terngrad.library.keras import state, together
+from terngrad.library.keras import state
+from terngrad.library.keras.optimizer import optimizers_of, undistributed
 from terngrad.library.keras.signals import Signals
 from terngrad.library.keras.state import moving_statistics
 
@@ -122,7 +123,7 @@ def test_optimizers_in_lists_and_dicts_are_found_and_plain_ones_are_named():
     terngrad.keras.distribute(outer, AsIf())
     model = Several(plain[0], used, plain[2], outer, plain[3])
     model.compile()  # with an optimizer that it does not use
-    found = {name: each for name, each in together._optimizers(model) if name != "optimizer"}
+    found = {name: each for name, each in optimizers_of(model) if name != "optimizer"}
     assert found == {
         "first": plain[0],
         "others": used,
@@ -130,10 +131,10 @@ def test_optimizers_in_lists_and_dicts_are_found_and_plain_ones_are_named():
         "scaled": outer,
         "within": plain[3],
     }
-    assert together._undistributed(model) == []
+    assert undistributed(model) == []
     for each in plain:
         each.iterations.assign(1)
-    assert together._undistributed(model) == ["first", "by_name"]
+    assert undistributed(model) == ["first", "by_name"]
 
 
 def test_wrong_uses_are_named(tmp_path):

@@ -1,0 +1,326 @@
+"""`model.fit` whose workers may come and go: where each one is, and what they do together there.
+
+All that workers do together is a step or a meeting, in one order on all. A worker that makes one of
+them alone waits for the others. If one of these is lost or joins, the operation is abandoned, all
+get the state of the one that is furthest, and each goes on with what comes next there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from terngrad.cluster.channel import MembershipError
+from terngrad.library.group import Group
+from terngrad.library.keras import internals, state
+from terngrad.library.keras.elastic_step import ElasticStep, Place
+from terngrad.library.keras.optimizer import GradientExchange, exchange_of, parts_of
+from terngrad.library.keras.saving import StuckSaver
+from terngrad.library.views import Views
+
+SCALINGS: Mapping[str, Callable[[float], float]] = {
+    "none": lambda ratio: 1.0,
+    "linear": lambda ratio: ratio,
+    "sqrt": math.sqrt,
+}
+_LAST_EPOCH = 1 << 40
+
+
+class ElasticFit:
+    """A call of `fit` on this worker.
+
+    Attributes:
+      saver: saves while a step waits for another process; None = nobody does.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        step: ElasticStep,
+        learning_rate_scaling: str,
+    ) -> None:
+        """Prepares to train a model with its only distributed optimizer."""
+        self.saver: StuckSaver | None = None
+        self._model, self._optimizer, self._step = model, optimizer, step
+        self._exchange: GradientExchange = step.exchange
+        self._group: Group = self._exchange.group
+        self._position = step.position
+        self._scaling = SCALINGS[learning_rate_scaling]
+        if learning_rate_scaling != "none" and self._exchange.rate_factor is None:
+            self._exchange.rate_factor = tf.Variable(1.0, trainable=False)
+        self._views = Views(self._group)
+        self._fit = 0
+        self._epoch = self._batch = self._steps = 0
+        self._made = 0  # steps of the epoch
+        self._is_ending = False
+        self._has_run = False  # the first step may take any time
+        self._rate: float | None = None  # of the others, at the place where this worker joins them
+        self._function: Callable[[Any], Any] | None = None
+
+    def begin(
+        self, fit: internals.FitCall, steps: int, epochs: int, facts: Callable[[], dict[str, str]]
+    ) -> int:
+        """Compiles the step, joins the others and takes their state; returns the first epoch.
+
+        Args:
+          fit: the call.
+          steps: of an epoch.
+          epochs: index of the last epoch, plus 1.
+          facts: returns what all workers must have in common, once the model is built.
+        """
+        position, step = self._position, self._step
+        self._fit, self._steps = position.fits, steps
+        position.fits += 1
+        self._compile(internals.element_spec(fit))
+        first = internals.initial_epoch(self._model) or fit.arguments.get("initial_epoch") or 0
+        self._epoch = first
+        if not self._views.have_begun:
+            self._group.agree(facts(), "fit")
+        elif self._group.rank == min(self._views.members):  # it gives the others its state
+            position.progress.assign_add(1)
+        position.begin(Place(self._fit, first))
+        position.set_summary({})
+        step.copy()
+        step.forget_requests()
+        begins = self._synchronize(at_start=True)
+        place = position.place
+        if not begins and place != Place(self._fit, first):
+            now = f"in epoch {place.epoch + 1}, after {place.batch} of {steps} batches"
+            print(f"Joined the training {now}.", flush=True)
+        first = epochs if any(position.summary.get("requests", ())) else place.epoch
+        internals.set_initial_epoch(self._model, first)
+        self._model.train_function = self
+        return first
+
+    def _compile(self, spec: Any) -> None:
+        """Traces the step before the others wait for it."""
+        batch = _without_optionals(spec)
+        self._step.make_variables(batch)
+        self._function = tf.function(self._step.run, autograph=False, reduce_retracing=True)
+        self._function.get_concrete_function(batch)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Notes the epoch; metrics are empty."""
+        self._epoch, self._batch, self._made = epoch, 0, 0
+        self._step.copy()
+
+    def begin_batch(self, batch: int) -> None:
+        """Notes the batch."""
+        self._batch = batch
+
+    def __call__(self, iterator: Any) -> Any:
+        """Replaces the model's train_function: makes a step with the next batch.
+
+        If the others have made the step of this batch already, the batch is only read.
+        """
+        batch = None
+        while not self._position.place > (self._fit, self._epoch, 0, self._batch):
+            batch = self._next(iterator) if batch is None else batch
+            self._take_rate()
+            if self._has_run:
+                self._group.pulse.batches = int(self._position.progress) + 1
+            try:
+                logs = self._function(batch)
+            except Exception as error:
+                self._go_on_after(error)
+            else:
+                self._has_run = True
+                self._made += 1
+                return logs
+        place = self._position.place
+        is_amid = place[:3] == (self._fit, self._epoch, 0) and place.batch < self._steps
+        if batch is None and is_amid:
+            self._next(iterator)
+        return self._model.get_metrics_result()
+
+    def _next(self, iterator: Any) -> Any:
+        try:
+            return _without_optionals(next(iterator))
+        except (StopIteration, tf.errors.OutOfRangeError):
+            raise ValueError(
+                f"fit: the data of {self._group.label} ended after {self._batch} batches of epoch "
+                f"{self._epoch + 1}; allowed are {self._steps}, the same on all workers"
+            ) from None
+
+    def share_metrics(self, row: Mapping[str, Any]) -> dict[int, Any] | None:
+        """Returns what the workers give at the end of an epoch, by rank.
+
+        None = they have done so without this worker; see `logs`.
+
+        Args:
+          row: of this worker, with metrics as "logs". Those of the training are left out if it made
+            no step of the epoch.
+        """
+        if not self._made:
+            known = {name: x for name, x in row["logs"].items() if name.startswith("val_")}
+            row = {**row, "logs": known}
+        rows = self._meet(Place(self._fit, self._epoch, 0, self._steps), row)
+        if rows is not None:
+            self._position.move(Place(self._fit, self._epoch, 1))
+        return rows
+
+    @property
+    def logs(self) -> dict[str, Any]:
+        """The mean metrics of this epoch, if the others know them."""
+        summary = self._position.summary
+        return summary.get("logs", {}) if summary.get("epoch") == self._epoch else {}
+
+    def note_logs(self, logs: Mapping[str, Any]) -> None:
+        """Lets workers that are away now learn the mean metrics."""
+        self._position.set_summary({"epoch": self._epoch, "logs": dict(logs)})
+
+    def decide(self, requests: Sequence[float]) -> list[float]:
+        """Returns the largest of all workers' requests at the end of an epoch.
+
+        All take the learning rate of the first worker, which its callbacks may have set.
+        """
+        position = self._position
+        row = {"requests": list(requests), "rate": _rate(self._optimizer)}
+        rows = self._meet(Place(self._fit, self._epoch, 1, self._steps), row)
+        if rows is None:
+            summary = position.summary
+            known = summary.get("requests") if summary.get("epoch") == self._epoch else None
+            return known or [0.0] * len(requests)
+        found = np.max([each["requests"] for each in rows.values()], axis=0).tolist()
+        _set_rate(self._optimizer, rows[min(rows)]["rate"])
+        position.set_summary({**position.summary, "epoch": self._epoch, "requests": found})
+        position.move(Place(self._fit, self._epoch + 1))
+        return found
+
+    def end(self, row: Any) -> dict[int, Any]:
+        """Ends `fit` with the others; returns what they give, by rank."""
+        self._is_ending = True
+        rows = self._meet(Place(self._fit, _LAST_EPOCH), row)
+        if rows is not None:
+            self._position.move(Place(self._fit + 1, 0))
+        internals.set_initial_epoch(self._model, None)
+        self._model.train_function = None
+        return rows or {}
+
+    def take_state_of(self, rank: int) -> None:
+        """Gives all workers the state of one, where theirs differ at the same place."""
+        if self._group.rank == rank:
+            self._position.progress.assign_add(1)
+        self._synchronize()
+
+    def _meet(self, own: Place, row: Any) -> dict[int, Any] | None:
+        """Gives a row, and returns those of all workers by rank.
+
+        Args:
+          own: none is later before this meeting; returns None if the workers are past it.
+          row: what JSON can hold.
+        """
+        content = json.dumps(row).encode()
+        while not self._position.place > own:
+            self._take_rate()
+            try:
+                found = self._views.gather("fit", content, int(self._position.progress))
+                return {rank: json.loads(each) for rank, each in sorted(found.items())}
+            except Exception as error:
+                self._go_on_after(error)
+        return None
+
+    def _go_on_after(self, error: Exception) -> None:
+        """Takes part in the next view if others come or go; else raises the error."""
+        if not self._views.is_interruption(error):
+            raise error
+        is_stepping = self.saver is not None and self.saver.is_stepping
+        if is_stepping:
+            self.saver.end_step()  # what is saved during the next lines may be of two steps
+        self._synchronize()
+        if is_stepping:
+            self.saver.begin_step()
+
+    def _synchronize(self, *, at_start: bool = False) -> bool:
+        """Takes part in the next view; returns whether the training begins there."""
+        before = int(self._position.progress)
+        begins = self._views.synchronize(self._step.state(self._optimizer))
+        self._step.restore()
+        state.refresh(self._model)
+        if (factor := self._exchange.rate_factor) is not None:
+            factor.assign(self._scaling(len(self._views.members) / self._group.size))
+        place = self._position.place
+        if place.fit > self._fit and not self._is_ending:
+            self._views.leave("the others are in a later call of fit, which no worker can join")
+        if not at_start and place < (self._fit, self._epoch):
+            raise MembershipError("no worker that is left has the state of the training")
+        if int(self._position.progress) != before:
+            self._rate = _rate(self._optimizer)
+        if at_start and place[1:] == (self._epoch, 0, 0):  # callbacks may set another one
+            self._rate = None
+        return begins
+
+    def _take_rate(self) -> None:
+        """Sets the learning rate of the others, which callbacks may have changed meanwhile.
+
+        They change it from one place to the next; that of the others is that of this place already.
+        """
+        if self._rate is not None:
+            _set_rate(self._optimizer, self._rate)
+            self._rate = None
+
+
+def check(
+    group: Group, model: keras.Model, exchanges: Sequence[GradientExchange], scaling: str
+) -> None:
+    """Checks what does not need the data.
+
+    Raises:
+      ValueError: names what cannot be trained where workers may come and go.
+    """
+    why = ""
+    optimizer = getattr(model, "optimizer", None)
+    if len(exchanges) > 1 or exchanges[0] is not exchange_of(optimizer):
+        why = f"a model with {len(exchanges)} distributed optimizers; allowed is that of compile"
+    elif group.batches_per_step < group.size:
+        why = f"num_replicas_to_aggregate is {group.batches_per_step}; allowed is {group.size}"
+    elif optimizer.gradient_accumulation_steps:
+        why = f"gradient_accumulation_steps is {optimizer.gradient_accumulation_steps}; allowed is "
+        why += "None"
+    elif model.run_eagerly:
+        why = "run_eagerly is True; allowed is False"
+    elif model.steps_per_execution > 1:
+        why = f"steps_per_execution is {model.steps_per_execution}; allowed is 1"
+    elif scaling != "none" and parts_of(optimizer)[1:]:
+        why = f"learning_rate_scaling is {scaling!r}; allowed is 'none' with "
+        why += type(optimizer).__name__
+    if why:
+        raise ValueError(f"Together: {why}, where workers may come and go")
+
+
+def check_steps(steps: int | None) -> int:
+    """Returns the number of steps of an epoch.
+
+    Raises:
+      ValueError: Keras does not know it.
+    """
+    if not steps or steps < 0:
+        raise ValueError(
+            "fit: the number of batches is unknown, so workers that come and go cannot tell where "
+            "an epoch ends: give steps_per_epoch"
+        )
+    return int(steps)
+
+
+def _rate(optimizer: keras.optimizers.Optimizer) -> float | None:
+    """Returns the learning rate, if callbacks can set it."""
+    rate = optimizer.learning_rate
+    return float(keras.ops.convert_to_numpy(rate)) if isinstance(rate, keras.Variable) else None
+
+
+def _set_rate(optimizer: keras.optimizers.Optimizer, rate: float | None) -> None:
+    if rate is not None and rate != _rate(optimizer):
+        optimizer.learning_rate = rate
+
+
+def _without_optionals(batch: Any) -> Any:
+    """Returns a batch, or its type, with None where Keras has an optional tensor."""
+    kinds = (tf.experimental.Optional, tf.OptionalSpec)
+    return keras.tree.map_structure(lambda part: None if isinstance(part, kinds) else part, batch)

@@ -1,0 +1,198 @@
+"""The train_step of a model whose workers may come and go: it is made as a whole, or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from terngrad.library.group import plain
+from terngrad.library.keras import state
+from terngrad.library.keras.optimizer import GradientExchange
+from terngrad.library.keras.step import SharedStep
+from terngrad.library.shared import Shared
+from terngrad.training.signals import SIGNALS
+
+_SUMMARY_BYTES = 1 << 14
+
+
+class Place(NamedTuple):
+    """How far a training is: the next thing that all workers do together.
+
+    Attributes:
+      fit: index of the call of `fit`.
+      epoch: index of the epoch.
+      has_metrics: 1 where the epoch's metrics are shared already, else 0.
+      batch: batches of the epoch that are made.
+    """
+
+    fit: int
+    epoch: int
+    has_metrics: int = 0
+    batch: int = 0
+
+
+class Position:
+    """How far the workers are, in variables that all have in common.
+
+    Attributes:
+      fits: calls of `fit` that this process has begun.
+      progress: int64 scalar, counts all that the workers do together; it is larger in a later
+        place. The state of two workers with the same number is the same.
+      seeds: states of random layers that are those of this worker's node, by id.
+      variables: these and the rest, for the state.
+    """
+
+    def __init__(self) -> None:
+        """Is at the beginning."""
+        with tf.device("/CPU:0"):
+            self.fits = 0
+            self.seeds: dict[int, tf.Variable] = {}
+            self.progress = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self._place = tf.Variable(tf.zeros(4, tf.int64), trainable=False)
+            self._summary = tf.Variable(tf.zeros(_SUMMARY_BYTES, tf.uint8), trainable=False)
+        self.variables = [self.progress, self._place, self._summary]
+
+    @property
+    def place(self) -> Place:
+        """Where the workers are."""
+        return Place(*self._place.numpy().tolist())
+
+    def count_batch(self) -> None:
+        """Counts a batch, within a graph."""
+        self.progress.assign_add(1)
+        self._place.assign_add([0, 0, 0, 1])
+
+    def begin(self, place: Place) -> None:
+        """Goes to the place where this worker's call of `fit` begins."""
+        self._place.assign(place)
+
+    def move(self, place: Place) -> None:
+        """Goes to a place that is reached together."""
+        self.progress.assign_add(1)
+        self._place.assign(place)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The end of the last epoch, for workers that were away."""
+        text = self._summary.numpy().tobytes().rstrip(b"\0")
+        return json.loads(text) if text else {}
+
+    def set_summary(self, summary: Mapping[str, Any]) -> None:
+        """Replaces the summary; leaves it empty if it is too long."""
+        text = json.dumps(summary).encode()
+        text = text if len(text) <= _SUMMARY_BYTES else b""
+        self._summary.assign(np.frombuffer(text.ljust(_SUMMARY_BYTES, b"\0"), np.uint8))
+
+
+class ElasticStep(SharedStep):
+    """A model's train_step that leaves everything as it was if it is abandoned.
+
+    Moving statistics and requests travel with the gradients, so that a step is made on a worker
+    when all of it is there. What layers and metrics change before that is copied in each step, and
+    restored by `restore`.
+    """
+
+    def __init__(self, model: keras.Model, exchanges: Sequence[GradientExchange]) -> None:
+        """Makes steps with the only exchange of the model."""
+        super().__init__(model, exchanges)
+        group = self.exchange.group
+        group.fit_position = group.fit_position or Position()
+        self.position: Position = group.fit_position
+        self._first_node = group.rank * self.exchange.nodes
+        self._applied = 0
+        self._kept: list[tuple[tf.Variable, tf.Variable]] = []  # and the copies
+        self._seeds: list[tuple[tf.Variable, tf.Variable]] = []  # and copies, of node 0
+        self._metrics: list[tuple[tf.Variable, tf.Variable]] = []  # and copies, of this worker
+        self.exchange.others = self._others
+
+    def _make_shared(self) -> Shared | None:
+        return None
+
+    def make_variables(self, spec: Any) -> None:
+        """Makes the variables that the first batch makes, with values; `spec` is its type."""
+        self._trace(spec)
+        self._is_first = False
+        for exchange in self._exchanges:
+            if exchange.build:
+                exchange.build()
+            exchange.build = None
+        self._keep()
+
+    def _others(self) -> list[tf.Tensor]:
+        self._applied += 1
+        statistics = state.values(state.moving_statistics(self._model))
+        return [self._requests.read_value(), *statistics]
+
+    def run(self, data: Any) -> Any:
+        """See base class."""
+        self._applied = 0
+        return super().run(data)
+
+    def _share(self, data: Any, by_node: Sequence[Sequence[tf.Tensor]]) -> None:
+        """Notes that the step is made, when it is."""
+        if self._applied != self.exchange.nodes:
+            raise ValueError(
+                f"fit: a train_step applies gradients {self._applied} times; allowed is once where "
+                "workers may come and go"
+            )
+        found = self.exchange.means_of_others
+        requests, *means = found
+        with tf.control_dependencies(found):
+            self._of_all.assign(requests)
+            state.assign(state.moving_statistics(self._model), means)
+            self._copy()
+            self.position.count_batch()
+
+    def _keep(self) -> None:
+        """Makes the copies, when all variables are there."""
+        pairs = lambda variables: [
+            (held, tf.Variable(held.numpy(), trainable=False)) for held in map(plain, variables)
+        ]
+        self._kept = pairs([*state.moving_statistics(self._model), *state.counters(self._model)])
+        self._seeds = pairs(state.seed_states(self._model))
+        self._metrics = pairs(self._model.metrics_variables)
+
+    def _copy(self) -> None:
+        for held, copy in [*self._kept, *self._metrics]:
+            copy.assign(held.read_value())
+        for held, copy in self._seeds:
+            copy.assign(state.of_node(held.read_value(), self._first_node))
+
+    def copy(self) -> None:
+        """Takes what layers and metrics have now as that of the last whole step."""
+        self._copy()
+        for held, copy in self._seeds:
+            if id(held) not in self.position.seeds:  # as the layers were made
+                copy.assign(held)
+
+    def restore(self) -> None:
+        """Gives layers and metrics what they had after the last whole step."""
+        for held, copy in [*self._kept, *self._metrics]:
+            held.assign(copy)
+        for held, copy in self._seeds:
+            held.assign(state.of_node(copy, self._first_node))
+            self.position.seeds[id(held)] = held
+
+    def state(self, optimizer: keras.optimizers.Optimizer) -> list[tf.Variable]:
+        """Returns all that the workers have in common, the progress first."""
+        steps = [reducer.state.step for reducer in self.exchange.reducers.values()]
+        copies = {id(held): copy for held, copy in self._kept}
+        weights = [plain(v) for v in [*self._model.weights, *optimizer.variables]]
+        found = [
+            *self.position.variables,
+            self._of_all,
+            *steps,
+            *(copies.get(id(v), v) for v in weights),
+            *(copy for _, copy in [*self._kept, *self._seeds]),
+        ]
+        return list({id(v): v for v in found}.values())
+
+    def forget_requests(self) -> None:
+        """Begins without a request to stop."""
+        self._of_all.assign(tf.zeros(1 + len(SIGNALS)))
+        self.request([0.0] * (1 + len(SIGNALS)))
