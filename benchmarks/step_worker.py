@@ -25,7 +25,7 @@ from inception.training.batches import training_batches
 from inception.training.problem import resolve
 from slim.nets import nets_factory
 from terngrad.exchange.connection import Connection
-from terngrad.keras import Together, distribute
+from terngrad.keras import DistributedCallback, distribute
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 from terngrad.library.group import Group
 
@@ -204,7 +204,7 @@ def _keras_side(
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, steps_per_execution=at_once)
     turns = _Turns(at_once)
-    settings = {"callbacks": [Together(group), turns], "verbose": 0}
+    settings = {"callbacks": [DistributedCallback(group), turns], "verbose": 0}
     turns.thread = threading.Thread(target=model.fit, args=(batches,), kwargs=settings, daemon=True)
     return turns.make
 

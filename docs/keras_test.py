@@ -22,7 +22,7 @@ def test_the_blocks_run():
     names |= {"keras": keras, "terngrad": terngrad, "group": group, "model": model}
     for block in blocks:
         exec(block, names)
-    callbacks = [names["Halving"](), terngrad.keras.Together(group)]
+    callbacks = [names["Halving"](), terngrad.keras.DistributedCallback(group)]
     model.fit(names["dataset"], epochs=2, verbose=0, callbacks=callbacks)
     assert int(model.optimizer.iterations) == 6
     assert 0 <= names["accuracy"] <= 1

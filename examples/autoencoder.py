@@ -51,6 +51,6 @@ model.fit(
     epochs=args.epochs,
     validation_data=validation,
     verbose=2,
-    callbacks=[terngrad.keras.Together(group)],
+    callbacks=[terngrad.keras.DistributedCallback(group)],
 )
 print("accuracy", model.evaluate(validation, verbose=0, return_dict=True)["label_acc"])

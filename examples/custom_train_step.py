@@ -67,6 +67,6 @@ model.fit(
     steps_per_epoch=steps,
     validation_data=test,
     verbose=2,
-    callbacks=[terngrad.keras.Together(group)],
+    callbacks=[terngrad.keras.DistributedCallback(group)],
 )
 print("accuracy", model.evaluate(*test, verbose=0, return_dict=True)["accuracy"])

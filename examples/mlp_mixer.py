@@ -77,6 +77,6 @@ model.fit(
     epochs=args.epochs,
     validation_data=test,
     verbose=2,
-    callbacks=[terngrad.keras.Together(group)],
+    callbacks=[terngrad.keras.DistributedCallback(group)],
 )
 print("accuracy", model.evaluate(*test, verbose=0)[1])

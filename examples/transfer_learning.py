@@ -42,7 +42,7 @@ def train_on(train, test, rate):
         epochs=args.epochs,
         validation_data=test,
         verbose=2,
-        callbacks=[terngrad.keras.Together(group)],
+        callbacks=[terngrad.keras.DistributedCallback(group)],
     )
 
 

@@ -160,8 +160,8 @@ class Group(contextlib.AbstractContextManager):
     def set_epoch(self, epoch: int) -> None:
         """Lets data of `shard(..., reshuffle=seed)` go on with the order of an epoch.
 
-        Each pass over the data counts the epoch on by itself, and `Together` sets it in `fit`. So
-        only a loop of one's own that resumes calls it.
+        Each pass over the data counts the epoch on by itself, and `DistributedCallback` sets it in
+        `fit`. So only a loop of one's own that resumes calls it.
         """
         for order in self._orders:
             order.epoch = epoch
@@ -463,7 +463,7 @@ class Group(contextlib.AbstractContextManager):
         if self.is_elastic:
             raise ValueError(
                 f"{what}: not with elastic or num_replicas_to_aggregate; allowed are a Reducer and "
-                "Group.run_steps, which copies the state, or Keras' fit with Together"
+                "Group.run_steps, which copies the state, or Keras' fit with DistributedCallback"
             )
 
     def _check_alike(self) -> None:

@@ -113,7 +113,7 @@ def test_fit_gives_each_epoch_its_order_also_where_it_begins_later(steps, is_bui
                 epochs=last,
                 steps_per_epoch=steps,
                 verbose=0,
-                callbacks=[seen, terngrad.keras.Together(group)],
+                callbacks=[seen, terngrad.keras.DistributedCallback(group)],
             )
         found.append(seen.weights)
     assert found[0] == found[1]

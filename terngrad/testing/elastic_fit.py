@@ -92,7 +92,7 @@ def main() -> None:
     optimizer = terngrad.keras.distribute(keras.optimizers.Adam(0.01), group, seed=3)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"])
-    callbacks = [terngrad.keras.Together(group, learning_rate_scaling=given.scaling)]
+    callbacks = [terngrad.keras.DistributedCallback(group, learning_rate_scaling=given.scaling)]
     callbacks += [Telling(given, group.rank)]
     callbacks += [keras.callbacks.LearningRateScheduler(lambda epoch: 0.01 / (1 + epoch))]
     if given.backup:

@@ -99,7 +99,7 @@ def callbacks(group, path, given):
     writers = [
         keras.callbacks.ModelCheckpoint(os.path.join(path, _CHECKPOINT), save_freq=100),
         keras.callbacks.CSVLogger(f"{path}.csv"),
-        terngrad.keras.Together(group),
+        terngrad.keras.DistributedCallback(group),
         keras.callbacks.TensorBoard(os.path.join(path, "board")),
     ]
     if given.plateau:
@@ -114,5 +114,5 @@ def callbacks(group, path, given):
 if __name__ == "__main__":
     try:
         main()
-    except KeyboardInterrupt:  # of Ctrl-C, by Together
+    except KeyboardInterrupt:  # of Ctrl-C, by DistributedCallback
         sys.exit(128 + signal.SIGINT)

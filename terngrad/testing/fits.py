@@ -75,7 +75,7 @@ def fit(group, model, epochs=1, callbacks=(), factor=1.0, **settings):
     """Trains on this worker's data, with its first batch times a factor."""
     x, y = data(group)
     x[:_BATCH] *= factor
-    callbacks = [*callbacks, terngrad.keras.Together(group)]
+    callbacks = [*callbacks, terngrad.keras.DistributedCallback(group)]
     given = {"batch_size": _BATCH, "shuffle": False, "verbose": 0} | settings
     return model.fit(x, y, epochs=epochs, callbacks=callbacks, **given)
 
@@ -139,7 +139,7 @@ def dealt_out_wrongly(group):
         model.compile(distributed(group, keras.optimizers.SGD(0.1)), "mse")
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            together = terngrad.keras.Together(group)
+            together = terngrad.keras.DistributedCallback(group)
             model.fit(rows[:, :3], rows[:, 3:], batch_size=_BATCH, verbose=0, callbacks=[together])
         assert any(why in str(each.message) for each in told) == group.is_chief, why
 

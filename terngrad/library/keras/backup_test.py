@@ -55,7 +55,7 @@ def trained(*callbacks, group=None):
     model.compile(
         terngrad.keras.distribute(keras.optimizers.Adam(0.1), group), "mse", run_eagerly=True
     )
-    together = terngrad.keras.Together(group)
+    together = terngrad.keras.DistributedCallback(group)
     fit = {"batch_size": 8, "shuffle": False, "verbose": 0, "epochs": EPOCHS}
     history = model.fit(*DATA, callbacks=[*callbacks, together], **fit).history
     return model.get_weights(), history

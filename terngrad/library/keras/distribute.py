@@ -55,9 +55,9 @@ def distribute(
       float_layers: layers whose variables stay float: the part of a variable's `path` before the
         last "/".
       seed: of the random codes; all processes need the same.
-      nodes: into how many parts `Together` splits each batch of this process. Each part is the
-        batch of a node, whose gradients are encoded by themselves: one process of N nodes trains as
-        N processes of one node do.
+      nodes: into how many parts `DistributedCallback` splits each batch of this process. Each part
+        is the batch of a node, whose gradients are encoded by themselves: one process of N nodes
+        trains as N processes of one node do.
       bucket_elements: a bucket takes variables until it holds this many values.
       draws: "independent" or "antithetic"; see `terngrad.Reducer`.
 

@@ -292,7 +292,7 @@ def check(
         why = f"learning_rate_scaling is {scaling!r}; allowed is 'none' with "
         why += type(optimizer).__name__
     if why:
-        raise ValueError(f"Together: {why}, where workers may come and go")
+        raise ValueError(f"DistributedCallback: {why}, where workers may come and go")
 
 
 def check_steps(steps: int | None) -> int:

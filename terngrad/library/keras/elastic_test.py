@@ -118,25 +118,29 @@ def test_a_summary_that_is_too_long_is_left_out():
 def test_law_10_what_cannot_be_trained_is_named(settings, optimizer, why):
     group = Elastic()
     model = compiled(group, keras.optimizers.SGD(**optimizer), **settings)
-    with pytest.raises(ValueError, match=f"Together: {why}"):
-        model.fit(*DATA, verbose=0, callbacks=[terngrad.keras.Together(group)])
+    with pytest.raises(ValueError, match=f"DistributedCallback: {why}"):
+        model.fit(*DATA, verbose=0, callbacks=[terngrad.keras.DistributedCallback(group)])
 
 
 def test_law_10_groups_and_rates_that_do_not_fit_are_named():
     group = Elastic(aggregated=1)
-    with pytest.raises(ValueError, match="Together: num_replicas_to_aggregate is 1; allowed is 2"):
-        compiled(group).fit(*DATA, verbose=0, callbacks=[terngrad.keras.Together(group)])
+    with pytest.raises(
+        ValueError, match="DistributedCallback: num_replicas_to_aggregate is 1; allowed is 2"
+    ):
+        compiled(group).fit(*DATA, verbose=0, callbacks=[terngrad.keras.DistributedCallback(group)])
     group = Elastic()
     two = compiled(group)
     two.other = terngrad.keras.distribute(keras.optimizers.SGD(), group)
-    with pytest.raises(ValueError, match="Together: a model with 2 distributed optimizers"):
-        two.fit(*DATA, verbose=0, callbacks=[terngrad.keras.Together(group)])
+    with pytest.raises(
+        ValueError, match="DistributedCallback: a model with 2 distributed optimizers"
+    ):
+        two.fit(*DATA, verbose=0, callbacks=[terngrad.keras.DistributedCallback(group)])
     scaled = compiled(group, keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()))
-    together = terngrad.keras.Together(group, learning_rate_scaling="sqrt")
+    together = terngrad.keras.DistributedCallback(group, learning_rate_scaling="sqrt")
     with pytest.raises(ValueError, match="learning_rate_scaling is 'sqrt'; allowed is 'none' with"):
         scaled.fit(*DATA, verbose=0, callbacks=[together])
     with pytest.raises(ValueError, match="'half'; allowed are none, linear, sqrt"):
-        terngrad.keras.Together(group, learning_rate_scaling="half")
+        terngrad.keras.DistributedCallback(group, learning_rate_scaling="half")
 
 
 @pytest.mark.parametrize("name", ["SGD", "Adam"])

@@ -213,8 +213,9 @@ class GradientExchange:
             return [gradients]
         if self._node is None:
             raise ValueError(
-                f"nodes={self.nodes} needs fit with callbacks=[Together(group)], which splits the "
-                f"batch; a loop of your own needs terngrad.Reducer(..., nodes={self.nodes})"
+                f"nodes={self.nodes} needs fit with callbacks=[DistributedCallback(group)], which "
+                "splits the batch; a loop of your own needs terngrad.Reducer(..., "
+                f"nodes={self.nodes})"
             )
         if len(self._given) != self._node:
             raise _not_once(self.nodes)

@@ -324,7 +324,7 @@ def test_xla_is_refused_without_the_callback_and_turned_off_by_it():
     model.compile(distributed(keras.optimizers.SGD()), "mse")
     model._jit_compile = True  # whose setter refuses it where operations are deterministic
     with pytest.warns(UserWarning, match="jit_compile is off: XLA cannot compile the exchange"):
-        model.fit(*data, verbose=0, callbacks=[terngrad.keras.Together(ALONE)])
+        model.fit(*data, verbose=0, callbacks=[terngrad.keras.DistributedCallback(ALONE)])
     assert not model.jit_compile
 
 

@@ -39,6 +39,7 @@ from terngrad.training.sequence_lock import SequenceLock
 from terngrad.training.signals import SIGNALS
 
 _END = "the end of an epoch"
+_NAME = "DistributedCallback"
 _WRITERS = tuple(
     getattr(keras.callbacks, name)
     for name in (
@@ -54,7 +55,7 @@ _WRITERS = tuple(
 )
 
 
-class Together(keras.callbacks.Callback):
+class DistributedCallback(keras.callbacks.Callback):
     """Keeps the processes of `model.fit` together.
 
     - At the start, also after a BackupAndRestore, all take the chief's weights, optimizer state and
@@ -101,7 +102,7 @@ class Together(keras.callbacks.Callback):
         """
         if learning_rate_scaling not in elastic.SCALINGS:
             raise ValueError(
-                f"Together: learning_rate_scaling is {learning_rate_scaling!r}; allowed are "
+                f"{_NAME}: learning_rate_scaling is {learning_rate_scaling!r}; allowed are "
                 f"{', '.join(elastic.SCALINGS)}"
             )
         super().__init__()
@@ -139,14 +140,14 @@ class Together(keras.callbacks.Callback):
         exchanges = [exchange for _, exchange in self._exchanges()]
         if not any(exchange.group is self._group for exchange in exchanges):
             raise ValueError(
-                "Together: the model's optimizer is not distributed with this group: "
+                "DistributedCallback: the model's optimizer is not distributed with this group: "
                 "model.compile(terngrad.keras.distribute(optimizer, group), ...), or an attribute "
                 "of the model that is such an optimizer"
             )
         nodes = max(exchange.nodes for exchange in exchanges)
         if nodes > 1 and len(exchanges) > 1:
             raise ValueError(
-                f"Together: nodes={nodes} in a model with {len(exchanges)} distributed optimizers; "
+                f"{_NAME}: nodes={nodes} in a model with {len(exchanges)} distributed optimizers; "
                 "allowed is nodes=1, because each one's update precedes the next one's gradients"
             )
         self._arrange()
@@ -161,12 +162,14 @@ class Together(keras.callbacks.Callback):
         """Surrounds the other callbacks, and leaves writers to the chief."""
         caller = internals.callback_list()
         if caller is None:
-            raise ValueError("Together: give it to fit, fit(..., callbacks=[Together(group)])")
+            raise ValueError(f"{_NAME}: give it to fit, fit(..., callbacks=[{_NAME}(group)])")
         if isinstance(caller.callbacks[0], _Before):
             return  # a second call, from the place at the end
         before = caller.callbacks[: caller.callbacks.index(self)]
         if any(isinstance(c, keras.callbacks.TensorBoard) for c in before):
-            raise ValueError("Together: put it before TensorBoard in the list of callbacks")
+            raise ValueError(
+                "DistributedCallback: put it before TensorBoard in the list of callbacks"
+            )
         self._callbacks = [c for c in caller.callbacks if c is not self]
         self._place_memories()
         if not self._group.is_chief:
@@ -441,19 +444,19 @@ class Together(keras.callbacks.Callback):
 
 
 class _Before(keras.callbacks.Callback):
-    """The part of Together that comes before the other callbacks."""
+    """The part of DistributedCallback that comes before the other callbacks."""
 
-    def __init__(self, together: Together) -> None:
+    def __init__(self, callback: DistributedCallback) -> None:
         super().__init__()
-        self._together = together
+        self._callback = callback
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        self._together.average(epoch, logs if logs is not None else {})
-        self._together.save_memories()
+        self._callback.average(epoch, logs if logs is not None else {})
+        self._callback.save_memories()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        self._together.pause()
-        self._together.end_step()
+        self._callback.pause()
+        self._callback.end_step()
 
 
 def _turn_off_xla(model: keras.Model) -> None:

@@ -1,4 +1,4 @@
-"""The callback Together in one process."""
+"""The callback DistributedCallback in one process."""
 
 import re
 import signal
@@ -48,7 +48,7 @@ def compiled(group=ALONE, model=None, nodes=1, **settings):
 @pytest.mark.parametrize("settings", [{}, {"run_eagerly": True}, {"steps_per_execution": 2}])
 def test_alone_it_adds_bytes_and_bits_to_the_logs(settings):
     model = compiled(**settings)
-    together = terngrad.keras.Together(ALONE)
+    together = terngrad.keras.DistributedCallback(ALONE)
     for _ in range(2):  # also in a second fit
         history = model.fit(
             *DATA, batch_size=2, verbose=0, callbacks=[together], validation_data=DATA
@@ -71,7 +71,7 @@ def test_it_stands_around_the_others_wherever_it_is_put_and_leaves_writers_to_th
     class Own(keras.callbacks.Callback):
         """Writes something."""
 
-    together = terngrad.keras.Together(group, chief_only=[Own])
+    together = terngrad.keras.DistributedCallback(group, chief_only=[Own])
     given = [*writers, stopping, together, board, Own()]
     found = keras.callbacks.CallbackList(given, add_history=True, add_progbar=True, model=model)
     first, *others, last = found.callbacks
@@ -97,7 +97,7 @@ def test_at_a_signal_a_checkpoint_is_saved_whatever_its_name_but_the_best_one_st
         make(tmp_path / "often" / name, save_freq=100),
         make(tmp_path / "best" / name, monitor="val_loss", save_best_only=True),
     ]
-    model, together = compiled(), terngrad.keras.Together(ALONE)
+    model, together = compiled(), terngrad.keras.DistributedCallback(ALONE)
     keras.callbacks.CallbackList([together, *checkpoints], model=model)
     together.on_epoch_begin(2)
     with pytest.raises(SystemExit):
@@ -139,11 +139,11 @@ def test_optimizers_in_lists_and_dicts_are_found_and_plain_ones_are_named():
 
 def test_wrong_uses_are_named(tmp_path):
     model = compiled()
-    together = terngrad.keras.Together(ALONE)
+    together = terngrad.keras.DistributedCallback(ALONE)
     board = keras.callbacks.TensorBoard(tmp_path)
-    with pytest.raises(ValueError, match="Together: put it before TensorBoard"):
+    with pytest.raises(ValueError, match="DistributedCallback: put it before TensorBoard"):
         model.fit(*DATA, verbose=0, callbacks=[board, together])
-    with pytest.raises(ValueError, match="Together: give it to fit"):
+    with pytest.raises(ValueError, match="DistributedCallback: give it to fit"):
         together.set_model(model)
     model.compile("sgd", "mse")
     with pytest.raises(ValueError, match="the model's optimizer is not distributed with this"):
@@ -159,7 +159,7 @@ def test_each_node_gets_a_part_of_the_batch_and_all_begin_with_the_same_statisti
     model = keras.Sequential([keras.Input((3,)), normalization, keras.layers.Dense(2)])
     x = np.array([[1.0], [3.0], [5.0], [7.0]]) * np.ones((4, 3))
     model = compiled(model=model, nodes=2, **settings)
-    model.fit(x, DATA[1], verbose=0, callbacks=[terngrad.keras.Together(ALONE)])
+    model.fit(x, DATA[1], verbose=0, callbacks=[terngrad.keras.DistributedCallback(ALONE)])
     # The nodes' batches are rows 0 and 2, and rows 1 and 3.
     np.testing.assert_allclose(normalization.moving_mean.numpy(), [0.5 * (3 + 5) / 2] * 3)
     np.testing.assert_allclose(normalization.moving_variance.numpy(), [0.5 + 0.5 * 4] * 3)
@@ -177,12 +177,14 @@ class Twice(keras.Sequential):
 
 def test_steps_that_nodes_cannot_make_are_named():
     def fit(model, data=DATA, together=True):
-        callbacks = [terngrad.keras.Together(ALONE)] if together else []
+        callbacks = [terngrad.keras.DistributedCallback(ALONE)] if together else []
         model.fit(*data, batch_size=3, verbose=0, callbacks=callbacks)
 
     with pytest.raises(tf.errors.InvalidArgumentError, match="nodes=2: a batch cannot be divided"):
         fit(compiled(nodes=2))
-    with pytest.raises(ValueError, match=r"nodes=2 needs fit with callbacks=\[Together\(group\)\]"):
+    with pytest.raises(
+        ValueError, match=r"nodes=2 needs fit with callbacks=\[DistributedCallback\(group\)\]"
+    ):
         fit(compiled(nodes=2), together=False)
     twice = Twice([keras.Input((3,)), keras.layers.Dense(2)])
     with pytest.raises(ValueError, match="nodes=3: a train_step must apply gradients exactly once"):
@@ -267,3 +269,9 @@ def test_models_whose_layers_have_learned_something_else_differ():
     told = [state.learned(keras.Sequential([each])) for each in bins]
     assert len(set(told)) == 2
     assert state.learned(compiled()) == "nothing"
+
+
+def test_the_former_name_of_the_callback_still_works_with_a_warning():
+    with pytest.warns(FutureWarning, match="Together is now called DistributedCallback"):
+        former = terngrad.keras.Together
+    assert former is terngrad.keras.DistributedCallback
