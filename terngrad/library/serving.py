@@ -188,7 +188,7 @@ class _SynchronousPs(_Ps):
         self._outcome = self.server.wait(beat)
 
     def close(self) -> None:
-        self._left = self.server.attendance.present
+        self._left = self.server.registry.present
         self.server.close()
 
     def tell_end(self, signals: Sequence[signal.Signals]) -> None:

@@ -109,7 +109,7 @@ class SimulatedPs:
         self._note_outcome()
         waited = self._clock() - self._ended_at
         if self.service.outcome is not None and (
-            not self.service.attendance.present or waited >= GRACE_SECS
+            not self.service.registry.present or waited >= GRACE_SECS
         ):
             self.outcome = self.service.outcome
             self.kill(1 << 30)

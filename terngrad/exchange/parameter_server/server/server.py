@@ -21,8 +21,8 @@ from terngrad.coordination.coordinator import Coordinator
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator
 from terngrad.exchange.parameter_server.server.answers import Arithmetic
-from terngrad.exchange.parameter_server.server.attendance import Attendance
 from terngrad.exchange.parameter_server.server.service import Service, UnreadError
+from terngrad.exchange.parameter_server.server.worker_registry import WorkerRegistry
 from terngrad.service import memory
 from terngrad.service.figures import Figures
 from terngrad.service.messages import LONGEST_PUSH, Header
@@ -75,9 +75,9 @@ class Server:
         return self._streams.start(address, only_here=only_here)
 
     @property
-    def attendance(self) -> Attendance:
+    def registry(self) -> WorkerRegistry:
         """Which workers have an Exchange stream, and how the others left."""
-        return self._service.attendance
+        return self._service.registry
 
     @property
     def aggregator(self) -> Aggregator:
@@ -120,7 +120,7 @@ class Server:
             if self._stop.wait(self._beat_secs):
                 return None
             on_beat()
-            returning.look(self.attendance.present)
+            returning.look(self.registry.present)
             self._log.flush()
             if coordinator := self.coordinator:
                 coordinator.watch()
@@ -128,7 +128,7 @@ class Server:
         if self._has_more_to_tell:
             self._log(f"{outcome}; workers that have not come yet are told.")
         while (secs := time.monotonic() - began) < self._timeout_secs:
-            is_needed = self.attendance.present and secs < GRACE_SECS
+            is_needed = self.registry.present and secs < GRACE_SECS
             if not (is_needed or self._has_more_to_tell):
                 break
             if self._stop.wait(self._beat_secs):

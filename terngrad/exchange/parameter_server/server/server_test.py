@@ -356,7 +356,7 @@ def test_replayed_pushes_change_nothing():
         operations.push(0, 3, np.float32([7]))  # of a finished step, whose result is not kept
         assert operations.take(0).view("<f4") == [0]
         assert clients[0].interrupted and not clients[1].interrupted
-        assert server.attendance.outcome is None
+        assert server.registry.outcome is None
 
 
 @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ def test_a_worker_that_does_not_read_results_is_refused_and_nothing_is_kept(capf
         with contextlib.suppress(OSError):
             for _ in range(50):  # each one is answered
                 channel.send(part)
-        wait_until(lambda: not server.attendance.present, "the end of its stream")
+        wait_until(lambda: not server.registry.present, "the end of its stream")
         assert server.aggregator.held_bytes == 0
         channel.cut()
     assert "the worker does not read its results" in capfd.readouterr().out
@@ -432,7 +432,7 @@ def test_only_workers_with_certificates_of_the_authority_can_train(tmp_path):
         end, _ = stranger(host, hello_of(host), no_certificate)
         assert end is End.LOST
         assert_it_works(clients)
-        assert server.attendance.outcome is None
+        assert server.registry.outcome is None
 
 
 @pytest.mark.slow
@@ -458,9 +458,9 @@ def test_a_withdrawn_certificate_ends_streams_and_opens_none(tmp_path, capfd):
             serial = f"{serial_of(ssl.PEM_cert_to_DER_cert(pem)):X}"
             denied.write_text("not a number\n")
             await_line(capfd, "--tls_deny cannot be read, its last content counts: 'not a number'")
-            assert server.attendance.present == 2
+            assert server.registry.present == 2
             denied.write_text(f"{serial}  # of everybody\n")
-            wait_until(lambda: not server.attendance.present, "the end of all streams")
+            wait_until(lambda: not server.registry.present, "the end of all streams")
         end, why = stranger(host, hello_of(host), Members(good).client)
     assert end is End.REFUSED
     assert (

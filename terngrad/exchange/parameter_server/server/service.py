@@ -12,8 +12,8 @@ from terngrad.coordination.coordinator import Coordinator
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator
 from terngrad.exchange.parameter_server.server.answers import Arithmetic
-from terngrad.exchange.parameter_server.server.attendance import Attendance
 from terngrad.exchange.parameter_server.server.catalogue import PushError
+from terngrad.exchange.parameter_server.server.worker_registry import WorkerRegistry
 from terngrad.service.figures import Figures
 from terngrad.service.messages import Header, Order, Report, split_frame
 
@@ -33,7 +33,7 @@ class Service:
     """The two streams of each worker, and the objects that handle them; any thread may call.
 
     Attributes:
-      attendance: which workers have an Exchange stream, and how the others left.
+      registry: which workers have an Exchange stream, and how the others left.
       coordinator: decides which workers train together; None except on ps 0, or where the
         coordinator moves, on the ps that its workers have chosen.
       aggregator: combines the workers' pushes.
@@ -74,7 +74,7 @@ class Service:
         self._searches: dict[int, tuple[tuple[int, int], bytes]] = {}  # for a coordinator
         self._lock = threading.Lock()
         self._ps, self._moves = ps, rules.coordinator_moves
-        self.attendance = Attendance(worker_hosts, rules.timeout_secs, clock)
+        self.registry = WorkerRegistry(worker_hosts, rules.timeout_secs, clock)
         given = rules, self._order, self._drop, tell, clock, wall_clock, servers, ps
         self._make_coordinator = functools.partial(Coordinator, worker_hosts, *given)
         self.coordinator = self._make_coordinator() if ps == 0 else None
@@ -95,11 +95,11 @@ class Service:
     @property
     def outcome(self) -> str | None:
         """None while the run continues, "" when it is done, else why it failed."""
-        return (self.coordinator or self.attendance).outcome
+        return (self.coordinator or self.registry).outcome
 
     def open_exchange(self, worker: int, outbox: Outbox) -> bool:
         """Opens a worker's Exchange stream; False if the worker's last one has not ended."""
-        if not self.attendance.come(worker):
+        if not self.registry.come(worker):
             return False
         if coordinator := self.coordinator:
             coordinator.expect_workers()  # it may be lost before its Meet stream is open
@@ -128,7 +128,7 @@ class Service:
         why = bye.failed if bye else ending
         if bye and not why and (coordinator := self.coordinator):
             coordinator.note_done()  # its Meet stream may have broken before its goodbye
-        self.attendance.leave(worker, is_done=bye is not None, why=why)
+        self.registry.leave(worker, is_done=bye is not None, why=why)
 
     def take(self, worker: int, outbox: Outbox, message: bytes) -> Header | None:
         """Handles a frame of an Exchange stream; returns its header if it is the goodbye.
@@ -167,7 +167,7 @@ class Service:
                 return False
             self._meeting[worker] = outbox
             coordinator = self.coordinator = self.coordinator or self._make_coordinator()
-        if self.attendance.some_are_done:
+        if self.registry.some_are_done:
             coordinator.note_done()  # the workers of another coordinator were
         coordinator.connect(worker)
         return True

@@ -11,7 +11,7 @@ from terngrad.cluster.channel import name_of
 _BLINK_SECS = 1.0  # in which a broken stream is open again
 
 
-class Attendance:
+class WorkerRegistry:
     """The workers that are connected, and how the others left; any thread may call."""
 
     def __init__(
