@@ -157,6 +157,7 @@ class Coordinator:
         self._all_gather = AllGather(send)
         self._servers = servers
         self._failed_early = False  # before the first view
+        self._told_wait = ""  # for what the next view waits
 
     @property
     def has_more_to_tell(self) -> bool:
@@ -426,6 +427,15 @@ class Coordinator:
         if self.outcome is None:
             self._all_gather.share(state.connected, decisions.contributors_of_values(state))
             self._act(decisions.form(state) if self._is_forming else None)
+        if self.outcome is None:
+            self._tell_wait()
+
+    def _tell_wait(self) -> None:
+        """Says once why a view waits for more workers."""
+        why = decisions.too_few_to_go_on(self.state) if decisions.may_form(self.state) else ""
+        if why and why != self._told_wait:
+            self._tell(f"Waits for others, for up to {self.state.rules.wait_secs:g} s: {why}.")
+        self._told_wait = why
 
     def _act(self, decision: End | Ask | View | Dismiss | None) -> None:
         if isinstance(decision, End):

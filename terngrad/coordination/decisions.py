@@ -67,7 +67,7 @@ def check_report(state: CoordinatorState, report: StateReport) -> None:
 
 def form(state: CoordinatorState) -> View | Dismiss | End | None:
     """Decides on a new view, in phase FORMING; None = some reports are missing."""
-    if missing_reports(state) or awaited(state):
+    if not may_form(state):
         return None
     reports, rules, live = state.reports, state.rules, state.live
     too_few = len(reports) < rules.needed
@@ -82,6 +82,11 @@ def form(state: CoordinatorState) -> View | Dismiss | End | None:
     return End(f"{state.explain([CHIEF])}, and no other worker has the state")
 
 
+def may_form(state: CoordinatorState) -> bool:
+    """Returns whether all reports are there that a new view needs."""
+    return state.phase is Phase.FORMING and not (missing_reports(state) or awaited(state))
+
+
 def takes_over(state: CoordinatorState) -> bool:
     """Returns whether the coordinator of the last view was another one."""
     last = state.last_view
@@ -91,18 +96,25 @@ def takes_over(state: CoordinatorState) -> bool:
 def too_few_to_go_on(state: CoordinatorState) -> str:
     """Says why the workers that have reported must wait for others; "" = they need not.
 
-    They must be `min_size`. Where the coordinator moves, the network may have parted the members
-    of the last view, and another part may go on. It cannot where all others have ended, or where
-    those that are here are more than half of the members; of two halves, that of the last
-    coordinator's worker goes on. Members that have ended do not count for this, unless they may
-    have been in the other part before.
+    They must be `min_size`. Where the coordinator moves, the network may have parted the workers,
+    and another part may go on, or may train already while this one begins. It cannot where all
+    others have ended, or where those that are here are more than half: of all workers at first,
+    later of the members of the last view. Of two halves, that of the last coordinator's worker goes
+    on, at first that of the chief. Members that have ended do not count, unless they may have been
+    in the other part before.
     """
     rules, reports = state.rules, state.reports
     if rules.elastic and len(reports) < rules.min_size:
         return f"{len(reports)} of at least {rules.min_size} workers are there"
-    last = state.last_view
-    if not rules.coordinator_moves or last is None:
+    if not rules.coordinator_moves:
         return ""
+    if (last := state.last_view) is None:
+        count = len(state.records)
+        absent = {*range(count)} - reports.keys() - state.ended
+        is_half = 2 * len(reports) == count and CHIEF in reports
+        if not absent or 2 * len(reports) > count or is_half:
+            return ""
+        return f"{listed(sorted(absent))} cannot be reached and may train already"
     members = {*groups.unpack(last.members)}
     here = {worker for worker in members & reports.keys() if reports[worker].is_live}
     absent = members - here - state.ended

@@ -89,6 +89,9 @@ def moving(reporters, ended=(), restarted=(), ps=1, workers=4, later=(), **rules
         (moving({2, 3}, ended={0}), True),
         (moving({3}, ended={0, 1}), False),
         (moving((), restarted={0, 1}), True),  # a new training
+        (moving((), restarted={1, 2}), False),  # the others may train already
+        (moving((), restarted={0}, later={1, 2, 3}), True),
+        (moving((), restarted={0}, later={1, 2}), False),
         (moving({0}, restarted={1}, ps=0, workers=4), False),
         (moving({2, 3}, later={0, 1}), True),  # nobody is left that could go on
         (moving({3}, later={0, 1, 2}, ps=3), True),

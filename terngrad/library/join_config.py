@@ -21,6 +21,7 @@ from terngrad.connect import certificates
 from terngrad.connect.certificates import Tls
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.tls import Members
+from terngrad.limits import ELASTIC_WAIT_SECS
 
 if TYPE_CHECKING:
     from terngrad.coordination.states import Rules
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 # For which a worker with a server of its own may be away. Where the process lives, another
 # connection takes milliseconds.
 _RETURN_SECS = 0.3
-ELASTIC_WAIT_SECS = 600.0
 
 
 class Naming:

@@ -10,6 +10,7 @@ from terngrad.testing.simulation.laws import Ledger, require
 from terngrad.testing.simulation.worker import STEPS, SimulatedWorker
 
 _RETURN_SECS = 1.0
+_WAIT_SECS = 150.0  # longer than any fault of a history
 _GOOD_ENDINGS = {"done", "dismissed", "a ps cannot be reached"}
 _MOST_LATE = 1  # step that a worker may still make when others are in a later view
 
@@ -44,6 +45,7 @@ class OwnServersCluster(Cluster):
     def __init__(self, workers: int, needed: int, seed: int, min_size: int = 1) -> None:
         """Starts no process; `seed` decides the order of events."""
         rules = {"return_secs": _RETURN_SECS, "min_size": min_size, "coordinator_moves": True}
+        rules["wait_secs"] = _WAIT_SECS
         super().__init__(workers, workers, needed, elastic=True, seed=seed, **rules)
         self._ledger = OneHistory(self.workers)
         self._parts: list[int] = [0] * workers  # of the network, by host
