@@ -6,8 +6,15 @@ import dataclasses
 import math
 
 from benchmarks.performance.cluster import Cluster, Load
-from benchmarks.performance.traffic import FLOAT_BITS, exchange_bits, server_bits
+from benchmarks.performance.traffic import (
+    FLOAT_BITS,
+    CodeBits,
+    exchange_bits,
+    packed_bits,
+    server_bits,
+)
 from terngrad.exchange.two_shot import is_one_shot
+from terngrad.planes import plane_count
 
 EXCHANGES = ("float32", "float16", "ternary")
 TOPOLOGIES = ("two_shot", "ring", "one_shot", "parameter_server", "paper")
@@ -19,17 +26,19 @@ class Route:
 
     Attributes:
       topology: "two_shot": every worker adds a share of the values and sends the sum to all, or
-        sends its codes to all where that is fewer bytes (the suite's all-reduce, whose codes take
-        2 bits between GPUs, as here, and fewer over sockets). "ring": the same bytes for floats, in
-        many more messages; sums of codes need more bits than codes, so ternary gradients take two
-        shots. "one_shot": every worker sends its codes to all. "parameter_server": see `servers`;
-        codes travel in a prefix code. "paper": every value crosses a machine's cable once, a
+        sends its codes to all where that is fewer bytes: the suite's all-reduce. "ring": the same
+        bytes for floats, in many more messages; sums of codes need more bits than codes, so ternary
+        gradients take two shots. "one_shot": every worker sends its codes to all.
+        "parameter_server": see `servers`. "paper": every value crosses a machine's cable once, a
         ternary one in two bits, as TernGrad's own model comes out.
       servers: number of parameter servers, each on a machine of its own.
+      packs_codes: whether all-reduce sends codes and sums in a prefix code between machines, as
+        sockets do, else as bit planes; parameter servers always do.
     """
 
     topology: str = "two_shot"
     servers: int = 1
+    packs_codes: bool = True
 
 
 def step_seconds(
@@ -68,7 +77,8 @@ def exchange_seconds(
     inside = min(workers, cluster.workers_per_machine)
     local = Route("paper" if route.topology == "paper" else "two_shot")
     bytes_inside, _ = _traffic(values, inside, 1, inside, exchange, local)
-    sent, messages = _traffic(values, machines, inside, workers, exchange, route)
+    code_bits = packed_bits if route.packs_codes else plane_count
+    sent, messages = _traffic(values, machines, inside, workers, exchange, route, code_bits)
     return (
         bytes_inside / (cluster.local_gbyte_per_s * 1e9)
         + sent * 8 / (cluster.gbit_per_s * 1e9)
@@ -77,7 +87,13 @@ def exchange_seconds(
 
 
 def _traffic(
-    values: int, places: int, nodes: int, workers: int, exchange: str, route: Route
+    values: int,
+    places: int,
+    nodes: int,
+    workers: int,
+    exchange: str,
+    route: Route,
+    code_bits: CodeBits = plane_count,
 ) -> tuple[float, int]:
     """Returns the bytes on the busiest cable in its busier direction, and messages in a row.
 
@@ -88,13 +104,14 @@ def _traffic(
       workers: nodes in the sum.
       exchange: one of EXCHANGES.
       route: the way that gradients go.
+      code_bits: bits of a value in a sum of codes.
     """
     if route.topology == "parameter_server":
         bits = max(server_bits(exchange, -(-workers // nodes), nodes))
         return values * bits / 8 * max(1.0, places / route.servers), 2
     if places == 1:
         return 0.0, 0
-    codes, sums = exchange_bits(exchange, nodes, workers)
+    codes, sums = exchange_bits(exchange, nodes, workers, code_bits)
     share, is_float = (places - 1) / places, exchange in FLOAT_BITS
     if route.topology == "paper":
         return values * (codes if is_float else 2) / 8 * share, 1
