@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable
 
@@ -78,6 +79,7 @@ class Client:
         self._moves = coordinator_moves
         self._coordinator = 0
         self._meetings = 0  # links to coordinators so far
+        self._going = threading.Lock()
         # Number of the last view, and how many coordinators were asked since.
         self._position = 0, 0
         self._left: set[int] = set()  # ps that did not coordinate since the last view
@@ -245,7 +247,7 @@ class Client:
             on_break=while_it_is(lambda: (self.steps.interrupt(), meeting.broken())),
             on_open=while_it_is(meeting.opened),
             on_loss=while_it_is(self._look_for_another),
-            on_refusal=while_it_is(self._lose_if_alone),
+            on_refusal=while_it_is(self._leave_for_good),
         )
 
     def _beat(self) -> None:
@@ -292,8 +294,9 @@ class Client:
         self._go_to(left[0], (view, asked + 1))
         return False
 
-    def _lose_if_alone(self, why: str) -> bool:
-        self._left.add(self._coordinator)  # one that refuses is not asked again
+    def _leave_for_good(self, why: str) -> bool:
+        """Looks for another coordinator than one that refuses this worker."""
+        self._left.add(self._coordinator)
         return self._look_for_another(why)
 
     def _follow(self, position: tuple[int, int], coordinator: int) -> None:
@@ -304,20 +307,20 @@ class Client:
             self._go_to(coordinator, position)
 
     def _go_to(self, coordinator: int, position: tuple[int, int]) -> None:
-        with self.steps.lock:
-            if self._over or self.failure:
+        with self._going:  # several links may notice the same loss
+            if self._over or self.failure or position < self._position:
                 return
             self._position = position
             if coordinator == self._coordinator:
                 return
             self._coordinator = coordinator
             self._meetings += 1
+            self.steps.interrupt()
+            for other in self._links:
+                other.send(self._sought())
             events = self._meeting_events()
-        self.steps.interrupt()
-        for other in self._links:
-            other.send(self._sought())
-        link = self._network.open(coordinator, "Meet", events, waits=False, was_there=True)
-        self.meeting.move(link)
+            link = self._network.open(coordinator, "Meet", events, waits=False, was_there=True)
+            self.meeting.move(link)
 
     def _check(self) -> None:
         """Raises OtherFailedError if the training has ended, because another worker failed."""
