@@ -257,10 +257,12 @@ class CoordinatorClient:
                 self._is_frozen = False
                 self._send(self._state_report)
 
-    def take(self, message: bytes) -> None:
-        """Handles an order."""
+    def take(self, message: bytes, counts: Callable[[], bool] = lambda: True) -> None:
+        """Handles an order, unless `counts` says that its sender coordinates no more."""
         order = Order.FromString(message)
         with self.changed:
+            if not counts():
+                return
             self._take(order)
             self.changed.notify_all()
         if order.WhichOneof("what") == "end":

@@ -34,7 +34,9 @@ _MOST_NAMES = 64  # of values
 _KEPT_ROUNDS = 2
 _LONGEST_NAME = 256
 _LONGEST_VALUE = 1 << 16  # bytes
-TAKES_OVER = "coordinates from now on, instead of"  # in the first line of a new coordinator
+# In the first line of a coordinator that replaces another, or tries to.
+TAKES_OVER = "coordinates from now on, instead of"
+WAITS = "needs more workers, and waits for them for up to"
 
 Send = Callable[[int, Order], None]
 
@@ -157,7 +159,7 @@ class Coordinator:
         self._all_gather = AllGather(send)
         self._servers = servers
         self._failed_early = False  # before the first view
-        self._told_wait = ""  # for what the next view waits
+        self._last_wait = ""  # for what the next view waits
 
     @property
     def has_more_to_tell(self) -> bool:
@@ -433,9 +435,17 @@ class Coordinator:
     def _tell_wait(self) -> None:
         """Says once why a view waits for more workers."""
         why = decisions.too_few_to_go_on(self.state) if decisions.may_form(self.state) else ""
-        if why and why != self._told_wait:
-            self._tell(f"Waits for others, for up to {self.state.rules.wait_secs:g} s: {why}.")
-        self._told_wait = why
+        if why and why != self._last_wait:
+            left = self.state.rules.wait_secs - (self.state.clock() - self.state.since)
+            self._tell(f"{self.state.name(self.state.ps)} {WAITS} {left:.0f} s: {why}.")
+        self._last_wait = why
+
+    def _tell_that_it_coordinates(self) -> None:
+        """Says before its first view which coordinator it replaces, if any."""
+        last, ps = self.state.last_view, self.state.ps
+        before = last.coordinator if last else decisions.CHIEF
+        if self.state.rules.coordinator_moves and self.state.view is None and before != ps:
+            self._tell(f"{self.state.name(ps)} {TAKES_OVER} {self.state.name(before)}.")
 
     def _act(self, decision: End | Ask | View | Dismiss | None) -> None:
         if isinstance(decision, End):
@@ -443,12 +453,7 @@ class Coordinator:
         elif isinstance(decision, Ask):
             self._go_on_without(decision)
         elif isinstance(decision, View):
-            if (
-                decisions.takes_over(self.state)
-                and self.state.last_view.coordinator != decision.coordinator
-            ):
-                last = self.state.name(self.state.last_view.coordinator)
-                self._tell(f"{self.state.name(decision.coordinator)} {TAKES_OVER} {last}.")
+            self._tell_that_it_coordinates()
             self.state.install(decision)
             self._tell(
                 decisions.in_words(decision, names_ps=not self.state.rules.coordinator_moves)

@@ -71,7 +71,7 @@ def form(state: CoordinatorState) -> View | Dismiss | End | None:
         return None
     reports, rules, live = state.reports, state.rules, state.live
     too_few = len(reports) < rules.needed
-    if state.some_are_done and (not live or too_few):
+    if state.some_are_done and (not live or too_few or too_few_to_go_on(state)):
         return Dismiss()
     if not reports or (too_few and not rules.elastic):
         return End(state.explain(state.lost))
@@ -105,7 +105,7 @@ def too_few_to_go_on(state: CoordinatorState) -> str:
     """
     rules, reports = state.rules, state.reports
     if rules.elastic and len(reports) < rules.min_size:
-        return f"{len(reports)} of at least {rules.min_size} workers are there"
+        return f"{len(reports)} of at least {rules.min_size} workers have joined"
     if not rules.coordinator_moves:
         return ""
     if (last := state.last_view) is None:
@@ -143,9 +143,8 @@ def missing_reports(state: CoordinatorState) -> set[int]:
 def awaited(state: CoordinatorState) -> set[int]:
     """Returns the lost workers for which a view waits."""
     live, returning, needed = state.live, state.returning, state.rules.needed
-    if takes_over(
-        state
-    ):  # the workers of the lost coordinator find this one within the grace period
+    # The workers of the lost coordinator find this one within the grace period.
+    if takes_over(state):
         members = {*groups.unpack(state.last_view.members)} - state.ended
         is_late = state.clock() - state.began >= _GRACE_SECS
         return set() if is_late else members - state.connected
@@ -295,10 +294,16 @@ def _at_the_start(state: CoordinatorState) -> End | None:
     gone = state.gone
     rules = state.rules
     needed = rules.min_size if rules.elastic else rules.needed
-    is_over = gone and len(state.records) - len(gone) < needed
-    if is_over and needed > 1 and state.connected and rules.elastic:
-        is_over = state.clock() - state.began >= rules.wait_secs
-    return End(state.explain(gone)) if is_over else None
+    if not gone or len(state.records) - len(gone) >= needed:
+        return None
+    if not (rules.elastic and needed > 1 and state.connected):
+        return End(state.explain(gone))
+    waited = state.clock() - state.began
+    return End(_why_it_waited(state, waited)) if waited >= rules.wait_secs else None
+
+
+def _why_it_waited(state: CoordinatorState, secs: float) -> str:
+    return f"after {secs:.0f} s {too_few_to_go_on(state)}"
 
 
 def _while_stepping(state: CoordinatorState) -> End | Ask | None:
@@ -340,8 +345,8 @@ def _while_forming(state: CoordinatorState) -> End | Ask | None:
         return End("" if state.some_are_done else _why_no_view(state, missing, waited), missing)
     if not state.connected and not awaited(state):
         return End(state.explain(state.lost))
-    if waited >= state.rules.wait_secs and not missing and (why := too_few_to_go_on(state)):
-        return End(f"after {waited:.0f} s {why}")
+    if waited >= state.rules.wait_secs and not missing and too_few_to_go_on(state):
+        return End(_why_it_waited(state, waited))
     return None
 
 

@@ -119,7 +119,7 @@ def test_a_training_waits_below_its_least_size_and_ends_after_a_time():
     state.clock = lambda: 59.0
     assert decisions.act_on_timeouts(state) is None
     state.clock = lambda: 60.0
-    assert decisions.act_on_timeouts(state).why == "after 60 s 2 of at least 3 workers are there"
+    assert decisions.act_on_timeouts(state).why == "after 60 s 2 of at least 3 workers have joined"
 
 
 def test_a_coordinator_goes_on_from_the_state_of_its_own_members():

@@ -149,7 +149,7 @@ def test_an_elastic_training_waits_for_its_least_size_saves_and_ends():
         wait_for_step(runs[0], 20)
         runs[1].process.send_signal(signal.SIGKILL)
         assert runs[0].finish() != 0
-        assert re.search(r"after \d+ s 1 of at least 2 workers are there", runs[0].output)
+        assert re.search(r"after \d+ s 1 of at least 2 workers have joined", runs[0].output)
 
 
 @pytest.mark.slow

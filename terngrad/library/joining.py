@@ -101,8 +101,8 @@ def join(
         server), and let them join again; the loop is `Group.run_steps`. Not with mpi and horovod.
       min_size: where fewer workers are there, an elastic group waits for others; None = that of
         terngrad.launch --min_workers, or 1.
-      elastic_wait_secs: longest such wait; then the group ends. So it does where the network parts
-        the workers, for those that are not more than half of them.
+      elastic_wait_secs: longest such wait; then the group ends. So it does for the smaller part of
+        a group that the network has parted.
       num_replicas_to_aggregate: the gradients of so many workers make a step, those of the first to
         be ready; the loop is `Group.run_steps`. None = of all. Not with mpi and horovod.
       asynchronous: of a parameter server: it holds the parameters and applies each gradient when it
@@ -119,6 +119,8 @@ def join(
     _check_arguments(engine, timeout_secs, job, num_replicas_to_aggregate)
     role = _role(engine, hosts, rank, ps_hosts, job, control_port, timeout_secs, network_interface)
     if role is None or (role.size == 1 and not role.ps_hosts):
+        if min_size not in (None, 1):
+            raise ValueError(f"join: min_size is {min_size}; this process is alone: allowed is 1")
         return Group()
     if _joined:
         raise ValueError("join: this process has joined before; allowed is once")
@@ -132,6 +134,10 @@ def join(
     allow_insecure_network |= os.environ.get(launch.INSECURE) == "1"
     if role.engine not in LAUNCHED and not (tls or allow_insecure_network):
         role = _at_loopback(role)
+    if min_size is None:
+        min_size = int(os.environ.get(launch.MIN_SIZE, 1))
+        if min_size > 1 and not elastic:
+            raise ValueError("join: terngrad.launch --min_workers needs join(elastic=True)")
     config = JoinConfig(
         role=role,
         timeout_secs=timeout_secs,
@@ -139,7 +145,7 @@ def join(
         allow_insecure_network=allow_insecure_network,
         num_replicas_to_aggregate=num_replicas_to_aggregate,
         elastic=elastic,
-        min_size=int(os.environ.get(launch.MIN_SIZE, 1)) if min_size is None else min_size,
+        min_size=min_size,
         elastic_wait_secs=elastic_wait_secs,
         synchronous=asynchronous is None,
         network_interface=network_interface,

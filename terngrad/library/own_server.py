@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
-from terngrad.coordination.coordinator import TAKES_OVER
+from terngrad.coordination.coordinator import TAKES_OVER, WAITS
 from terngrad.library.join_config import JoinConfig
 
 _END_SECS = 5.0
@@ -82,7 +82,7 @@ def _why(line: str) -> str:
 
 def _relay(server: subprocess.Popen, tells: bool) -> None:
     for line in server.stdout:
-        tells = tells or TAKES_OVER in line
+        tells = tells or TAKES_OVER in line or WAITS in line
         if tells:
             _tell(line)
 

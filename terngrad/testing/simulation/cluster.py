@@ -36,9 +36,17 @@ class Cluster:
     """
 
     def __init__(
-        self, workers: int, servers: int, needed: int, elastic: bool, seed: int, **rules: Any
+        self,
+        workers: int,
+        servers: int,
+        needed: int,
+        elastic: bool,
+        seed: int,
+        steps: int = STEPS,
+        **rules: Any,
     ) -> None:
         """Starts no process; `seed` decides the order of events."""
+        self._steps = steps
         self.clock = Clock()
         self._rules = Rules(needed, elastic, TIMEOUT_SECS, **rules)
         self._random = random.Random(seed)
@@ -76,6 +84,7 @@ class Cluster:
             self._ledger,
             self._saved[rank],
             elastic=self._rules.elastic,
+            steps=self._steps,
             **more,
         )
 
@@ -86,7 +95,7 @@ class Cluster:
         if has_saved and rank == 0:
             self._saved[rank] = bytes(worker.state)
         # It may be the last worker, and may have said goodbye to some ps only.
-        self._may_fail |= worker.state.steps == STEPS
+        self._may_fail |= worker.state.steps == self._steps
         self._cut(worker, kept)
         self.workers[rank] = None
         self.wake(rank)
@@ -114,7 +123,7 @@ class Cluster:
         """Kills a ps; `kept` of its last messages still arrive on each stream."""
         if self.servers[ps].service is not None:
             # A new process does not know which workers are done, and waits for them in vain.
-            self._may_fail |= any(w and w.state.steps == STEPS for w in self.workers)
+            self._may_fail |= any(w and w.state.steps == self._steps for w in self.workers)
             self.servers[ps].kill(kept)
             self.wake_ps(ps)
 

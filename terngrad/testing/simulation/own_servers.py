@@ -7,8 +7,9 @@ from collections.abc import Collection, Sequence
 from terngrad.service.messages import View
 from terngrad.testing.simulation.cluster import LONG_SECS, Cluster
 from terngrad.testing.simulation.laws import Ledger, require
-from terngrad.testing.simulation.worker import STEPS, SimulatedWorker
+from terngrad.testing.simulation.worker import SimulatedWorker
 
+_STEPS = 20  # so that workers come back, and are lost again
 _RETURN_SECS = 1.0
 _WAIT_SECS = 150.0  # longer than any fault of a history
 _GOOD_ENDINGS = {"done", "dismissed", "a ps cannot be reached"}
@@ -42,11 +43,10 @@ class OneHistory(Ledger):
 class OwnServersCluster(Cluster):
     """Workers that each have a ps, which ends with its worker."""
 
-    def __init__(self, workers: int, needed: int, seed: int, min_size: int = 1) -> None:
+    def __init__(self, workers: int, needed: int, seed: int, steps: int = _STEPS) -> None:
         """Starts no process; `seed` decides the order of events."""
-        rules = {"return_secs": _RETURN_SECS, "min_size": min_size, "coordinator_moves": True}
-        rules["wait_secs"] = _WAIT_SECS
-        super().__init__(workers, workers, needed, elastic=True, seed=seed, **rules)
+        rules = {"return_secs": _RETURN_SECS, "coordinator_moves": True, "wait_secs": _WAIT_SECS}
+        super().__init__(workers, workers, needed, True, seed, steps, **rules)
         self._ledger = OneHistory(self.workers)
         self._parts: list[int] = [0] * workers  # of the network, by host
         self._stateful: set[int] | None = None  # workers that had the state when the first failed
@@ -138,5 +138,5 @@ class OwnServersCluster(Cluster):
                 is_late = self._some_are_done and worker.ending.endswith("did not come back")
                 good = is_late or worker.ending in _GOOD_ENDINGS
                 require(good, f"worker {worker.rank} failed: {told}")
-                done = worker.ending != "done" or worker.state.steps == STEPS
+                done = worker.ending != "done" or worker.state.steps == self._steps
                 require(done, f"worker {worker.rank} is done at step {worker.state.steps}: {told}")

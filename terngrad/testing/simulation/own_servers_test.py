@@ -28,9 +28,9 @@ def test_no_history_of_many_breaks_a_law(capsys):
     assert explore.main(arguments) == 0, capsys.readouterr().out
 
 
-def training(workers=3, seed=1):
+def training(workers=3, seed=1, **steps):
     """A cluster whose workers make steps."""
-    cluster = OwnServersCluster(workers, workers, seed)
+    cluster = OwnServersCluster(workers, workers, seed, **steps)
     for worker in range(workers):
         cluster.start_worker(worker)
     while not all(worker.is_live for worker in cluster.workers):
@@ -88,3 +88,20 @@ def test_a_mistake_breaks_a_law(mutant, monkeypatch):
     with pytest.raises(BrokenLawError):
         for number in range(first, first + HISTORIES):
             explored(number)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_worker_that_has_come_back_counts_when_the_network_parts_later(seed):
+    cluster = training(seed=seed, steps=10_000)
+    cluster.kill_worker(2, kept=0, has_saved=False)
+    cluster.run(15.0)
+    cluster.start_worker(2)
+    while not (cluster.workers[2] and cluster.workers[2].is_live):
+        cluster.run(1.0)
+    cluster.run(10.0)
+    cluster.part((0,))
+    cluster.run(60.0)  # a law says that no two parts make steps
+    steps = [worker.state.steps for worker in cluster.workers]
+    cluster.run(20.0)
+    after = [worker.state.steps for worker in cluster.workers]
+    assert after[0] == steps[0] and after[1] > steps[1]

@@ -144,6 +144,7 @@ class SimulatedWorker:
         elastic: bool,
         return_secs: float | None = None,
         reaches: Callable[[int], bool] = lambda ps: True,
+        steps: int = STEPS,
     ) -> None:
         """Starts with the state of a checkpoint; b"" = none.
 
@@ -152,7 +153,7 @@ class SimulatedWorker:
         self.rank, self._workers, self._clock, self._ledger = rank, workers, clock, ledger
         self._hosts = [[f"host{i}:1" for i in range(n)] for n in (workers, len(servers))]
         self._servers, self._timeout_secs, self._elastic = servers, timeout_secs, elastic
-        self._moves = return_secs is not None
+        self._moves, self._steps = return_secs is not None, steps
         self.network = SimulatedNetwork(rank, servers, timeout_secs, clock, return_secs, reaches)
         self.ending = ""
         self.state = State(saved) if saved else State()
@@ -232,7 +233,7 @@ class SimulatedWorker:
         yield from self._gather("tensor:examples", b"", 0)
         yield from self._share_state()
         self._declare()
-        while self.state.steps < STEPS:
+        while self.state.steps < self._steps:
             if not (yield from self._step()):
                 self._pulse.batches = None
                 yield from self._share_state()

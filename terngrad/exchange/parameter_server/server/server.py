@@ -91,22 +91,22 @@ class Server:
 
     @property
     def coordinator(self) -> Coordinator | None:
-        """Decides which workers train together; None except on ps 0."""
+        """Decides which workers train together; None where it is another ps."""
         return self._service.coordinator
 
     @property
     def dropped(self) -> Mapping[int, int]:
-        """Late gradients by worker; empty except on ps 0."""
+        """Late gradients by worker; empty where another ps coordinates."""
         return coordinator.dropped if (coordinator := self.coordinator) else {}
 
     @property
     def idle_visits(self) -> Mapping[int, int]:
-        """See `Coordinator`; empty except on ps 0."""
+        """See `Coordinator`; empty where another ps coordinates."""
         return coordinator.idle_visits if (coordinator := self.coordinator) else {}
 
     @property
     def lost_ps(self) -> Sequence[int]:
-        """See `Coordinator`; empty except on ps 0."""
+        """See `Coordinator`; empty where another ps coordinates."""
         return coordinator.lost_ps if (coordinator := self.coordinator) else ()
 
     def wait(self, on_beat: Callable[[], None] = lambda: None) -> str | None:

@@ -73,7 +73,7 @@ class Service:
         self._meeting: dict[int, Outbox] = {}
         self._searches: dict[int, tuple[tuple[int, int], bytes]] = {}  # for a coordinator
         self._lock = threading.Lock()
-        self._ps, self._moves = ps, rules.coordinator_moves
+        self._ps, self._servers, self._moves = ps, servers, rules.coordinator_moves
         self.registry = WorkerRegistry(worker_hosts, rules.timeout_secs, clock)
         given = rules, self._order, self._drop, tell, clock, wall_clock, servers, ps
         self._make_coordinator = functools.partial(Coordinator, worker_hosts, *given)
@@ -146,6 +146,9 @@ class Service:
         header, payload = split_frame(message)
         if header.bye:
             return header
+        if header.coordinator >= self._servers:
+            allowed = f"allowed are 0 to {self._servers - 1}"
+            raise PushError(f"coordinator is {header.coordinator}; {allowed}")
         if header.HasField("declared"):
             self.aggregator.declare(worker, header.declared)
         elif header.enters:
@@ -177,9 +180,11 @@ class Service:
         coordinator = self.coordinator
         if ending is not None and coordinator:
             coordinator.disconnect(worker, ending)
+        # Before the lock: the coordinator sends orders, which take it, while it holds its own.
+        is_left = self._moves and coordinator is not None and coordinator.is_left
         with self._lock:  # last: now the worker may open another
             self._meeting.pop(worker, None)
-            if self._moves and coordinator and coordinator.is_left and not self._meeting:
+            if is_left and not self._meeting and self.coordinator is coordinator:
                 self.coordinator = None  # its workers have another; this ps still adds
 
     def hear(self, worker: int, message: bytes) -> None:
@@ -216,7 +221,9 @@ class Service:
 
     def _takes_pushes(self, worker: int, view: int) -> bool:
         coordinator = self.coordinator
-        return coordinator is None or coordinator.takes_pushes(worker, view)
+        if coordinator is None or (self._moves and not coordinator.view):
+            return True  # a worker asks this ps to coordinate, but others are in a view already
+        return coordinator.takes_pushes(worker, view)
 
     def _note_search(self, worker: int, header: Header, frame: bytes) -> None:
         """Tells the others that a worker has lost the coordinator, and which one it asks now."""

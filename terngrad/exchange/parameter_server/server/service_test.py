@@ -1,5 +1,7 @@
 """The streams of a ps, without a network."""
 
+import threading
+
 import pytest
 
 from terngrad.coordination import groups
@@ -7,6 +9,7 @@ from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.server.service import Service
 from terngrad.service.messages import Header, Report, join_frame
+from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.simulation.clock import Clock
 from terngrad.testing.simulation.streams import Stream
 
@@ -90,3 +93,41 @@ def test_pushes_of_views_that_are_not_those_of_ps_0_are_not_kept(service):
         header = Header(step=step, view=view, contributors=groups.pack([0]))
         service.take(0, outbox, join_frame(header, bytes(16)))
         assert (len(reduced), service.aggregator.held_bytes) == (steps, 0)
+
+
+class _Unread:
+    """An outbox that nobody reads."""
+
+    waiting_bytes = 0
+
+    def put(self, message):
+        del message
+
+    def __len__(self):
+        return 0
+
+
+def test_streams_that_end_while_orders_are_sent_block_nobody():
+    """A coordinator sends while it holds its lock, and needs that of the streams."""
+    rules = Rules(3, True, 60.0, 0.3, coordinator_moves=True)
+    service = Service(0, ["a:1"] * 3, None, rules, 3, tell=lambda line: None)
+    service.open_meeting(1, _Unread())
+    done = []
+
+    def come_and_go():
+        for _ in range(2000):
+            service.open_meeting(2, _Unread())
+            service.close_meeting(2, "died")
+        done.append(2)
+
+    def report():
+        for i in range(2000):
+            service.hear(1, Report(lost_ps=b"\4" * (i % 2)).SerializeToString())
+        done.append(1)
+
+    threads = [threading.Thread(target=act, daemon=True) for act in (come_and_go, report)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(HANG_SECS)
+    assert sorted(done) == [1, 2]

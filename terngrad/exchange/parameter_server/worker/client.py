@@ -82,7 +82,7 @@ class Client:
         self._going = threading.Lock()
         # Number of the last view, and how many coordinators were asked since.
         self._position = 0, 0
-        self._left: set[int] = set()  # ps that did not coordinate since the last view
+        self._tried: set[int] = set()  # ps that did not coordinate since the last view
         # Ps at whose addresses nobody listens, and those that were heard of until then.
         self._ended: frozenset[int] = frozenset()
         self._ended_in_view: frozenset[int] = frozenset()
@@ -243,7 +243,7 @@ class Client:
 
         return LinkEvents(
             lock=meeting.changed,
-            on_message=while_it_is(meeting.take),
+            on_message=lambda message: meeting.take(message, lambda: self._meetings == number),
             on_break=while_it_is(lambda: (self.steps.interrupt(), meeting.broken())),
             on_open=while_it_is(meeting.opened),
             on_loss=while_it_is(self._look_for_another),
@@ -256,9 +256,14 @@ class Client:
             self._note_ended()
 
     def _install(self, view: View) -> None:
-        self._left.clear()
-        self._ended_in_view = frozenset()
-        self._position = view.number, 0
+        with self.steps.lock:
+            self._tried.clear()
+            self._position = view.number, 0
+            for link in self._links:
+                link.was_ended = False  # what ended before does not tell of this view
+            if self._ended_in_view:
+                self._ended_in_view = frozenset()
+                self.meeting.tell_ended(self._ended, self._ended_in_view)
         self.steps.install(view)
 
     def _tell_servers(self) -> None:
@@ -267,12 +272,13 @@ class Client:
             self.meeting.tell_ended(self._ended, self._ended_in_view)
 
     def _note_ended(self) -> None:
-        ended = frozenset(ps for ps, link in enumerate(self._links) if link.nobody_listens)
-        at_once = frozenset(ps for ps in ended if self._links[ps].was_ended)
-        in_view = self._ended_in_view | at_once  # also when it listens again, in another process
-        if (ended, in_view) != (self._ended, self._ended_in_view):
-            self._ended, self._ended_in_view = ended, in_view
-            self.meeting.tell_ended(ended, in_view)
+        with self.steps.lock:
+            ended = frozenset(ps for ps, link in enumerate(self._links) if link.nobody_listens)
+            at_once = frozenset(ps for ps in ended if self._links[ps].was_ended)
+            in_view = self._ended_in_view | at_once  # also when another process listens again
+            if (ended, in_view) != (self._ended, self._ended_in_view):
+                self._ended, self._ended_in_view = ended, in_view
+                self.meeting.tell_ended(ended, in_view)
 
     def _look_for_another(self, why: str) -> bool:
         """Chooses the next coordinator, as all workers do: the first member that is left.
@@ -280,10 +286,10 @@ class Client:
         Returns:
           Whether to look further for the present one, with which the training begins.
         """
-        is_first_loss = self._coordinator not in self._left
-        self._left.add(self._coordinator)
+        is_first_loss = self._coordinator not in self._tried
+        self._tried.add(self._coordinator)
         members = groups.unpack(self.meeting.view.members)
-        left = [ps for ps in members if ps not in self._left and not self.servers.is_lost(ps)]
+        left = [ps for ps in members if ps not in self._tried and not self.servers.is_lost(ps)]
         if self._moves and not members and is_first_loss:
             return True
         if not self._moves or not left:
@@ -296,7 +302,7 @@ class Client:
 
     def _leave_for_good(self, why: str) -> bool:
         """Looks for another coordinator than one that refuses this worker."""
-        self._left.add(self._coordinator)
+        self._tried.add(self._coordinator)
         return self._look_for_another(why)
 
     def _follow(self, position: tuple[int, int], coordinator: int) -> None:
@@ -321,6 +327,7 @@ class Client:
             events = self._meeting_events()
             link = self._network.open(coordinator, "Meet", events, waits=False, was_there=True)
             self.meeting.move(link)
+            self.steps.interrupt()  # the last coordinator may have sent a view meanwhile
 
     def _check(self) -> None:
         """Raises OtherFailedError if the training has ended, because another worker failed."""
