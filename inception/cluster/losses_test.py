@@ -64,7 +64,7 @@ def test_an_elastic_training_loses_no_bit_when_a_ps_is_lost_comes_back_and_is_lo
     with Cluster(2, 2, *flags) as cluster:
         cluster.wait_for("0", r"Worker 0: .* step 10,")
         cluster.kill("ps 1")
-        cluster.wait_for("ps 0", r"^Workers 0 and 1 train from step \d+ on\.$")
+        cluster.wait_for("ps 0", r"^Workers 0 and 1 train from step \d+ on, without ps 1\.$")
         cluster.kill("1")  # it may join without the ps, and without a wait for it
         cluster.start("1")
         gives = r"on, without ps 1; worker 0 gives its state to worker 1\.$"
