@@ -14,6 +14,7 @@ import tensorflow as tf
 from terngrad.connect.certificates import Tls
 from terngrad.testing import forked
 from terngrad.testing.processes import Started, mpirun
+from terngrad.training import checkpoints
 
 Parameters = Mapping[str, np.ndarray]
 
@@ -145,6 +146,13 @@ def parameters(folder: Path, step: int = STEPS) -> Parameters:
     reader = tf.train.load_checkpoint(os.path.join(str(folder), f"model.ckpt-{step}"))
     names = [n for n in reader.get_variable_to_shape_map() if "variables" in n or "averages" in n]
     return {name: reader.get_tensor(name) for name in sorted(names)}
+
+
+def newest_state(folder: Path) -> Parameters:
+    """Reads what a training, or a worker of it, goes on with from its newest checkpoint."""
+    reader = tf.train.load_checkpoint(checkpoints.latest_checkpoint(str(folder)))
+    names = [name for name in reader.get_variable_to_shape_map() if name.startswith("state/")]
+    return {name: reader.get_tensor(name) for name in names}
 
 
 def assert_equal_parameters(

@@ -8,7 +8,6 @@ import sys
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from inception import programs
 from inception.flags.checks import refuse_beside_local_steps
@@ -20,6 +19,7 @@ from inception.testing.runs import (
     Run,
     assert_equal_parameters,
     flags_of,
+    newest_state,
     paced_flags_of,
     parameters,
     worker_pids,
@@ -71,13 +71,6 @@ def _train_here(monkeypatch, capsys):
     return train
 
 
-def variables(folder):
-    path = checkpoints.latest_checkpoint(str(folder))
-    reader = tf.train.load_checkpoint(path)
-    names = [name for name in reader.get_variable_to_shape_map() if name.startswith("state/")]
-    return {name: reader.get_tensor(name) for name in names}
-
-
 def assert_equal(left, right):
     assert left.keys() == right.keys()
     for name, value in left.items():
@@ -85,7 +78,7 @@ def assert_equal(left, right):
 
 
 def of_workers(folder):
-    return variables(folder / "worker_0") | variables(folder / "worker_1")
+    return newest_state(folder / "worker_0") | newest_state(folder / "worker_1")
 
 
 @pytest.fixture(scope="module", name="whole")
@@ -109,8 +102,8 @@ def test_laws_4_and_8_workers_that_start_again_give_the_bits_of_one_process(
             run.succeed()
         assert "starts from zero" not in run.output
         assert "copies differ" not in run.output
-    assert_equal(variables(tmp_path), variables(whole))
-    assert_equal(of_workers(tmp_path), variables(whole / "worker_0"))
+    assert_equal(newest_state(tmp_path), newest_state(whole))
+    assert_equal(of_workers(tmp_path), newest_state(whole / "worker_0"))
 
 
 @pytest.mark.slow
@@ -130,7 +123,7 @@ def test_law_8_killed_and_started_again_equals_undisturbed(tmp_path, whole):
         ]
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert_equal(variables(tmp_path), variables(whole))
+    assert_equal(newest_state(tmp_path), newest_state(whole))
 
 
 @pytest.mark.slow

@@ -6,11 +6,11 @@ import sys
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from inception import programs
+from inception.testing.runs import newest_state
 from terngrad.testing import forked
-from terngrad.training import checkpoints, runtime
+from terngrad.training import runtime
 
 FLAGS = {
     "codec": "5-level-feedback",
@@ -41,13 +41,6 @@ def _train_here(monkeypatch, capsys):
     return train
 
 
-def variables(folder):
-    path = checkpoints.latest_checkpoint(str(folder))
-    reader = tf.train.load_checkpoint(path)
-    names = [name for name in reader.get_variable_to_shape_map() if name.startswith("state/")]
-    return {name: reader.get_tensor(name) for name in names}
-
-
 def are_equal(left, right):
     return all(np.array_equal(left[name], right[name]) for name in left.keys() | right.keys())
 
@@ -60,11 +53,11 @@ def test_law_8_a_training_goes_on_with_its_memory_or_says_that_it_has_none(tmp_p
     shutil.copytree(parts, lost)
     shutil.rmtree(lost / "worker_0")
     assert not re.search(ZERO, train_here(parts, max_steps=8))
-    assert are_equal(variables(whole), variables(parts))
-    assert are_equal(variables(whole / "worker_0"), variables(parts / "worker_0"))
+    assert are_equal(newest_state(whole), newest_state(parts))
+    assert are_equal(newest_state(whole / "worker_0"), newest_state(parts / "worker_0"))
     found = re.search(ZERO, train_here(lost, max_steps=8))
     assert found and found[1] == f"{lost}/worker_0 has no checkpoint of step 4"
-    assert not are_equal(variables(whole), variables(lost))
+    assert not are_equal(newest_state(whole), newest_state(lost))
 
 
 @pytest.mark.slow
@@ -77,9 +70,11 @@ def test_law_8_all_workers_of_a_training_go_on_with_their_memories(tmp_path, tra
         assert done.returncode == 0, done.stdout + done.stderr
         assert not re.search(ZERO, done.stdout)
     train_here(tmp_path / "whole", max_steps=8, num_nodes=4, batch_size=16)
-    parts = variables(tmp_path / "parts" / "worker_0") | variables(tmp_path / "parts" / "worker_1")
-    assert are_equal(parts, variables(tmp_path / "whole" / "worker_0"))
-    assert are_equal(variables(tmp_path / "parts"), variables(tmp_path / "whole"))
+    parts = newest_state(tmp_path / "parts" / "worker_0") | newest_state(
+        tmp_path / "parts" / "worker_1"
+    )
+    assert are_equal(parts, newest_state(tmp_path / "whole" / "worker_0"))
+    assert are_equal(newest_state(tmp_path / "parts"), newest_state(tmp_path / "whole"))
 
 
 def test_law_10_a_codec_that_there_is_not_is_named(tmp_path, train_here):

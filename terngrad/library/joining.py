@@ -134,10 +134,6 @@ def join(
     allow_insecure_network |= os.environ.get(launch.INSECURE) == "1"
     if role.engine not in LAUNCHED and not (tls or allow_insecure_network):
         role = _at_loopback(role)
-    if min_size is None:
-        min_size = int(os.environ.get(launch.MIN_SIZE, 1))
-        if min_size > 1 and not elastic:
-            raise ValueError("join: terngrad.launch --min_workers needs join(elastic=True)")
     config = JoinConfig(
         role=role,
         timeout_secs=timeout_secs,
@@ -145,7 +141,7 @@ def join(
         allow_insecure_network=allow_insecure_network,
         num_replicas_to_aggregate=num_replicas_to_aggregate,
         elastic=elastic,
-        min_size=min_size,
+        min_size=_launched_size(elastic) if min_size is None else min_size,
         elastic_wait_secs=elastic_wait_secs,
         synchronous=asynchronous is None,
         network_interface=network_interface,
@@ -261,6 +257,14 @@ def _mistake(engine: str, role: Role) -> ValueError | None:
             f"allows {role.variable_update}"
         )
     return None
+
+
+def _launched_size(elastic: bool) -> int:
+    """Returns the workers that terngrad.launch --min_workers asks for; 1 = it does not."""
+    found = int(os.environ.get(launch.MIN_SIZE, 1))
+    if found > 1 and not elastic:
+        raise ValueError("join: terngrad.launch --min_workers needs join(elastic=True)")
+    return found
 
 
 def _launched_with(role: Role) -> Tls | None:
