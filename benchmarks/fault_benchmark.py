@@ -1,0 +1,282 @@
+"""What does a lost process cost the others?
+
+Starts a training on this machine, kills or stops one process at a time, and starts it again. Prints
+for each engine and fault, in seconds:
+
+- a step: time between two steps before the fault
+- lost: longest time between two steps of a worker that is well, from the fault on
+- joins: the same while the process comes back, if the others went on without it
+- is back: from its start, or the end of its stop, to its first step
+- ends: until the others ended, where the fault ends the training
+
+torchft (PyTorch) is measured beside them if --torch_python names an interpreter that has it.
+
+python -m benchmarks.fault_benchmark
+python -m benchmarks.fault_benchmark --engines=all_reduce_elastic,torchft --torch_python=PYTHON
+"""
+
+import contextlib
+import dataclasses
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks import report
+from inception.flags.table import TEXT, at_least, flag, number, refuse
+from terngrad.cluster.managed import launch
+from terngrad.cluster.ports import free_ports
+
+_STEPS = 5  # of each worker that is well, to call a training undisturbed
+_START_SECS = 120.0
+_LOOK_SECS = 0.02
+_LINES = 200  # of each process, shown if the benchmark fails
+
+
+@dataclasses.dataclass(frozen=True)
+class _Engine:
+    """How processes exchange gradients.
+
+    Attributes:
+      ps: number of parameter servers.
+      is_elastic: whether the others go on.
+      faults: those that do not end it.
+      is_torchft: whether these are processes of torchft, which adds a lighthouse.
+    """
+
+    ps: int
+    is_elastic: bool
+    faults: tuple[str, ...]
+    is_torchft: bool = False
+
+
+_ENGINES = {
+    "all_reduce": _Engine(0, False, ()),
+    "all_reduce_elastic": _Engine(0, True, ("kill", "kill_first", "stop")),
+    "parameter_servers": _Engine(2, False, ("kill", "kill_first", "kill_ps")),
+    "parameter_servers_elastic": _Engine(2, True, ("kill", "kill_first", "stop", "kill_ps")),
+    "torchft": _Engine(0, True, ("kill", "kill_first", "stop"), is_torchft=True),
+}
+_TORCHFT = str(Path(__file__).with_name("torchft_worker.py"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Options(report.Options):
+    engines: tuple[str, ...] = report.some(
+        "Distributed", tuple(_ENGINES), "engines", tuple(_ENGINES)[:-1]
+    )
+    torch_python: str = flag("Runtime", TEXT, "", "interpreter with torchft, for that engine")
+    workers: int = flag("Distributed", at_least(3), 4, "number of workers")
+    timeout_secs: float = flag(
+        "Distributed", number(above=True), 20.0, "time-out of silent processes", "seconds"
+    )
+    values: int = flag("Training", at_least(1), 4096, "number of parameters")
+    pause_ms: float = flag("Training", number(), 50.0, "pause of each worker after a step")
+    rounds: int = flag("Runtime", at_least(1), 3, "number of faults of each kind")
+
+
+class Process:
+    """A process of the training, and when it made which step."""
+
+    def __init__(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
+        self.started = time.monotonic()
+        self.steps: list[float] = []  # moments
+        self.lines: list[str] = []  # other output
+        self._run = subprocess.Popen(
+            command,
+            env={**os.environ, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._run.stdout
+        for line in self._run.stdout:
+            if re.match(r"step \d+$", line):
+                self.steps.append(time.monotonic())
+            else:
+                self.lines = [*self.lines[1 - _LINES :], line]
+
+    def steps_after(self, moment: float) -> int:
+        return sum(step > moment for step in self.steps)
+
+    def first_step_after(self, moment: float) -> float:
+        return next(step for step in self.steps if step > moment)
+
+    def waits(self, begin: float) -> list[float]:
+        """Returns the times between two steps, of those that ended after a moment."""
+        return [after - before for before, after in pairwise(self.steps) if after > begin]
+
+    def is_running(self) -> bool:
+        return self._run.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        self._run.send_signal(number)
+        if number == signal.SIGKILL:
+            self._run.wait()
+
+    def close(self) -> None:
+        self._run.kill()
+        self._run.wait()
+
+
+class _Training:
+    """The processes of a training, by name."""
+
+    def __init__(self, options: _Options, engine: _Engine) -> None:
+        self.engine = engine
+        self._timeout_secs = _START_SECS + 10 * options.timeout_secs
+        count = options.workers + engine.ps
+        self._control, *ports = free_ports(count + 1, "127.0.0.1")
+        hosts = [f"127.0.0.1:{port}" for port in ports]
+        self._worker_hosts, self._ps_hosts = hosts[: options.workers], hosts[options.workers :]
+        self._options = options
+        names = [f"worker {rank}" for rank in range(options.workers)]
+        names += [f"ps {index}" for index in range(engine.ps)]
+        names += ["lighthouse 0"] if engine.is_torchft else []
+        self.processes = {name: self._start(name) for name in names}
+
+    def _start(self, name: str) -> Process:
+        job, index = name.split()
+        settings = self._options
+        common = [str(settings.values), str(settings.pause_ms), str(settings.timeout_secs)]
+        if not self.engine.is_torchft:
+            hosts = (self._worker_hosts, int(index), self._control, self._ps_hosts, job)
+            elastic = ["elastic"] if self.engine.is_elastic else []
+            command = [sys.executable, "-m", "benchmarks.fault_worker", *common, *elastic]
+            return Process(command, launch.variables(*hosts))
+        command = [settings.torch_python, _TORCHFT]
+        if job == "lighthouse":
+            return Process([*command, job, str(self._control)], {})
+        return Process([*command, *common, f"http://127.0.0.1:{self._control}", index], {})
+
+    def start_again(self, name: str) -> None:
+        self.processes[name] = self._start(name)
+
+    def workers(self, but: Sequence[str] = ()) -> list[Process]:
+        return [
+            process
+            for name, process in self.processes.items()
+            if name.startswith("worker") and name not in but
+        ]
+
+    def wait_for(self, what: str, condition: Callable[[], bool]) -> None:
+        """Waits until a condition holds.
+
+        Raises:
+          RuntimeError: it did not; the message has the output of the processes.
+        """
+        end = time.monotonic() + self._timeout_secs
+        while not condition():
+            if time.monotonic() > end:
+                output = "\n".join(
+                    f"{name}: {''.join(process.lines)}" for name, process in self.processes.items()
+                )
+                raise RuntimeError(f"no {what} within {self._timeout_secs:g} s:\n{output}")
+            time.sleep(_LOOK_SECS)
+
+    def wait_for_steps(self, workers: Sequence[Process]) -> float:
+        """Waits until each worker has made some steps from now on; returns when that was."""
+        now = time.monotonic()
+        enough = lambda: all(worker.steps_after(now) >= _STEPS for worker in workers)
+        self.wait_for("steps", enough)
+        return now
+
+
+@contextlib.contextmanager
+def _training(options: _Options, engine: _Engine) -> Iterator[_Training]:
+    training = _Training(options, engine)
+    try:
+        yield training
+    finally:
+        for process in training.processes.values():
+            process.close()
+
+
+def _victim(fault: str, options: _Options) -> str:
+    ranks = {"kill_first": 0, "kill": options.workers - 2, "stop": options.workers - 1}
+    return f"worker {ranks[fault]}" if fault in ranks else "ps 1"
+
+
+def _disturb(training: _Training, options: _Options, fault: str) -> dict[str, float]:
+    """Lets a fault happen and mends it; returns the seconds of each column."""
+    training.wait_for_steps(training.workers())
+    victim = _victim(fault, options)
+    others = training.workers(but=[victim])
+    begin = training.wait_for_steps(others)
+    found = {"a step": statistics.median(others[0].waits(begin))}
+    fault_at = time.monotonic()
+    stops = fault == "stop"
+    training.processes[victim].send(signal.SIGSTOP if stops else signal.SIGKILL)
+    if not training.engine.is_elastic:
+        training.start_again(victim)
+    training.wait_for_steps(others)
+    found["lost"] = max(max(each.waits(fault_at)) for each in others)
+    if training.engine.is_elastic:
+        back_at = time.monotonic()
+        if stops:
+            training.processes[victim].send(signal.SIGCONT)
+        else:
+            training.start_again(victim)
+        training.wait_for_steps(training.workers())
+        found["joins"] = max(max(each.waits(back_at)) for each in others)
+        if victim.startswith("worker"):
+            found["is back"] = training.processes[victim].first_step_after(back_at) - back_at
+    return found
+
+
+def _end(options: _Options, engine: _Engine, fault: str) -> dict[str, float]:
+    """Lets a fault end a training; returns after how many seconds the others had ended."""
+    with _training(options, engine) as training:
+        training.wait_for_steps(training.workers())
+        victim = _victim(fault, options)
+        others = training.workers(but=[victim])
+        begin = time.monotonic()
+        stops = fault == "stop"
+        training.processes[victim].send(signal.SIGSTOP if stops else signal.SIGKILL)
+        ended = lambda: not any(each.is_running() for each in others)
+        training.wait_for("end of the others", ended)
+        return {"ends": time.monotonic() - begin}
+
+
+def main(options: _Options) -> None:
+    """Prints a row for each engine and fault."""
+    if "torchft" in options.engines and not options.torch_python:
+        raise refuse("torch_python", "", "the engine torchft needs an interpreter with torchft")
+    rows, figures = [], {}
+    for name in options.engines:
+        engine = _ENGINES[name]
+        found: dict[str, list[dict[str, float]]] = {}
+        if engine.faults:
+            with _training(options, engine) as training:
+                for fault in engine.faults * options.rounds:
+                    found.setdefault(fault, []).append(_disturb(training, options, fault))
+        else:
+            for fault in ("kill", "kill_first", "stop") * options.rounds:
+                found.setdefault(fault, []).append(_end(options, engine, fault))
+        for fault, each in found.items():
+            rows.append({"engine": name, "fault": fault, **_cells(each)})
+        figures[name] = found
+    report.print_table(rows, "Seconds, median and largest", texts=2)
+    report.conclude(options, {"seconds": figures})
+
+
+def _cells(found: Sequence[Mapping[str, float]]) -> dict[str, str]:
+    cells = {}
+    for column in found[0]:
+        values = [each[column] for each in found]
+        cells[column] = f"{statistics.median(values):.2f}, {max(values):.2f}"
+    return cells
+
+
+if __name__ == "__main__":
+    report.run(main, _Options)

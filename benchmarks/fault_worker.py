@@ -1,0 +1,48 @@
+"""One process of a training that prints each step, for benchmarks/fault_benchmark.py.
+
+python -m benchmarks.fault_worker VALUES PAUSE_MS TIMEOUT_SECS [elastic]
+"""
+
+import sys
+import time
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+import terngrad
+
+_VARIABLE = 2_500_000  # values, at most
+
+
+def main(values: int, pause_secs: float, timeout_secs: float, elastic: bool) -> None:
+    """Trains until it is killed: a step exchanges so many random gradients, with momentum."""
+    terngrad.configure()
+    group = terngrad.join(elastic=elastic, timeout_secs=timeout_secs)
+    sizes = [min(_VARIABLE, values - begin) for begin in range(0, values, _VARIABLE)]
+    weights = [tf.Variable(tf.zeros(size)) for size in sizes]
+    velocities = [tf.Variable(tf.zeros(size)) for size in sizes]
+    gradients = [tf.random.stateless_normal([size], [group.rank, size]) for size in sizes]
+    reducer = terngrad.Reducer(weights, group)
+
+    @tf.function
+    def step() -> None:
+        for weight, velocity, mean in zip(weights, velocities, reducer(gradients), strict=True):
+            velocity.assign(0.9 * velocity + mean)
+            weight.assign_sub(0.01 * velocity)
+
+    def make_step() -> None:
+        step()
+        print(f"step {int(reducer.state.step)}", flush=True)
+        time.sleep(pause_secs)
+
+    with group:
+        group.run_steps(make_step, 10**9, [reducer.state.step, *weights, *velocities])
+
+
+def _read(arguments: Sequence[str]) -> None:
+    values, pause_ms, timeout_secs, *options = arguments
+    main(int(values), float(pause_ms) / 1000, float(timeout_secs), options == ["elastic"])
+
+
+if __name__ == "__main__":
+    _read(sys.argv[1:])
