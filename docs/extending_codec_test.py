@@ -13,10 +13,9 @@ import tensorflow as tf
 from terngrad.draws import DrawKey
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.testing.addresses import free_addresses
-from terngrad.testing.conformance import SHAPES, STEPS, gradients_of
-from terngrad.testing.engines import delivered, parameter_servers
-from terngrad.testing.exhaustive import sample
+from terngrad.testing.conformance import SHAPES, STEPS, delivered, gradients_of, parameter_servers
 from terngrad.testing.processes import finished, mpirun
+from terngrad.testing.selection import sample
 from terngrad.training import checkpoints
 
 REPO = Path(__file__).parents[1]

@@ -11,7 +11,7 @@ from inception.training import trained
 from slim.datasets import labels
 from slim.nets.layers import CoveringConv2D, LocalResponseNormalization
 from slim.preprocessing import portable as preprocessing
-from terngrad.training.file_errors import first_line
+from terngrad.training.errors import first_line
 
 
 def export(

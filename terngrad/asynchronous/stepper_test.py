@@ -15,7 +15,7 @@ from terngrad.layout import Policy, make_layout
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.training import schedules
 from terngrad.training.classifier import Losses
-from terngrad.training.divergence import DivergedError
+from terngrad.training.errors import DivergedError
 from terngrad.training.loop import Loop
 from terngrad.training.signals import StopRequest
 from terngrad.training.timing import Cadence

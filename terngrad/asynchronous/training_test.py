@@ -25,18 +25,18 @@ from terngrad.codecs.factory import largest_code, make_codecs
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
 from terngrad.testing.addresses import free_addresses
-from terngrad.testing.exhaustive import sample
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.nets import make_batches, make_model
 from terngrad.testing.proxy import Kind, Proxy, plan
+from terngrad.testing.selection import sample
 from terngrad.testing.strangers import config_of
 from terngrad.testing.threads import in_threads
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
-from terngrad.training.choice import choose_kernels
 from terngrad.training.classifier import Classifier
 from terngrad.training.optimizers import make_optimizer
 from terngrad.training.reduction import Reduction
+from terngrad.training.runtime import choose_kernels
 from terngrad.training.step import TrainStep
 
 SECS, RATE, DECAY = HANG_SECS, 0.05, 0.99

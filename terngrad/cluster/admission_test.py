@@ -16,9 +16,9 @@ from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import MAGIC, VERSION, Hello, frame
 from terngrad.testing import meeting
 from terngrad.testing.addresses import free_address
-from terngrad.testing.exhaustive import sample
 from terngrad.testing.meeting import TIMEOUT, assert_met, hosts_of, received
 from terngrad.testing.proxy import Kind, Proxy, plan
+from terngrad.testing.selection import sample
 from terngrad.testing.threads import in_threads
 
 SECRET = b"a secret of many characters"

@@ -19,9 +19,9 @@ from terngrad.connect.tls import Members
 from terngrad.testing import meeting
 from terngrad.testing.addresses import free_address
 from terngrad.testing.certificates import make_certificates
-from terngrad.testing.exhaustive import sample
 from terngrad.testing.meeting import TIMEOUT, assert_met, received
 from terngrad.testing.proxy import Fault, Kind, Proxy, plan
+from terngrad.testing.selection import sample
 from terngrad.testing.threads import in_threads
 
 HOSTS = ["127.0.0.1:2222", "127.0.0.1:2223", "127.0.0.1:2224"]

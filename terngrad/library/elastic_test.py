@@ -18,7 +18,7 @@ from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
 
-LOOP = [sys.executable, "-m", "terngrad.testing.elastic_loop"]
+LOOP = [sys.executable, "-m", "terngrad.testing.programs.elastic_loop"]
 STEPS = 150
 TWO = {"hosts": ["127.0.0.1:1", "127.0.0.1:2"], "rank": 0}
 PS = {"ps_hosts": ["127.0.0.1:3"]}

@@ -11,8 +11,8 @@ from terngrad.cluster.managed import launch
 from terngrad.cluster.ports import free_ports
 from terngrad.library.group import Group
 from terngrad.library.local_steps import LocalSteps
-from terngrad.testing.own_local_steps import LOCAL_STEPS
 from terngrad.testing.processes import finished
+from terngrad.testing.programs.own_local_steps import LOCAL_STEPS
 
 ALONE = Group()
 STEPS = 4 * LOCAL_STEPS
@@ -26,7 +26,13 @@ def train(folder, workers, servers=0):
     hosts, ps_hosts = addresses[:workers], addresses[workers:]
     roles = [("worker", i) for i in range(workers)] + [("ps", i) for i in range(servers)]
     places = [launch.variables(hosts, i, control, ps_hosts, job) for job, i in roles]
-    program = [sys.executable, "-m", "terngrad.testing.own_local_steps", str(folder), str(STEPS)]
+    program = [
+        sys.executable,
+        "-m",
+        "terngrad.testing.programs.own_local_steps",
+        str(folder),
+        str(STEPS),
+    ]
     done = finished([program] * len(places), places)
     assert all(status == 0 for _, status in done), done
     return [np.load(folder / f"{i}.npz") for i in range(workers)], "".join(o for o, _ in done)

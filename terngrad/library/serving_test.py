@@ -34,7 +34,7 @@ raise SystemExit("the ps goes on")
 def test_a_ps_that_holds_the_parameters_joins_serves_and_ends_through_join(tmp_path):
     (host,) = free_addresses(1)
     folder = str(tmp_path / "snapshots")
-    command = [sys.executable, "-m", "terngrad.testing.snippet", SERVER, host]
+    command = [sys.executable, "-m", "terngrad.testing.programs.snippet", SERVER, host]
     with Started([*command, folder]) as run:
         run.wait_for(r"ps 0 \(.*\) holds the parameters of 2 workers on this machine\.")
         with Started([*command, folder]) as second:  # its port is taken, too

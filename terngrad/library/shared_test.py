@@ -13,7 +13,7 @@ from terngrad.library.group import Group
 from terngrad.testing.processes import Started, finished, mpirun
 
 ALONE = Group()
-PROGRAM = [sys.executable, "-m", "terngrad.testing.collectives"]
+PROGRAM = [sys.executable, "-m", "terngrad.testing.programs.collectives"]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from terngrad.cluster import interfaces
 from terngrad.cluster.ports import free_ports
 from terngrad.testing.processes import Started
 
-LOOP = [sys.executable, "-m", "terngrad.testing.elastic_loop"]
+LOOP = [sys.executable, "-m", "terngrad.testing.programs.elastic_loop"]
 STEPS = 50
 _INSECURE = {"TERNGRAD_ALLOW_INSECURE_NETWORK": "1"}
 _FEW_BYTES, _MANY_BYTES = 1_000, 10_000

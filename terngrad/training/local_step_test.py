@@ -10,13 +10,13 @@ from terngrad.layout import Policy, make_layout
 from terngrad.testing.nets import make_batches, make_model
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
-from terngrad.training.choice import choose_kernels
 from terngrad.training.classifier import Classifier
 from terngrad.training.local_step import InnerOptimizer, LocalStep, keep_slots
 from terngrad.training.memory import Memory
 from terngrad.training.optimizers import Momentum, make_optimizer
 from terngrad.training.reduction import Reduction
 from terngrad.training.runner import Runner
+from terngrad.training.runtime import choose_kernels
 from terngrad.training.slots import SLOTS
 from terngrad.training.step import TrainStep
 

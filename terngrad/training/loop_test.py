@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from terngrad.layout import Policy, make_layout
 from terngrad.training.classifier import Losses
-from terngrad.training.divergence import DivergedError
+from terngrad.training.errors import DivergedError
 from terngrad.training.loop import Loop
 from terngrad.training.runner import Observation, Outcome
 from terngrad.training.signals import StopRequest

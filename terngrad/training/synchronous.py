@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from terngrad.cluster.pulse import Pulse
 from terngrad.codecs.codec import Codec
 from terngrad.layout import Layout
-from terngrad.training.divergence import NotFiniteError, not_finite
-from terngrad.training.progress import Progress, make_progress
+from terngrad.training.errors import NotFiniteError, not_finite
 from terngrad.training.runner import Outcome, Runner
 from terngrad.training.stepper import Shown, Stepper
+from terngrad.training.timing import Progress, make_progress
 
 
 @dataclasses.dataclass

@@ -16,7 +16,12 @@ from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
 
 pytestmark = pytest.mark.slow
-_FIT = [sys.executable, "-m", "terngrad.testing.elastic_fit", f"--timeout_secs={HANG_SECS:.0f}"]
+_FIT = [
+    sys.executable,
+    "-m",
+    "terngrad.testing.programs.elastic_fit",
+    f"--timeout_secs={HANG_SECS:.0f}",
+]
 _STEPS = 40  # of an epoch with three workers
 
 

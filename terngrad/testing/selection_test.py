@@ -5,8 +5,8 @@ import pytest
 pytest_plugins = ["pytester"]
 
 _CONFTEST = """
-from terngrad.testing.skips import add_option as pytest_addoption
-from terngrad.testing.skips import fail_on_skips as pytest_sessionfinish
+from terngrad.testing.selection import add_option as pytest_addoption
+from terngrad.testing.selection import fail_on_skips as pytest_sessionfinish
 """
 _TESTS = {
     "a test": "import pytest\n\n\ndef test_one():\n    pytest.skip('no such tool')\n",

@@ -1,4 +1,7 @@
-"""Two nets with a reducer each, called twice and in loops: python -m terngrad.testing.two_nets."""
+"""Two nets with a reducer each, called twice and in loops.
+
+python -m terngrad.testing.programs.two_nets
+"""
 
 from __future__ import annotations
 

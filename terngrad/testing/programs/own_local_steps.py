@@ -1,4 +1,6 @@
-"""A loop of a user's own with local steps: python -m terngrad.testing.own_local_steps FOLDER STEPS.
+"""A loop of a user's own with local steps.
+
+python -m terngrad.testing.programs.own_local_steps FOLDER STEPS
 
 Each process writes its weights after each exchange to a file of the folder.
 """

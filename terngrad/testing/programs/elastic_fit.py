@@ -1,7 +1,8 @@
 """A user's program with model.fit whose workers may come and go.
 
-python -m terngrad.testing.elastic_fit [OPTION...]. It prints each batch, and at the end the number
-of updates, the history and the weights.
+python -m terngrad.testing.programs.elastic_fit [OPTION...]
+
+It prints each batch, and at the end the number of updates, the history and the weights.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""A loop of a user's own whose processes may come and go: python -m terngrad.testing.elastic_loop.
+"""A loop of a user's own whose processes may come and go.
 
-STEPS [ARGUMENT=NUMBER...]: the arguments are of `join`. It follows a gradient that depends on the
+python -m terngrad.testing.programs.elastic_loop STEPS [ARGUMENT=NUMBER...]
+
+The arguments are of `join`. It follows a gradient that depends on the
 step and the node only, and prints the weights at the end.
 """
 

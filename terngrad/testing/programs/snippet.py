@@ -1,4 +1,6 @@
-"""A program that a test gives as a text: python -m terngrad.testing.snippet TEXT [ARGUMENT...].
+"""A program that a test gives as a text.
+
+python -m terngrad.testing.programs.snippet TEXT [ARGUMENT...]
 
 It differs from `python -c TEXT` in that `Started` forks it from a process with TensorFlow.
 """

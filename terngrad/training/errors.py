@@ -1,6 +1,8 @@
-"""The errors of a training that diverged."""
+"""The errors that end a training: it diverged, or a file cannot be written."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import tensorflow as tf
@@ -34,3 +36,13 @@ def not_finite(losses: Losses, scales: tf.Tensor, layout: Layout) -> list[str]:
     broken = np.flatnonzero(~np.isfinite(scales.numpy()))
     variables = dict.fromkeys(layout.scaled[i] for i in broken)  # each once
     return bad + [f"the gradient of {layout.names[i]} is not finite" for i in variables]
+
+
+# TensorFlow's own names: of the function, the node and a temporary file before the reason, and of
+# the operation behind it.
+_AROUND = re.compile(r"^(\{\{[^}]*\}\} *)*(/[^;]*; )?| *\[Op:\w+\].*$| *\[\[\{\{.*$")
+
+
+def first_line(error: tf.errors.OpError) -> str:
+    """Returns the first line of an error's message, without names of TensorFlow's own."""
+    return _AROUND.sub("", error.message.splitlines()[0]) if error.message else str(error.code)

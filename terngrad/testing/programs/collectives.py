@@ -1,6 +1,6 @@
 """What a group offers beside gradients, on each of its processes.
 
-python -m terngrad.testing.collectives [ENGINE]
+python -m terngrad.testing.programs.collectives [ENGINE]
 """
 
 from __future__ import annotations

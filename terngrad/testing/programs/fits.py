@@ -1,6 +1,6 @@
 """model.fit in ways that users choose, on two workers.
 
-python -m terngrad.testing.fits [--every_way]
+python -m terngrad.testing.programs.fits [--every_way]
 """
 
 from __future__ import annotations

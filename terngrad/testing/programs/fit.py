@@ -1,4 +1,4 @@
-"""A user's program with model.fit: python -m terngrad.testing.fit FOLDER [OPTION...].
+"""A user's program with model.fit: python -m terngrad.testing.programs.fit FOLDER [OPTION...].
 
 It writes the weights, the history and the number of updates to FOLDER/RANK.npz, and what the
 callbacks write to FOLDER/RANK.

@@ -1,4 +1,4 @@
-"""A training loop of a user's own: python -m terngrad.testing.own_loop FILE [OPTION...].
+"""A training loop of a user's own: python -m terngrad.testing.programs.own_loop FILE [OPTION...].
 
 It trains a small net with plain steps of size 0.1, and writes the parameters and the first means to
 FILE, which begins with the rank of its process.
