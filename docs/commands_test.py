@@ -179,7 +179,7 @@ def _shortened(words: Sequence[str], folder: Path) -> list[str]:
     program, _ = _program(words) or ("", [])
     short += _ALSO.get(program, [])
     if short[1] == "scripts/launch_local.sh":
-        return [sys.executable, "-m", "inception.testing.launch", *short[2:]]
+        return [sys.executable, "-m", "inception.testing.forked_launch", *short[2:]]
     return [sys.executable if word == "python" else word for word in short]
 
 

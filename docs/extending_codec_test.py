@@ -161,7 +161,7 @@ def test_an_asynchronous_worker_alone_trains_as_one_machine_does(page, codec, tm
     flags = [f"--codec={codec}", "--net=mlp", "--benchmark_mode=True"]
     flags += ["--max_steps=5", "--num_nodes=2", "--batch_size=8", "--num_intra_threads=1"]
     flags += ["--save_summaries_secs=0"]
-    launch = [sys.executable, "-m", "inception.testing.launch", "--ps=1", "1"]
+    launch = [sys.executable, "-m", "inception.testing.forked_launch", "--ps=1", "1"]
     launch += ["inception.mnist_distributed_train", "--cross_replica_sync=False"]
     folders = [tmp_path / "local", tmp_path / "asynchronous"]
     commands = [[sys.executable, "-m", "inception.mnist_train"], launch]

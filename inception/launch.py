@@ -29,8 +29,7 @@ from inception.cluster.members import members, members_on_hosts
 from inception.cluster.namespaces import BANDWIDTH, Network
 from terngrad.launcher import state
 from terngrad.launcher.options import Parser, log_folder, whole, with_logs
-from terngrad.launcher.process import Process
-from terngrad.launcher.restarts import Restarts
+from terngrad.launcher.process import Process, Restarts
 from terngrad.launcher.run import Run, StartError
 from terngrad.launcher.terminal import Output, Requests, end_program
 from terngrad.limits import MAX_NODES

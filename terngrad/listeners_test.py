@@ -36,7 +36,7 @@ from terngrad.spark.driver import Driver, Line, Placement, ProcessId
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.strangers import WORKERS, config_of, stranger
+from terngrad.testing.ps_clients import WORKERS, config_of, stranger
 from terngrad.training import schedules
 
 pytestmark = pytest.mark.slow

@@ -56,7 +56,7 @@ def test_law_8_who_is_asked_to_end_while_another_is_lost_saves_at_once_and_ends(
     assert_equal_parameters(resumed, undisturbed)
 
 
-def test_an_elastic_training_loses_no_bit_when_a_ps_is_lost_comes_back_and_is_lost_again(tmp_path):
+def test_an_elastic_training_keeps_its_bits_when_a_ps_is_lost_repeatedly(tmp_path):
     # A worker that takes longer than the time-out to come back would miss steps.
     flags = paced_flags_of(
         tmp_path / "disturbed", "--worker_timeout_secs=12", "--elastic", steps=LOST_PS_STEPS
@@ -121,7 +121,7 @@ def _late(tmp_path_factory):
     return cluster
 
 
-def test_gradients_that_come_too_late_are_dropped_and_counted_and_copies_stay_the_same(late):
+def test_late_gradients_are_dropped_and_counted_and_copies_stay_equal(late):
     lines = late.lines()
     assert "Warning" not in lines  # which tells of copies that differ
     assert ", times 0.1 every 500000 steps." in lines  # of 2 images, not 4

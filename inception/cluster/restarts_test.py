@@ -97,7 +97,7 @@ def test_law_8_a_step_that_is_made_anew_takes_the_same_records(tmp_path):
     assert_equal_parameters(*both)
 
 
-def test_law_10_a_worker_that_comes_back_with_other_flags_is_named_and_disturbs_nobody(restarted):
+def test_law_10_a_returning_worker_with_other_flags_is_named_and_rejected(restarted):
     *_, wrong = restarted
     assert re.search(r"batch_size is 8 on worker 2 \(.*\) and 2 on worker 0", wrong.output)
     assert "Traceback" not in wrong.output

@@ -19,7 +19,7 @@ from slim.conversion.record_files import Job, WriteShards
 from slim.conversion.shard_writer import Shard
 from slim.conversion.sources import PictureSource, Source
 from slim.datasets import records
-from slim.datasets.pictures import Picture, Pictures
+from slim.datasets.picture_files import Picture, Pictures
 from terngrad.spark.errors import reason
 
 if TYPE_CHECKING:

@@ -7,8 +7,15 @@ import numpy as np
 import rich.console
 import rich.table
 
-from inception.results import pictures
 from inception.results.report import Curve, Run
+from slim.datasets import files
+
+
+def save(figure: matplotlib.figure.Figure, path: str) -> None:
+    """Writes a PNG file. It replaces an existing file only when it is complete."""
+    with files.replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=100)
+
 
 _SMOOTHED = 0.07  # fraction of the run that one point of the smoothed loss averages
 
@@ -60,7 +67,7 @@ def draw(runs: Mapping[str, Run], path: str, title: str) -> None:
     for axes in (losses, accuracies):
         axes.legend()
         axes.grid(alpha=0.3)
-    pictures.save(figure, path)
+    save(figure, path)
 
 
 def _smooth(curve: Curve) -> np.ndarray:

@@ -6,7 +6,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from inception.sweeping import liveness, study
+from inception.sweeping import study
 from inception.sweeping.messages import End, Evaluation, Outcome
 from inception.sweeping.plan import Plan
 from inception.sweeping.space import Choices, Range
@@ -150,7 +150,7 @@ def test_a_pruned_trial_is_not_tried_again(storage):
 @pytest.mark.parametrize("ended", [False, True], ids=["running", "ended but not queued again"])
 def test_trials_of_a_lost_sweep_go_on_in_another_one_exactly_once(storage, monkeypatch, ended):
     lost = Study(storage, "s", GRID)
-    monkeypatch.setattr(liveness, "sign", lambda: DEAD)
+    monkeypatch.setattr(study, "sign", lambda: DEAD)
     task = lost.next()
     monkeypatch.undo()
     if ended:
@@ -200,8 +200,8 @@ def test_law_10_a_database_that_cannot_be_opened_is_told():
 
 
 def test_a_process_is_alive_until_it_ends():
-    sign = liveness.sign()
-    assert liveness.is_alive(sign)
-    assert not liveness.is_alive(dict(sign) | {"birth": "another"})
-    assert not liveness.is_alive(dict(sign) | {"host": "elsewhere", "time": 0.0})
-    assert liveness.is_alive(dict(sign) | {"host": "elsewhere"})
+    sign = study.sign()
+    assert study.is_alive(sign)
+    assert not study.is_alive(dict(sign) | {"birth": "another"})
+    assert not study.is_alive(dict(sign) | {"host": "elsewhere", "time": 0.0})
+    assert study.is_alive(dict(sign) | {"host": "elsewhere"})

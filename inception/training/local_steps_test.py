@@ -54,7 +54,7 @@ def command(train_dir, engine, **flags):
         flags["variable_update"] = "mpi"
     else:
         ps = int(engine == "parameter_server")
-        launch = [sys.executable, "-m", "inception.testing.launch", f"--ps={ps}", "2"]
+        launch = [sys.executable, "-m", "inception.testing.forked_launch", f"--ps={ps}", "2"]
     return [*launch, "inception.mnist_distributed_train", *arguments(train_dir, **flags)]
 
 

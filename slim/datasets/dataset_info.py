@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from slim.datasets.pictures import Pictures
-
-BACKGROUND = "background"  # name of label 0 where the labels of the classes count from 1
+from slim.datasets.picture_files import Pictures
 
 # By name of the split: images uint8 [N, H, W, C] and labels int64 [N], or picture files.
 Splits = Mapping[str, tuple[np.ndarray, np.ndarray] | Pictures]

@@ -1,4 +1,4 @@
-"""Finds data sets on disk by name, without TensorFlow."""
+"""The data sets by name: their modules, and their files on disk. Loads no TensorFlow."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ import collections
 import os
 import re
 from collections.abc import Iterable, Sequence
+from types import ModuleType
 
 from absl import logging
 
-from slim.datasets import catalog, labels, mnist
+from slim.datasets import cifar10, fashion_mnist, flowers, imagenet, images, labels, mnist
 from slim.datasets.dataset_info import DatasetInfo
-from slim.datasets.pictures import listed
+from slim.datasets.picture_files import listed
+
+# A module has INFO, `download` and `load`; docs/extending.md says what they do.
+MODULES: dict[str, ModuleType] = {
+    module.INFO.name: module
+    for module in (mnist, fashion_mnist, cifar10, imagenet, flowers, images)
+}
+
 
 _SHARD = r"\d{5}-of-\d{5}"
 
-DATASETS: dict[str, DatasetInfo] = {name: module.INFO for name, module in catalog.MODULES.items()}
+DATASETS: dict[str, DatasetInfo] = {name: module.INFO for name, module in MODULES.items()}
 
 
 def get_info(name: str) -> DatasetInfo:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from slim.datasets import files
-from slim.datasets.dataset_info import BACKGROUND
+from slim.datasets.picture_files import BACKGROUND
 
 _FILE = "labels.txt"
 

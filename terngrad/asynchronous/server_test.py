@@ -32,7 +32,7 @@ from terngrad.service.messages import Call, join_frame
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.plans import FACTS, PLAN, gradient
-from terngrad.testing.strangers import WORKERS, admitted, config_of, hello_of, stranger
+from terngrad.testing.ps_clients import WORKERS, admitted, config_of, hello_of, stranger
 from terngrad.training import schedules
 
 SECS = HANG_SECS
@@ -229,7 +229,7 @@ def test_a_chief_that_comes_again_begins_its_run(empty):
     assert not server.workers.failure
 
 
-def test_a_chief_that_fails_after_it_has_entered_is_believed_unless_one_begins_a_run(empty):
+def test_a_failure_that_the_chief_reports_counts_until_a_run_begins(empty):
     server, host = empty
     client = Client(config_of([host], 0), [None], 32, FACTS)
     client.enter()

@@ -106,7 +106,7 @@ def loop_of(ps, saved, *, outcome=None, **cadence):
     return loop, reports
 
 
-def test_steps_between_checkpoints_are_the_runs_and_those_between_reports_the_workers():
+def test_checkpoints_count_the_steps_of_the_run_and_reports_those_of_the_worker():
     ps, saved = PretendedPs(), []
     loop, reports = loop_of(ps, saved, save_every=25)
     checkpoint, _ = loop.run(None, StopRequest())
@@ -155,7 +155,7 @@ def test_law_10_what_is_not_finite_is_named_and_not_pushed(outcome, what):
     assert ps.pushes == 0
 
 
-def test_the_first_step_is_observed_and_staleness_is_written_with_reports_and_at_the_end():
+def test_the_first_step_is_observed_and_staleness_is_written_with_each_report():
     ps = PretendedPs(most=50)
     loop, _ = loop_of(ps, [], summary_secs=1000.0)
     loop.writer = PretendedWriter()

@@ -310,9 +310,7 @@ def test_an_older_snapshot_may_be_chosen_once(tmp_path):
     assert chosen(-1).version == 12 and chosen(8).version == 8
 
 
-def test_a_snapshot_that_can_neither_be_used_nor_set_aside_is_told_and_an_older_one_used(
-    tmp_path, monkeypatch
-):
+def test_an_unusable_snapshot_is_reported_and_an_older_one_is_loaded(tmp_path, monkeypatch):
     push(begun(store_in(tmp_path)), 4)
     description, content = snapshots.load(f"{tmp_path}/snapshot-4")
     writer = snapshots.Writer(str(tmp_path))

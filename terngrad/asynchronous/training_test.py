@@ -28,8 +28,8 @@ from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.nets import make_batches, make_model
 from terngrad.testing.proxy import Kind, Proxy, plan
+from terngrad.testing.ps_clients import config_of
 from terngrad.testing.selection import sample
-from terngrad.testing.strangers import config_of
 from terngrad.testing.threads import in_threads
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
@@ -216,7 +216,7 @@ def test_parameters_are_pulled_rounded_to_half_precision(tmp_path):
 
 
 @pytest.mark.slow
-def test_workers_end_after_exactly_as_many_updates_and_none_is_staler_than_the_bound(tmp_path):
+def test_workers_end_after_exactly_as_many_updates_within_the_staleness_bound(tmp_path):
     bound, steps = 1, 40
     with serving(tmp_path, 2, workers=3) as (servers, hosts):
         plan = {"max_steps": steps, "max_staleness": bound}
@@ -295,7 +295,7 @@ def test_a_run_begins_though_a_stream_breaks_when_the_state_is_sent(tmp_path, mo
 
 
 @pytest.mark.slow
-def test_another_process_of_a_worker_that_is_here_waits_and_a_new_one_of_one_that_left_goes_on(
+def test_a_second_process_of_a_connected_worker_waits_until_that_worker_has_left(
     tmp_path,
 ):
     with serving(tmp_path, workers=2) as (_, hosts):
@@ -482,7 +482,7 @@ def test_a_ps_that_would_send_too_much_is_named_before_anything_is_allocated(tmp
 
 
 @pytest.mark.slow
-def test_law_10_variables_that_stay_float_are_named_where_their_gradient_is_not_finite(tmp_path):
+def test_law_10_float_variables_with_gradients_that_are_not_finite_are_named(tmp_path):
     with serving(tmp_path) as (_, hosts):
         worker = Worker(hosts)
         worker.begin()

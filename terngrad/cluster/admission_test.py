@@ -14,10 +14,10 @@ from terngrad.cluster import admission
 from terngrad.cluster.channel import MembershipError, OtherFailedError, split_address
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import MAGIC, VERSION, Hello, frame
-from terngrad.testing import meeting
+from terngrad.testing import rendezvous
 from terngrad.testing.addresses import free_address
-from terngrad.testing.meeting import TIMEOUT, assert_met, hosts_of, received
 from terngrad.testing.proxy import Kind, Proxy, plan
+from terngrad.testing.rendezvous import TIMEOUT, assert_met, hosts_of, received
 from terngrad.testing.selection import sample
 from terngrad.testing.threads import in_threads
 
@@ -25,7 +25,7 @@ SECRET = b"a secret of many characters"
 
 
 def joining(rank, address, hosts=None, timeout_secs=TIMEOUT, secret=b""):
-    return meeting.joining(rank, address, hosts or hosts_of(2), timeout_secs, secret=secret)
+    return rendezvous.joining(rank, address, hosts or hosts_of(2), timeout_secs, secret=secret)
 
 
 def connected(address):

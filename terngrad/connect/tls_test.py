@@ -16,11 +16,11 @@ from terngrad.cluster.membership import Membership
 from terngrad.connect.certificates import serial_of
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.tls import Members
-from terngrad.testing import meeting
+from terngrad.testing import rendezvous
 from terngrad.testing.addresses import free_address
 from terngrad.testing.certificates import make_certificates
-from terngrad.testing.meeting import TIMEOUT, assert_met, received
 from terngrad.testing.proxy import Fault, Kind, Proxy, plan
+from terngrad.testing.rendezvous import TIMEOUT, assert_met, received
 from terngrad.testing.selection import sample
 from terngrad.testing.threads import in_threads
 
@@ -38,7 +38,7 @@ def _files(tmp_path_factory):
 
 
 def joining(rank, address, tls, hosts=HOSTS[:2], timeout_secs=TIMEOUT):
-    return meeting.joining(rank, address, hosts, timeout_secs, Members(tls) if tls else None)
+    return rendezvous.joining(rank, address, hosts, timeout_secs, Members(tls) if tls else None)
 
 
 def test_all_meet_and_a_stranger_hears_nothing(files):

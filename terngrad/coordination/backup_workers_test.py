@@ -201,7 +201,7 @@ def test_where_all_are_needed_a_worker_that_has_made_no_step_is_waited_for():
     assert sorted(cluster.taken()) == [0, 1, 2]
 
 
-def test_who_comes_and_goes_without_contributing_waits_longer_each_time_and_is_named():
+def test_a_worker_that_rejoins_without_contributing_waits_longer_and_is_named():
     cluster = entered()
     cluster.leave()
     waits = []

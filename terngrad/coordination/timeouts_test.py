@@ -101,7 +101,7 @@ def stand_still(cluster, batches, begun=(0, 0)):
         cluster.pass_secs(5 * SECS + 1)
 
 
-def test_workers_that_begin_operations_within_a_call_of_many_batches_do_not_stand_still():
+def test_operations_within_a_call_of_many_batches_count_as_progress():
     cluster, _ = begun(2)
     stand_still(cluster, 5, begun=(7, 8))
     assert (cluster.taken(), cluster.outcome) == ({}, None)
@@ -126,7 +126,7 @@ def test_a_worker_that_hangs_amid_the_step_of_all_is_abandoned_or_named(rules):
         assert cluster.outcome == "worker 1 (host1:1) hangs: it has not reported its step for 11 s"
 
 
-def test_a_worker_whose_stream_breaks_is_awaited_before_another_that_hangs_ends_the_training():
+def test_a_worker_may_reconnect_before_a_hung_worker_ends_the_training():
     cluster, view = begun(2, needed=1)
     stand_still(cluster, 5)
     cluster.report_live(0, steps=4, view=view)
@@ -143,7 +143,7 @@ def test_a_worker_whose_stream_breaks_is_awaited_before_another_that_hangs_ends_
     assert members(cluster.taken()[0][-1]) == (0,)
 
 
-def test_a_step_that_all_try_in_vain_a_second_time_ends_the_training_and_another_step_does_not():
+def test_a_step_that_fails_twice_for_all_workers_ends_the_training():
     cluster, view = begun(2)
     for steps in (4, 7):
         stand_still(cluster, steps + 1)
@@ -163,7 +163,7 @@ def test_a_backup_worker_that_stands_still_is_noticed_although_the_others_are_do
     assert cluster.taken()[1] == ["freeze"]
 
 
-def test_where_the_only_worker_with_the_state_hangs_for_very_long_the_chief_goes_on_anew():
+def test_the_chief_starts_anew_if_the_only_worker_with_the_state_hangs_for_long():
     cluster, _ = begun(2, elastic=True)
     cluster.progress(1, 3)
     cluster.pass_secs(5 * SECS)

@@ -11,11 +11,11 @@ from terngrad.cluster.pulse import Pulse
 from terngrad.connect.config import ConnectConfig
 from terngrad.exchange.watching import watching
 from terngrad.testing.addresses import free_address
-from terngrad.testing.meeting import TIMEOUT, hosts_of
+from terngrad.testing.rendezvous import TIMEOUT, hosts_of
 from terngrad.testing.threads import in_threads
 
 
-def test_bytes_that_change_between_two_processes_blame_none_and_nobody_waits_for_a_time_out():
+def test_corrupted_bytes_blame_no_process_and_end_the_training_at_once():
     address, hosts = free_address(), hosts_of(3)
     config = lambda rank: ConnectConfig(hosts, rank, (), TIMEOUT)
     join = lambda rank: lambda: admission.join(config(rank), address)

@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable
 
 from terngrad.launcher import state
-from terngrad.launcher.process import Process
-from terngrad.launcher.restarts import Restarts
+from terngrad.launcher.process import Process, Restarts
 from terngrad.launcher.state import Record, StateFile
 
 _LOOK_SECS = 0.1

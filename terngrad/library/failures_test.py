@@ -72,7 +72,7 @@ def chief_of(host):
     return JoinConfig(role=role, timeout_secs=SECS)
 
 
-def test_law_10_a_ps_stays_until_all_have_learned_why_a_worker_failed_before_it_joined(
+def test_law_10_a_ps_runs_until_all_workers_know_why_one_failed_before_joining(
     monkeypatch,
 ):
     (host,) = free_addresses(1)

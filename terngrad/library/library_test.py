@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.cluster.managed import launch
+from terngrad.cluster.addresses import free_ports
+from terngrad.cluster.managed import launch_variables
 from terngrad.cluster.membership import LOST_STATUS
-from terngrad.cluster.ports import free_ports
 from terngrad.connect.certificates import Tls
 from terngrad.library.group import Group
 from terngrad.library.joining import join
@@ -46,7 +46,7 @@ def environments(processes, servers=0):
     addresses = [f"127.0.0.1:{port}" for port in ports]
     hosts, ps_hosts = addresses[:processes], addresses[processes:]
     roles = [("worker", i) for i in range(processes)] + [("ps", i) for i in range(servers)]
-    return [launch.variables(hosts, i, control, ps_hosts, job) for job, i in roles]
+    return [launch_variables.variables(hosts, i, control, ps_hosts, job) for job, i in roles]
 
 
 def in_tf_config(processes):
@@ -349,7 +349,7 @@ def test_workers_whose_step_has_several_parts_are_named_where_they_diverge(serve
 
 
 @pytest.mark.slow
-def test_law_6_the_first_float_means_equal_those_of_one_process_with_the_whole_batch(tmp_path):
+def test_law_6_the_first_float_means_equal_those_of_one_process(tmp_path):
     found = []
     for processes in (2, 1):
         succeed(tmp_path, processes, "--gradients=float32", "--steps=1")
@@ -502,7 +502,7 @@ def test_a_process_alone_is_a_group_of_one():
         assert group.shard([1, 2]) == [1, 2]
 
 
-def test_a_process_that_slurm_did_not_start_as_one_of_several_is_told_that_it_is_alone(monkeypatch):
+def test_a_process_in_slurm_that_srun_did_not_start_is_warned_that_it_is_alone(monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_NTASKS", "4")
     with pytest.warns(UserWarning, match="join: this process trains alone: .* with srun"):
@@ -522,7 +522,9 @@ def test_only_numbers_are_gathered_and_broadcast():
 
 
 def test_an_error_of_join_is_a_line_where_a_launcher_gave_its_arguments(monkeypatch, capsys):
-    for name, value in launch.variables(["10.0.0.1:1", "10.0.0.2:1"], 0, 3, ["10.0.0.1:2"]).items():
+    for name, value in launch_variables.variables(
+        ["10.0.0.1:1", "10.0.0.2:1"], 0, 3, ["10.0.0.1:2"]
+    ).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     with pytest.raises(ValueError, match="is not on this machine") as error:

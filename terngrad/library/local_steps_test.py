@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.cluster.managed import launch
-from terngrad.cluster.ports import free_ports
+from terngrad.cluster.addresses import free_ports
+from terngrad.cluster.managed import launch_variables
 from terngrad.library.group import Group
 from terngrad.library.local_steps import LocalSteps
 from terngrad.testing.processes import finished
@@ -25,7 +25,7 @@ def train(folder, workers, servers=0):
     addresses = [f"127.0.0.1:{port}" for port in ports]
     hosts, ps_hosts = addresses[:workers], addresses[workers:]
     roles = [("worker", i) for i in range(workers)] + [("ps", i) for i in range(servers)]
-    places = [launch.variables(hosts, i, control, ps_hosts, job) for job, i in roles]
+    places = [launch_variables.variables(hosts, i, control, ps_hosts, job) for job, i in roles]
     program = [
         sys.executable,
         "-m",

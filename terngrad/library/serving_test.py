@@ -16,7 +16,7 @@ from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.plans import FACTS, PLAN
 from terngrad.testing.processes import Started
-from terngrad.testing.strangers import config_of
+from terngrad.testing.ps_clients import config_of
 from terngrad.training import schedules
 
 WORKERS = ["127.0.0.1:1", "127.0.0.1:2"]

@@ -19,8 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from terngrad.cluster import interfaces
-from terngrad.cluster.addresses import host_and_port
-from terngrad.cluster.ports import free_ports
+from terngrad.cluster.addresses import free_ports, host_and_port
 from terngrad.spark.certificates import Certificates
 from terngrad.spark.context import Context
 from terngrad.spark.driver import Line, ProcessId

@@ -133,7 +133,7 @@ def test_a_request_to_stop_compiles_nothing_more():
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_a_failed_step_goes_on_from_the_state_it_is_given_unless_that_run_was_stopped(stopped):
+def test_a_failed_step_continues_from_the_state_it_is_given_unless_stopped(stopped):
     class FailingOnce(PretendedRunner):
         failed = False
 

@@ -22,8 +22,8 @@ from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.proxy import Kind, Proxy, plan
+from terngrad.testing.ps_clients import WORKERS, config_of
 from terngrad.testing.selection import sample
-from terngrad.testing.strangers import WORKERS, config_of
 from terngrad.testing.threads import in_threads
 
 SECS = HANG_SECS

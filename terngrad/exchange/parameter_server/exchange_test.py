@@ -95,9 +95,7 @@ def test_law_5_a_worker_adds_its_own_codes_once_and_only_where_they_are_missing(
 
 
 @pytest.mark.parametrize("is_eager", [True, False], ids=["eager", "graph"])
-def test_law_7_a_worker_counts_the_bytes_that_were_sent_and_received_for_its_results(
-    is_eager, kernels
-):
+def test_law_7_a_worker_counts_the_bytes_sent_and_received_for_its_results(is_eager, kernels):
     client, step = Others(4, np.zeros((4, 320), int)), tf.Variable(0, dtype=tf.int64)
     exchange = ParameterServerExchange(client, 1, kernels, step)
     local = tf.zeros([10, plane_count(1)], tf.uint32)

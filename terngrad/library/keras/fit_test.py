@@ -10,9 +10,9 @@ import keras
 import numpy as np
 import pytest
 
-from terngrad.cluster.managed import launch
+from terngrad.cluster.addresses import free_ports
+from terngrad.cluster.managed import launch_variables
 from terngrad.cluster.membership import LOST_STATUS
-from terngrad.cluster.ports import free_ports
 from terngrad.testing.processes import Started, finished
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,7 @@ def roles(processes, servers):
     addresses = [f"127.0.0.1:{port}" for port in ports]
     hosts, ps_hosts = addresses[:processes], addresses[processes:]
     places = [("worker", i) for i in range(processes)] + [("ps", i) for i in range(servers)]
-    return [launch.variables(hosts, i, control, ps_hosts, job) for job, i in places]
+    return [launch_variables.variables(hosts, i, control, ps_hosts, job) for job, i in places]
 
 
 def fitted(folder, processes, *options, servers=0):

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 import terngrad
-from terngrad.cluster.managed import launch
+from terngrad.cluster.managed import launch_variables
 from terngrad.testing import nets
 
 _ENDS = {
@@ -81,8 +81,8 @@ def main() -> None:
 
 def launched():
     """Returns what the launcher says as arguments of `join`, and lets it know no more."""
-    told = launch.role(os.environ)
-    del os.environ[launch.MARK]
+    told = launch_variables.role(os.environ)
+    del os.environ[launch_variables.MARK]
     hosts = list(told.worker_hosts)
     return {"hosts": hosts, "rank": told.task_id, "control_port": told.control_port}
 

@@ -17,7 +17,7 @@ from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.packing import ReferencePacking
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.strangers import WORKERS, answer_in, config_of, connect, greeted, hello_of
+from terngrad.testing.ps_clients import WORKERS, answer_in, config_of, connect, greeted, hello_of
 
 SECS = HANG_SECS
 

@@ -42,7 +42,7 @@ from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import wait_until
-from terngrad.testing.strangers import WORKERS, admitted, config_of, hello_of, stranger
+from terngrad.testing.ps_clients import WORKERS, admitted, config_of, hello_of, stranger
 
 SECS = HANG_SECS
 RULES = Rules(2, False, SECS)

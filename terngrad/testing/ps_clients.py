@@ -1,4 +1,4 @@
-"""Workers of a test's ps, and handmade callers of it, which send what no worker sends."""
+"""Workers of a test's ps, and handmade clients of it, which send what no worker sends."""
 
 import contextlib
 import dataclasses

@@ -2,19 +2,19 @@
 
 import pytest
 
-from terngrad.cluster.managed import launch
+from terngrad.cluster.managed import launch_variables
 from terngrad.cluster.managed.find import find
 from terngrad.cluster.managed.role import ManagedError
 
 HOSTS = ["a:1", "b:2"]
-GIVEN = launch.variables(HOSTS, 1, 3)
+GIVEN = launch_variables.variables(HOSTS, 1, 3)
 
 
 def test_a_process_learns_what_the_launcher_knows_before_what_surrounds_it():
     role = find(GIVEN | {"TF_CONFIG": "{}", "SLURM_JOB_ID": "1"}, 0, 1.0)
     assert str(role) == "terngrad.launch: worker 1 of 2"
     assert (role.worker_hosts, role.task_id, role.control_port) == (("a:1", "b:2"), 1, 3)
-    ps = launch.role(launch.variables(HOSTS, 0, 3, ["c:4"], "ps"))
+    ps = launch_variables.role(launch_variables.variables(HOSTS, 0, 3, ["c:4"], "ps"))
     assert str(ps) == "terngrad.launch: ps 0 of 1, for 2 workers"
     assert ps.control_port is None
 
@@ -30,4 +30,4 @@ def test_a_process_learns_what_the_launcher_knows_before_what_surrounds_it():
 )
 def test_what_does_not_fit_is_named(change, why):
     with pytest.raises(ManagedError, match=why):
-        launch.role(GIVEN | change)
+        launch_variables.role(GIVEN | change)

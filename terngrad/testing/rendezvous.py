@@ -1,4 +1,4 @@
-"""A meeting of processes at a chief that a test serves, and checks for it."""
+"""Processes that a chief, which a test serves, admits to a training, and checks of it."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
