@@ -113,7 +113,7 @@ def run_worker(
         if large_batches:
             config = large_batch.apply(config, large_batches, group.batches_per_step)
         probes = {"predict": str(cluster.predict)}  # one that did not would let the others wait
-        group.compare(settings.facts(config, group.size) | probes)
+        group.compare(settings.configuration(config, group.size) | probes)
         ready = preparation.prepare(config, group, cluster, devices)
         if ready:
             train.train(ready)

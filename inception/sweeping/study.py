@@ -130,7 +130,7 @@ class Study:
             return
         for index, params in enumerate(plan.queued()):
             self.optuna.enqueue_trial(params, user_attrs={"point": str(index), "life": 0})
-        self.optuna.set_user_attr(_PLAN, plan.facts)
+        self.optuna.set_user_attr(_PLAN, plan.description)
 
     def next(self) -> Task | None:
         """Returns a trial to run, or None if there is none to start now."""
@@ -201,7 +201,7 @@ class Study:
             return not self._may_ask() and not any(t.state in _OPEN for t in self._trials())
 
     def report(self, task: Task, evaluation: Evaluation) -> bool:
-        """Notes an evaluation on the way; returns whether the trial is hopeless."""
+        """Notes an evaluation on the way; returns whether the trial is to be pruned."""
         if not self._plan.pruner:
             return False
         with self._lock:

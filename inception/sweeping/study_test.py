@@ -169,7 +169,7 @@ def test_trials_of_a_living_sweep_are_left_to_it(storage):
     assert task.point not in [other.point for other in run_all(second)]
 
 
-def test_a_hopeless_trial_is_known_by_the_median_of_the_others(storage):
+def test_a_trial_below_the_median_of_the_others_is_pruned(storage):
     plan = dataclasses.replace(RANDOM, total=8, pruner="median")
     opened = Study(storage, "s", plan)
     for _ in range(6):

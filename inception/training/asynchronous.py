@@ -92,7 +92,9 @@ def _unsaved(ready: Ready, cluster: ClusterConfig) -> str:
 def _client(ready: Ready, joining: JoinConfig, stop: StopRequest) -> Client:
     sharded, is_stopped = ready.sharded, lambda: bool(stop.signal)
     plan = sharded.plan
-    return Client(joining.connect, sharded.shards, plan.pull_bits, plan.facts, _tell, is_stopped)
+    return Client(
+        joining.connect, sharded.shards, plan.pull_bits, plan.configuration, _tell, is_stopped
+    )
 
 
 def _chief(ready: Ready, client: Client) -> Chief:

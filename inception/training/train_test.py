@@ -208,8 +208,8 @@ def test_what_was_saved_and_from_where_the_same_command_goes_on(tmp_path):
 def test_copies_that_differ_at_the_end_are_told(capsys):
     training = types.SimpleNamespace(state={"variables/w": tf.Variable([1.0])})
 
-    def compare(facts):
-        raise DifferenceError(f"{', '.join(facts)} differ")
+    def compare(configuration):
+        raise DifferenceError(f"{', '.join(configuration)} differ")
 
     group = types.SimpleNamespace(compare=compare)
     ready = types.SimpleNamespace(training=training, group=group, connection=object())

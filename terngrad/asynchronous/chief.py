@@ -53,18 +53,20 @@ class Chief:
         Raises:
           MembershipError: a ps cannot be reached, or refuses this worker.
         """
-        run, facts = self._run_file.read()
+        run, configuration = self._run_file.read()
         statuses = self._client.enter(run)
         held = min(status.version for status in statuses)
         if run and all(status.run == run for status in statuses) and held >= step:
-            changed = difference(self._plan.facts, facts, "this worker", "the run before")
+            changed = difference(
+                self._plan.configuration, configuration, "this worker", "the run before"
+            )
             if not changed:
                 self._tell(f"The run continues with the state of the ps at step {held}.")
                 return
             self._tell(f"The run of the ps, at step {held}, is not continued: {changed}.")
         packed = self._states.pack()
         # Written first, so that a restarted chief finds this run or none, but no earlier run.
-        self._run_file.write(self._plan.run, self._plan.facts)
+        self._run_file.write(self._plan.run, self._plan.configuration)
         self._client.begin(self._plan, packed, step)
         self._tell(f"A run begins at step {step}{f', {checkpoint}' if checkpoint else ''}.")
 

@@ -34,7 +34,7 @@ class Client:
         config: ConnectConfig,
         shards: Sequence[Shard],
         pull_bits: int,
-        facts: Mapping[str, str],
+        configuration: Mapping[str, str],
         tell: Callable[[str], None] = lambda line: None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -44,7 +44,7 @@ class Client:
           config: of this worker; a ps may start later, and be away for the time-out.
           shards: shard of each ps.
           pull_bits: bits of a pulled parameter, 32 or 16.
-          facts: settings that must be equal on all workers.
+          configuration: settings that must be equal on all workers.
           tell: called with a line when a ps is lost, and when it is back.
           stopped: whether this worker was asked to end; it then does not wait for a ps.
         """
@@ -56,7 +56,7 @@ class Client:
         incarnation = secrets.randbits(63) + 1
         self._alive = KeepAlive()
         self._servers = [
-            RemotePs(config, ps, incarnation, facts, tell, stopped, self._alive)
+            RemotePs(config, ps, incarnation, configuration, tell, stopped, self._alive)
             for ps in range(len(config.ps_hosts))
         ]
         self._threads = futures.ThreadPoolExecutor(len(self._servers))

@@ -37,7 +37,7 @@ class RemotePs:
         config: ConnectConfig,
         ps: int,
         incarnation: int,
-        facts: Mapping[str, str],
+        configuration: Mapping[str, str],
         tell: Callable[[str], None],
         stopped: Callable[[], bool],
         alive: KeepAlive,
@@ -48,7 +48,7 @@ class RemotePs:
           config: of this worker; the ps may be away for its time-out.
           ps: index of the ps to call.
           incarnation: number of this process; not 0.
-          facts: settings that must be equal on all workers.
+          configuration: settings that must be equal on all workers.
           tell: called with a line when the ps is lost, and when it is back.
           stopped: whether this worker was asked to end; it then soon gives up a ps that is away.
           alive: keeps the channel alive between calls.
@@ -56,7 +56,7 @@ class RemotePs:
         self.run = ""
         self._caller = ChannelOpener(config, "Update", ps, LONGEST_RESULT)
         self._name, self._alive = self._caller.name, alive
-        self._incarnation, self._facts = incarnation, dict(facts)
+        self._incarnation, self._configuration = incarnation, dict(configuration)
         self._timeout_secs = config.timeout_secs
         self._tell, self._stopped = tell, stopped
         self._stream: Channel | None = None
@@ -178,7 +178,7 @@ class RemotePs:
         return Call(act=ENTER, incarnation=self._incarnation)
 
     def _entry_content(self) -> bytes:
-        return json.dumps({"run": self.run, "facts": self._facts}).encode()
+        return json.dumps({"run": self.run, "facts": self._configuration}).encode()
 
     def _exchange(
         self, call: Call, content: bytes | memoryview, size: int

@@ -13,14 +13,14 @@ _NAME = ".asynchronous_run"
 
 
 class RunFile:
-    """The name of the run in progress, and the facts that are equal on all its workers."""
+    """The name of the run in progress, and the configuration that all its workers share."""
 
     def __init__(self, train_dir: str) -> None:
         """Places the file in the folder of the checkpoints."""
         self._path = os.path.join(train_dir, _NAME)
 
     def read(self) -> tuple[str, dict[str, str]]:
-        """Returns the run and its facts; an empty name if there is no file, or it is damaged."""
+        """Returns the run and its configuration; an empty name without a valid file."""
         try:
             with open(self._path, encoding="utf-8") as file:
                 said = json.load(file)
@@ -28,11 +28,11 @@ class RunFile:
         except (OSError, ValueError, TypeError, KeyError):
             return "", {}
 
-    def write(self, run: str, facts: Mapping[str, str]) -> None:
+    def write(self, run: str, configuration: Mapping[str, str]) -> None:
         """Writes the file of a run."""
         temporary = f"{self._path}.saving"
         with open(temporary, "w", encoding="utf-8") as file:
-            json.dump({"run": run, "facts": dict(facts)}, file)
+            json.dump({"run": run, "facts": dict(configuration)}, file)
         durable.publish(temporary, self._path)
 
     def remove(self) -> None:

@@ -59,7 +59,7 @@ class Worker:
         step = tf.Variable(0, dtype=tf.int64, trainable=False)
         reduction = Reduction(codecs, exchange, step, 3, first_node=rank * nodes)
         self.compute = GradientStep(self.classifier, self.layout, reduction)
-        facts = {"layout": self.layout.fingerprint().hex()}
+        configuration = {"layout": self.layout.fingerprint().hex()}
         options = {"optimizer": "gd", "pull_bits": 32, "max_steps": 1000, "max_staleness": -1}
         self.plan = Plan(
             run="a run",
@@ -73,14 +73,20 @@ class Worker:
             momentum=0.9,
             averages_decay=DECAY,
             schedule="",
-            facts=facts,
+            configuration=configuration,
             **options | plan,
         )
         self.optimizer = make_optimizer(self.plan.optimizer, variables, 0.9)
         self.averages = MovingAverages(variables, DECAY)
         self.state = state_of(self.classifier, self.optimizer, self.averages)
         self.told, self.stopped = [], False
-        what = self.shards, self.plan.pull_bits, facts, self.told.append, lambda: self.stopped
+        what = (
+            self.shards,
+            self.plan.pull_bits,
+            configuration,
+            self.told.append,
+            lambda: self.stopped,
+        )
         self.client = Client(config_of(hosts, rank, workers=names_of(workers)), *what)
 
     def begin(self):
@@ -320,7 +326,7 @@ def test_who_waits_for_a_run_keeps_its_stream_and_enters_the_next_before_it_pull
         other.client.await_run()
         assert other.client.pull().version == 0
         assert other.told == []
-        chief.plan = dataclasses.replace(chief.plan, facts={"layout": "another"})
+        chief.plan = dataclasses.replace(chief.plan, configuration={"layout": "another"})
         chief.begin_at(servers[0], "another run")
         with pytest.raises(MembershipError, match="layout"):
             other.client.pull()

@@ -245,7 +245,7 @@ class ChiefListener:
         """Says why each absent process has not joined."""
         absent = self.absent()
         names = [name_of(rank, self._hosts) for rank in absent if rank not in self._refused]
-        # Also of a second process 0; but a stranger may have called itself one that is here.
+        # Also of a second process 0; but an unknown caller may have called itself one that is here.
         texts = [text for rank, text in self._refused.items() if rank in (0, *absent)]
         if names:
             texts.append(f"{', '.join(names)} did not join within {timeout_secs:g} s")

@@ -11,7 +11,7 @@ import json
 import queue
 
 from terngrad.cluster.channel import ForeignError
-from terngrad.cluster.pulse import Begun
+from terngrad.cluster.heartbeat import BegunOperations
 from terngrad.connect.channel import Channel, FrameError
 
 LONGEST_MESSAGE = 1 << 20  # bytes
@@ -24,7 +24,7 @@ class Peer:
       rank: index of the other process.
       channel: carries the messages.
       heard_at: time of its last message, on the clock of the watching `Membership`.
-      batches: its last reported progress; see `Pulse`.
+      batches: its last reported progress; see `Heartbeat`.
       left: whether it announced that it ends.
       is_leaving: whether it has begun its last operation, and may still wait for others to leave.
       begun: the operations with the others that it has begun, as it last reported.
@@ -38,7 +38,7 @@ class Peer:
         self.batches: int | None = None
         self.left = False
         self.is_leaving = False
-        self.begun = Begun()
+        self.begun = BegunOperations()
         self.answers: queue.Queue[dict | None] = queue.Queue()
         self.channel = channel
 

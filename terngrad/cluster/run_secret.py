@@ -56,7 +56,7 @@ def proof(secret: bytes, speaker: str, *nonces: bytes) -> bytes:
       speaker: who shows it, so that nobody can return what another process has sent.
       nonces: of the process that asks and, perhaps, of this one.
     """
-    said = speaker.encode(errors="surrogatepass")  # it may hold whatever a stranger sends
+    said = speaker.encode(errors="surrogatepass")  # it may hold whatever an unknown caller sends
     return hmac.digest(secret, b"\n".join([said, *nonces]), hashlib.sha256)
 
 

@@ -41,14 +41,14 @@ def joining(rank, address, tls, hosts=HOSTS[:2], timeout_secs=TIMEOUT):
     return rendezvous.joining(rank, address, hosts, timeout_secs, Members(tls) if tls else None)
 
 
-def test_all_meet_and_a_stranger_hears_nothing(files):
+def test_all_join_and_an_unknown_caller_learns_nothing(files):
     address = free_address()
     tls = files["ours"]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.load_verify_locations(tls.ca)
 
-    def stranger():
+    def unknown():
         plain = socket.create_connection(split_address(address), TIMEOUT)
         refused = pytest.raises((ssl.SSLError, ConnectionResetError))
         with refused, context.wrap_socket(plain) as encrypted:
@@ -56,7 +56,7 @@ def test_all_meet_and_a_stranger_hears_nothing(files):
         return joining(2, address, tls, HOSTS)()
 
     chief, second, third = in_threads(
-        joining(0, address, tls, HOSTS), joining(1, address, tls, HOSTS), stranger
+        joining(0, address, tls, HOSTS), joining(1, address, tls, HOSTS), unknown
     )
     assert_met([chief, second, third])
     tokens = in_threads(
@@ -69,12 +69,12 @@ def test_all_meet_and_a_stranger_hears_nothing(files):
 
 
 @pytest.mark.parametrize("said", [b"", b"{", b"\x16\x03\x01"])
-def test_a_stranger_that_has_gone_before_its_turn_ends_no_meeting(files, said):
+def test_an_unknown_caller_that_leaves_before_its_turn_does_not_stop_the_others(files, said):
     address, tls = free_address(), files["ours"]
     listener = listen(*split_address(address))
-    with socket.create_connection(split_address(address), TIMEOUT) as stranger:
-        stranger.sendall(said)
-        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    with socket.create_connection(split_address(address), TIMEOUT) as unknown:
+        unknown.sendall(said)
+        unknown.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     config = ConnectConfig(HOSTS[:2], 0, (), TIMEOUT, Members(tls))
     chief = lambda: admission.receive_all(config, listener)
     assert_met(in_threads(chief, joining(1, address, tls)))

@@ -91,7 +91,7 @@ def test_law_10_a_ps_runs_until_all_workers_know_why_one_failed_before_joining(
     def join_late(worker):
         assert waits.wait(SECS)  # the ps, for this one
         with pytest.raises(MembershipError) as raised:  # while it connects, or thereafter
-            Client(config(worker)).meeting.next_view(0, is_live=False)
+            Client(config(worker)).coordination.next_view(0, is_live=False)
         return str(raised.value)
 
     try:

@@ -114,7 +114,7 @@ _VALUE = {
     "round": Field(3, "uint64"),
 }
 
-# How far a worker is; see terngrad/cluster/pulse.py.
+# How far a worker is; see terngrad/cluster/heartbeat.py.
 _PROGRESS = {
     "is_stepping": Field(1, "bool"),
     "batches": Field(2, "uint64"),

@@ -61,6 +61,6 @@ def test_steps_that_workers_make_on_their_own_are_counted_by_worker():
     report = figures.report()
     assert (report.seconds, report.steps, report.dropped) == (4.0, 3, 1)
     assert [worker.steps for worker in report.workers] == [1, 2]
-    assert (report.workers[1].dropped, report.workers[1].held_secs) == (1, 0.5)
+    assert (report.workers[1].dropped, report.workers[1].blocked_secs) == (1, 0.5)
     report = figures.report()
     assert (report.steps, report.dropped) == (0, 0)

@@ -75,7 +75,7 @@ def admitted(host: str, hello: bytes, context: ssl.SSLContext | None = None) -> 
     return Channel(connected, LONGEST_RESULT, 2 * HANG_SECS)
 
 
-def stranger(
+def call_ps(
     host: str,
     hello: bytes,
     context: ssl.SSLContext | None = None,

@@ -164,7 +164,7 @@ def test_others_see_how_far_it_is_in_steps_but_not_while_it_compiles_or_saves():
     runner, saved, seen = PretendedRunner(), [], []
     loop = loop_of(runner, saved, max_steps=60)
     many, save = runner.many, loop.save
-    shown = lambda: loop.stepper.pulse.batches
+    shown = lambda: loop.stepper.heartbeat.batches
     runner.many = lambda *arguments: seen.append((runner.step, shown())) or many(*arguments)
     loop.save = lambda step: seen.append(("saved", shown())) or save(step)
     loop.run(None, StopRequest())

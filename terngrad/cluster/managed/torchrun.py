@@ -32,7 +32,7 @@ def role(
     if rank >= size:
         raise ManagedError(f"{_SOURCE}: RANK is {rank}, but WORLD_SIZE {size}")
     master = environment["MASTER_ADDR"]
-    meeting = port + _ABOVE if port + _ABOVE <= LAST_PORT else port - _ABOVE
+    rendezvous_port = port + _ABOVE if port + _ABOVE <= LAST_PORT else port - _ABOVE
     own, control = free_ports(2)
     try:
         own_host = interfaces.published(master, network_interface, environment)
@@ -44,7 +44,9 @@ def role(
     mine = {"host": own_host, "port": own, "control": control}
     try:
         secret = run_secret.shared(environment)
-        places = _gathered(rank, size, host_and_port(master, meeting), mine, timeout_secs, secret)
+        places = _gathered(
+            rank, size, host_and_port(master, rendezvous_port), mine, timeout_secs, secret
+        )
     except ValueError as error:
         raise ManagedError(f"{_SOURCE}: {error}") from None
     hosts = [master if is_loopback_address(place["host"]) else place["host"] for place in places]

@@ -91,9 +91,9 @@ def trained(rank, host, tls):
                     step.assign_add(1)
             else:
                 with contextlib.suppress(InterruptionError):
-                    client.meeting.gather("the end", b"")
+                    client.coordination.gather("the end", b"")
                     is_done = True
-        client.meeting.leave()
+        client.coordination.leave()
         return state.numpy()
     except FinishedError:  # its connection broke when the other one had everything, and left
         assert int(step) == STEPS

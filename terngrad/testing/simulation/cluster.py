@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from terngrad.cluster.channel import name_of
-from terngrad.cluster.pulse import HOPELESS
+from terngrad.cluster.heartbeat import GIVE_UP_TIME_OUTS
 from terngrad.coordination.states import JOINED, Rules
 from terngrad.testing.simulation.clock import Clock
 from terngrad.testing.simulation.endings import check_ending
@@ -19,15 +19,15 @@ from terngrad.testing.simulation.worker import STEPS, SimulatedWorker, operation
 TIMEOUT_SECS = 10.0
 _TICK_SECS = 1.0
 LONG_SECS = TIMEOUT_SECS / 2  # total time at fault after which a worker may count as lost
-_VERY_LONG_SECS = (HOPELESS - 1) * TIMEOUT_SECS  # after which no step is made
+_VERY_LONG_SECS = (GIVE_UP_TIME_OUTS - 1) * TIMEOUT_SECS  # after which no step is made
 _IDLE_ROUNDS = 3  # in which each main thread reaches its next wait
-_SETTLE_SECS = 4 * HOPELESS * TIMEOUT_SECS
+_SETTLE_SECS = 4 * GIVE_UP_TIME_OUTS * TIMEOUT_SECS
 _HEADER_BYTES = 20  # of a push, at most
 
 Event = Callable[[], None]
 
 
-class Cluster:
+class SimulatedCluster:
     """A simulated training.
 
     Attributes:
@@ -204,7 +204,7 @@ class Cluster:
                 require(len(streams) == len(ps.streams), f"ps {ps.index}: a worker joined twice")
         if self._live is None and self.servers[0].first_outcome is not None:
             self._live = {worker.rank for worker in self.workers if worker and worker.is_live}
-        self._check_standstill()
+        self._check_stall()
         for worker in self.workers:
             if worker is not None:
                 self._some_are_done |= worker.ending == "done"
@@ -215,7 +215,7 @@ class Cluster:
                     self._check_saver(worker)
                 require("refused" not in worker.ending, f"worker {worker.rank}: {worker.ending}")
 
-    def _check_standstill(self) -> None:
+    def _check_stall(self) -> None:
         """Only a worker that hangs amid the step of all others holds them up for very long.
 
         One that is lost, or that takes no next batch, is noticed after a time-out. A ps that was
@@ -223,7 +223,7 @@ class Cluster:
         """
         server = self.servers[0]
         lines = (*server.log, server.first_outcome or "")
-        told, self._standstills = self._standstills, sum(map(_tells_standstill, lines))
+        told, self._standstills = self._standstills, sum(map(_reports_stall, lines))
         if self._standstills > told and not self._a_ps_was_out():
             taken = {w.rank: w.batches for w in self.workers if w and w.batches is not None}
             first = {rank for rank, count in taken.items() if count == max(taken.values())}
@@ -376,5 +376,5 @@ class Cluster:
                 link.stream.lose(kept, 0)
 
 
-def _tells_standstill(line: str) -> bool:
+def _reports_stall(line: str) -> bool:
     return line.startswith("no worker made a step")

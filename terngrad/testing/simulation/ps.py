@@ -78,8 +78,8 @@ class SimulatedPs:
         if self.service is None or self.is_stopped:
             return None
         stream = Stream(worker, method)
-        is_meeting = method == "Meet"
-        accept = self.service.open_meeting if is_meeting else self.service.open_exchange
+        is_coordination = method == "Meet"
+        accept = self.service.open_coordination if is_coordination else self.service.open_exchange
         if not accept(worker, stream):
             return None
         self.streams.append(stream)
@@ -121,7 +121,7 @@ class SimulatedPs:
     def _close(self, stream: Stream) -> None:
         self.streams.remove(stream)
         if stream.method == "Meet":
-            self.service.close_meeting(stream.worker, "died: its stream ended")
+            self.service.close_coordination(stream.worker, "died: its stream ended")
         else:
             self.service.close_exchange(stream.worker, stream.last, "died: its stream ended")
         stream.down.end()

@@ -125,7 +125,7 @@ class SimulatedLink:
           events: calls to the user of this link.
           timeout_secs: time limit for opening another stream.
           clock: clock of the simulation.
-          waits: see `Network.open`.
+          waits: see `SocketNetwork.open`.
           nobody_listens: see `ChannelLink`.
           return_secs: the time limit where nobody listens; None = timeout_secs.
 

@@ -60,7 +60,9 @@ class Server:
         self._timeout_secs = max(GRACE_SECS, rules.timeout_secs)
         self._stop = threading.Event()
         may_coordinate = ps == 0 or rules.coordinator_moves
-        purposes = {"Exchange": self._exchange} | ({"Meet": self._meet} if may_coordinate else {})
+        purposes = {"Exchange": self._exchange} | (
+            {"Meet": self._connect_coordinator} if may_coordinate else {}
+        )
         self._streams = Streams(
             config,
             purposes,
@@ -100,9 +102,9 @@ class Server:
         return coordinator.dropped if (coordinator := self.coordinator) else {}
 
     @property
-    def idle_visits(self) -> Mapping[int, int]:
+    def idle_sessions(self) -> Mapping[int, int]:
         """See `Coordinator`; empty where another ps coordinates."""
-        return coordinator.idle_visits if (coordinator := self.coordinator) else {}
+        return coordinator.idle_sessions if (coordinator := self.coordinator) else {}
 
     @property
     def lost_ps(self) -> Sequence[int]:
@@ -167,16 +169,16 @@ class Server:
         read = functools.partial(self._service.take, worker, outbox)
         return [send, lambda: self._read(worker, stream, read)]
 
-    def _meet(self, worker: int, channel: Channel) -> Sequence[Callable[[], None]]:
+    def _connect_coordinator(self, worker: int, channel: Channel) -> Sequence[Callable[[], None]]:
         """See `Open`."""
         outbox = Outbox(channel)
-        if not self._service.open_meeting(worker, outbox):
+        if not self._service.open_coordination(worker, outbox):
             raise self._streams.refuse_second(worker)
         stream = _Stream(channel, outbox)
 
         def send() -> None:
             outbox.send_all()
-            self._service.close_meeting(worker, None if self._stop.is_set() else stream.ending)
+            self._service.close_coordination(worker, None if self._stop.is_set() else stream.ending)
             if why := stream.error:
                 why = self._streams.complain(channel, why)
             channel.finish(Ending(End.REFUSED, why) if why else Ending(End.DONE))

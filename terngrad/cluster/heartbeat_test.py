@@ -2,16 +2,16 @@
 
 import pytest
 
-from terngrad.cluster.pulse import Begun, Pulse, Standstill, divergence
+from terngrad.cluster.heartbeat import BegunOperations, Heartbeat, StallDetector, divergence
 
 
 def after(*moments):
-    """Returns a `Standstill` with 60 s that saw these moments: (seconds, batches by process)."""
-    standstill = Standstill(timeout_secs=60.0)
+    """Returns a `StallDetector` with 60 s that saw these moments: (seconds, batches by process)."""
+    stalls = StallDetector(timeout_secs=60.0)
     for now, batches in moments:
         for rank, count in enumerate(batches):
-            standstill.note(rank, count, now)
-    return standstill
+            stalls.note(rank, count, now)
+    return stalls
 
 
 @pytest.mark.parametrize(
@@ -44,16 +44,16 @@ def test_who_is_behind_while_nothing_moves_is_late(moments, expected):
 )
 def test_where_all_wait_for_very_long_there_is_no_hope(moments, expected):
     now = moments[-1][0] if moments else 9999
-    assert after(*moments).is_hopeless(now) == expected
+    assert after(*moments).should_give_up(now) == expected
 
 
 def test_operations_within_a_call_of_many_batches_are_progress():
-    standstill = after((0, [5, 5]))
+    stalls = after((0, [5, 5]))
     for now in (500.0, 1000.0):
         for rank in range(2):
-            standstill.note(rank, 5, now, begun=int(now))
-    assert not standstill.is_hopeless(1500.0)
-    assert standstill.is_hopeless(1601.0)
+            stalls.note(rank, 5, now, begun=int(now))
+    assert not stalls.should_give_up(1500.0)
+    assert stalls.should_give_up(1601.0)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def test_who_is_within_one_step_for_too_long_is_stuck(moments, expected):
 
 
 def test_a_process_may_be_within_a_step_for_several_time_outs():
-    standstill = after((0, [5, 6]), (100, [6, 6]))
-    assert standstill.stuck(161, time_outs=2) == [1]
-    assert standstill.stuck(161) == [0, 1]
+    stalls = after((0, [5, 6]), (100, [6, 6]))
+    assert stalls.stuck(161, time_outs=2) == [1]
+    assert stalls.stuck(161) == [0, 1]
 
 
 def test_the_process_that_took_most_batches_counts():
@@ -80,16 +80,16 @@ def test_the_process_that_took_most_batches_counts():
 
 
 def test_batches_count_only_within_steps():
-    pulse = Pulse()
-    pulse.tick()
-    assert pulse.batches is None
-    with pulse.steps(10):
-        pulse.tick()
-        assert pulse.batches == 11
-    assert pulse.batches is None
+    heartbeat = Heartbeat()
+    heartbeat.tick()
+    assert heartbeat.batches is None
+    with heartbeat.steps(10):
+        heartbeat.tick()
+        assert heartbeat.batches == 11
+    assert heartbeat.batches is None
 
 
-GATHER, STEP = Begun(5, "all_gather"), Begun(5, "a step")
+GATHER, STEP = BegunOperations(5, "all_gather"), BegunOperations(5, "a step")
 
 
 @pytest.mark.parametrize(
@@ -99,15 +99,18 @@ GATHER, STEP = Begun(5, "all_gather"), Begun(5, "a step")
             [GATHER, STEP, STEP],
             "number 5 is all_gather on worker 0 and a step on worker 1, worker 2",
         ),
-        ([Begun(6, "barrier"), GATHER, STEP], "number 5 is all_gather on worker 1 and a step on"),
-        ([GATHER, GATHER], ""),
-        ([STEP, Begun(5, "a call of reducer 1")], ""),  # in a graph, and outside
         (
-            [Begun(5, "a call of reducer 0"), Begun(5, "a call of reducer 1")],
+            [BegunOperations(6, "barrier"), GATHER, STEP],
+            "number 5 is all_gather on worker 1 and a step on",
+        ),
+        ([GATHER, GATHER], ""),
+        ([STEP, BegunOperations(5, "a call of reducer 1")], ""),  # in a graph, and outside
+        (
+            [BegunOperations(5, "a call of reducer 0"), BegunOperations(5, "a call of reducer 1")],
             "number 5 is a call of reducer 0 on worker 0 and a call of reducer 1 on worker 1",
         ),
-        ([GATHER, Begun(4, "a step"), Begun(6, "barrier")], ""),  # on their way
-        ([Begun(), Begun(5), GATHER], ""),  # that tell nothing
+        ([GATHER, BegunOperations(4, "a step"), BegunOperations(6, "barrier")], ""),  # on their way
+        ([BegunOperations(), BegunOperations(5), GATHER], ""),  # that tell nothing
     ],
 )
 def test_processes_in_different_operations_of_the_same_number_are_named(begun, expected):
@@ -119,14 +122,14 @@ def test_processes_in_different_operations_of_the_same_number_are_named(begun, e
 
 @pytest.mark.parametrize("told", [None, 3, [3], [3, [], 1], [3, "a", "b"], [3, "a" * 257, 1]])
 def test_law_10_what_another_process_tells_wrongly_tells_nothing(told):
-    assert Begun.read(told) == Begun()
-    assert Begun.read([3, "a step", 2]) == Begun(3, "a step", 2)
+    assert BegunOperations.read(told) == BegunOperations()
+    assert BegunOperations.read([3, "a step", 2]) == BegunOperations(3, "a step", 2)
 
 
-def test_a_pulse_counts_operations_and_knows_the_last_one():
-    pulse = Pulse()
-    pulse.begin("barrier")
-    pulse.begin("a step")
-    assert pulse.begun == Begun(2, "a step")
-    pulse.begin("a step")
-    assert pulse.begun == Begun(3, "a step", alike=2)
+def test_a_heartbeat_counts_operations_and_knows_the_last_one():
+    heartbeat = Heartbeat()
+    heartbeat.begin("barrier")
+    heartbeat.begin("a step")
+    assert heartbeat.begun == BegunOperations(2, "a step")
+    heartbeat.begin("a step")
+    assert heartbeat.begun == BegunOperations(3, "a step", alike=2)

@@ -1,4 +1,4 @@
-"""The progress of each process, and which process the others wait for.
+"""The progress that processes report in heartbeats, and which process the others wait for.
 
 A process whose main thread hangs still sends signs of life, from another thread. But while all
 train in step, a process that gets no next batch falls behind the others, which wait for its
@@ -15,10 +15,10 @@ from typing import NamedTuple
 STEP = "a step"
 CALL = "a call of reducer"  # and its index: outside a graph, where calls run in order
 _LONGEST_NAME = 256
-HOPELESS = 10  # time-outs after which even a slow step counts as failed
+GIVE_UP_TIME_OUTS = 10  # time-outs after which even a slow step counts as failed
 
 
-class Begun(NamedTuple):
+class BegunOperations(NamedTuple):
     """How many operations with the others a process has begun, and what the last ones are.
 
     The last `alike` are all named `last`, such as the parts of a step, which need not wait for one
@@ -30,16 +30,16 @@ class Begun(NamedTuple):
     alike: int = 1
 
     @classmethod
-    def read(cls, told: object) -> Begun:
-        """Reads what another process has told; what is no such thing tells nothing."""
-        match told:
+    def read(cls, message: object) -> BegunOperations:
+        """Reads another process' message; returns an empty value if it is malformed."""
+        match message:
             case [int(count), str(last), int(alike)] if len(last) <= _LONGEST_NAME:
                 return cls(count, last, alike)
         return cls()
 
 
-class Pulse:
-    """The progress of this process.
+class Heartbeat:
+    """What the heartbeats of this process report: its progress.
 
     Attributes:
       batches: number of batches taken since the training began; None outside steps: compiling,
@@ -50,7 +50,7 @@ class Pulse:
     def __init__(self) -> None:
         """Starts outside steps."""
         self.batches: int | None = None
-        self.begun = Begun()
+        self.begun = BegunOperations()
         self._lock = threading.Lock()
 
     def begin(self, what: str) -> None:
@@ -61,7 +61,7 @@ class Pulse:
         """
         with self._lock:
             count, last, alike = self.begun
-            self.begun = Begun(count + 1, what, alike + 1 if what == last else 1)
+            self.begun = BegunOperations(count + 1, what, alike + 1 if what == last else 1)
 
     @contextlib.contextmanager
     def steps(self, done: int) -> Iterator[None]:
@@ -78,7 +78,7 @@ class Pulse:
             self.batches += 1
 
 
-def divergence(begun: Mapping[int, Begun], name: Callable[[int], str]) -> str:
+def divergence(begun: Mapping[int, BegunOperations], name: Callable[[int], str]) -> str:
     """Says which processes are in different operations, each of which waits for ever.
 
     All begin the same ones in the same order, so the operation of a number is the same for all.
@@ -109,17 +109,17 @@ def divergence(begun: Mapping[int, Begun], name: Callable[[int], str]) -> str:
     return ""
 
 
-class Standstill:
+class StallDetector:
     """Finds the processes that are behind while no process makes progress.
 
     Attributes:
-      hopeless_secs: after this long without progress the training has failed, whatever the reason.
+      give_up_secs: after this long without progress the training has failed, whatever the reason.
     """
 
     def __init__(self, timeout_secs: float) -> None:
-        """Allows a standstill of `timeout_secs`."""
+        """Allows a stalls of `timeout_secs`."""
         self._timeout_secs = timeout_secs
-        self.hopeless_secs = HOPELESS * timeout_secs
+        self.give_up_secs = GIVE_UP_TIME_OUTS * timeout_secs
         self._batches: dict[int, int | None] = {}
         self._begun: dict[int, int] = {}
         self._moved_at: dict[int, float] = {}
@@ -130,7 +130,7 @@ class Standstill:
         return max((count for count in self._batches.values() if count is not None), default=0)
 
     def note(self, rank: int, batches: int | None, now: float, begun: int = 0) -> None:
-        """Records the progress that a process reports; see `Pulse`.
+        """Records the progress that a process reports; see `Heartbeat`.
 
         Args:
           rank: index of the process.
@@ -148,10 +148,10 @@ class Standstill:
         self._batches.pop(rank, None)
         self._begun.pop(rank, None)
 
-    def is_hopeless(self, now: float) -> bool:
-        """Whether all are within steps and none has got on for `hopeless_secs`."""
+    def should_give_up(self, now: float) -> bool:
+        """Whether all are within steps and none has got on for `give_up_secs`."""
         at_work = self._batches and None not in self._batches.values()
-        return bool(at_work) and now - max(self._moved_at.values()) > self.hopeless_secs
+        return bool(at_work) and now - max(self._moved_at.values()) > self.give_up_secs
 
     def stuck(self, now: float, time_outs: int = 1) -> list[int]:
         """Returns the processes that have been within the same step for so many time-outs."""
