@@ -20,7 +20,7 @@ from slim.conversion.shard_writer import Shard
 from slim.conversion.sources import PictureSource, Source
 from slim.datasets import records
 from slim.datasets.picture_files import Picture, Pictures
-from terngrad.spark.errors import reason
+from terngrad.spark.jobs import reason
 
 if TYPE_CHECKING:
     from pyspark import RDD

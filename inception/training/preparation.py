@@ -19,7 +19,7 @@ from inception.training.sharded_state import (
     own_settings,
     print_sharded_state,
 )
-from slim.datasets import dataset_factory, labels
+from slim.datasets import dataset_factory, dataset_info
 from slim.datasets.dataset_factory import Dataset
 from terngrad.codecs.factory import find_codec
 from terngrad.exchange.connection import Connection
@@ -159,9 +159,11 @@ def _restore(ready: Ready) -> Ready:
 
 def _note_classes(config: TrainConfig, dataset: Dataset) -> None:
     """Writes the names of the classes beside the checkpoints, which hold numbers only."""
-    labels.check_labels(config.train_dir, dataset.class_names, f"the records of {config.data_dir}")
+    dataset_info.check_labels(
+        config.train_dir, dataset.class_names, f"the records of {config.data_dir}"
+    )
     try:
-        labels.write_labels(config.train_dir, dataset.class_names)
+        dataset_info.write_labels(config.train_dir, dataset.class_names)
     except OSError as error:
         why = f"is not writable ({error.strerror})"
         raise refuse("train_dir", config.train_dir, why) from None

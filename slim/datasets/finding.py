@@ -10,7 +10,7 @@ from types import ModuleType
 
 from absl import logging
 
-from slim.datasets import cifar10, fashion_mnist, flowers, imagenet, images, labels, mnist
+from slim.datasets import cifar10, dataset_info, fashion_mnist, flowers, imagenet, images, mnist
 from slim.datasets.dataset_info import DatasetInfo
 from slim.datasets.picture_files import listed
 
@@ -42,11 +42,11 @@ def get_class_names(name: str, data_dir: str) -> tuple[str, ...]:
       ValueError: unknown data set, or labels.txt is missing or malformed.
     """
     info = get_info(name)
-    if info.class_names is not None and not labels.exist(data_dir):
+    if info.class_names is not None and not dataset_info.exist(data_dir):
         return tuple(info.class_names)
     if not os.path.isdir(data_dir):
         raise ValueError(f"{data_dir} is no folder; make it with {info.command(data_dir)}")
-    return labels.read_labels(data_dir)
+    return dataset_info.read_labels(data_dir)
 
 
 def find_files(name: str, split: str, data_dir: str) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from terngrad.cluster.addresses import Interface, dial
+from terngrad.cluster.admission import Peer
 from terngrad.cluster.channel import (
     DifferenceError,
     ForeignError,
@@ -28,7 +29,6 @@ from terngrad.cluster.channel import (
     split_address,
 )
 from terngrad.cluster.heartbeat import BegunOperations, Heartbeat, StallDetector, divergence
-from terngrad.cluster.peer import Peer
 from terngrad.connect.config import ConnectConfig
 
 _LONGEST_CALL_SECS = 5.0

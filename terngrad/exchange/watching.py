@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from terngrad.cluster.admission import Peer
 from terngrad.cluster.channel import MembershipError, SharedError
 from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.cluster.membership import Membership, end_process, with_last_acts
-from terngrad.cluster.peer import Peer
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.tls import CONNECTION
 from terngrad.exchange.operation_errors import is_operation_error, reason

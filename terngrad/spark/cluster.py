@@ -19,8 +19,7 @@ from terngrad.cluster import interfaces
 from terngrad.spark.certificates import make_certificates
 from terngrad.spark.context import Context
 from terngrad.spark.driver import Driver, Placement
-from terngrad.spark.errors import reason
-from terngrad.spark.jobs import Jobs, cores_of_task, num_cores
+from terngrad.spark.jobs import Jobs, cores_of_task, num_cores, reason
 from terngrad.spark.member import SCHEMA, Member
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from terngrad.spark.errors import python_traceback, reason
-from terngrad.spark.jobs import num_cores
+from terngrad.spark.jobs import num_cores, python_traceback, reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

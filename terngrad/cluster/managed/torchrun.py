@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from terngrad.cluster import admission, interfaces, run_secret
 from terngrad.cluster.addresses import free_ports, host_and_port, is_loopback_address
+from terngrad.cluster.admission import Peer
 from terngrad.cluster.channel import LAST_PORT, MembershipError
 from terngrad.cluster.managed.role import ManagedError, Role, ranked, whole_number
-from terngrad.cluster.peer import Peer
 from terngrad.connect.config import ConnectConfig
 
 MARKS = frozenset(("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))

@@ -1,8 +1,8 @@
 """`model.fit` whose workers may come and go: where each one is, and what they do together there.
 
 All that workers do together is a step or an exchange of values, in one order on all. A worker that
-makes one of them alone waits for the others. If one of these is lost or joins, the operation is abandoned, all
-get the state of the one that is furthest, and each goes on with what comes next there.
+makes one of them alone waits for the others. If one of these is lost or joins, the operation is
+abandoned, all get the state of the one that is furthest, and each goes on with what comes next.
 """
 
 from __future__ import annotations

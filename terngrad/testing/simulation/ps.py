@@ -10,8 +10,7 @@ from terngrad.connect.streams import GRACE_SECS
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.operations import Operation
 from terngrad.exchange.parameter_server.server.service import Service
-from terngrad.testing.simulation.clock import Clock
-from terngrad.testing.simulation.streams import End, Stream
+from terngrad.testing.simulation.streams import Clock, End, Stream
 
 KEPT_STEPS = 1  # far fewer than there are, or nobody would notice that results stay
 _BEAT_SECS = 0.5

@@ -18,10 +18,9 @@ from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.worker.client import END_SECS, Client
 from terngrad.ops.packing import ReferencePacking
 from terngrad.service.messages import View
-from terngrad.testing.simulation.clock import Clock
 from terngrad.testing.simulation.laws import Ledger, Result, State, contributors_of, gradient
 from terngrad.testing.simulation.ps import SimulatedPs
-from terngrad.testing.simulation.streams import SimulatedLink
+from terngrad.testing.simulation.streams import Clock, SimulatedLink
 
 STEPS = 6
 # A sum of such codes over two workers takes fewer planes than one over three.

@@ -10,8 +10,7 @@ from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.server.service import Service
 from terngrad.service.messages import Header, Report, join_frame
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.simulation.clock import Clock
-from terngrad.testing.simulation.streams import Stream
+from terngrad.testing.simulation.streams import Clock, Stream
 
 SECS = 10.0
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slim.datasets.labels import check_labels, read_labels, write_labels
+from slim.datasets.dataset_info import check_labels, read_labels, write_labels
 
 
 def _write(folder, content):

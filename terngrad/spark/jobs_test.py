@@ -2,7 +2,7 @@
 
 import pytest
 
-from terngrad.spark.errors import python_traceback, reason
+from terngrad.spark.jobs import python_traceback, reason
 
 CALL = "An error occurred while calling o321.collectToPython.\n: org.apache.spark.SparkException: "
 ABORTED = f"{CALL}Job aborted due to stage failure: "
