@@ -167,7 +167,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_loopback_address(address: str) -> bool:
-    """Whether an address, not a name, means the own machine to all who have it."""
+    """Whether an address (not a name) means this machine on every machine."""
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 

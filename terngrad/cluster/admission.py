@@ -132,7 +132,7 @@ def join(config: ConnectConfig, address: str) -> dict[int, Peer]:
 def receive_all(
     config: ConnectConfig, listener: socket.socket, failure: str = ""
 ) -> dict[int, Peer]:
-    """Does the chief's part of `join` and closes the listener; see also `tell_failure`."""
+    """Runs the chief's part of `join` and closes the listener; see also `tell_failure`."""
     with ChiefListener(config, listener) as listening:
         listening.fail(failure)
         all_came = listening.wait(config.timeout_secs)
@@ -151,7 +151,7 @@ def receive_all(
 def reach_chief(
     config: ConnectConfig, addresses: Sequence[str], failure: str = ""
 ) -> dict[int, Peer]:
-    """Does the others' part of `join`; tries several addresses of the chief.
+    """Runs the other processes' part of `join`; tries several addresses of the chief.
 
     See also `tell_failure`.
     """
@@ -201,7 +201,7 @@ def tell_failure(config: ConnectConfig, address: str, why: str) -> None:
 
 
 def share_token(config: ConnectConfig, peers: Mapping[int, Peer]) -> bytes:
-    """Returns a token that the chief draws and hands to the others, right after `join`.
+    """Returns a token that the chief draws and sends to the others, right after `join`.
 
     With a secret it cannot be made from what is sent alone.
 
@@ -293,7 +293,7 @@ class ChiefListener:
             return True
 
     def fail(self, text: str) -> None:
-        """Tells the others that they must end, and why; the first reason counts, "" is none."""
+        """Tells the others why they must end; the first reason counts, "" is none."""
         with self._changed:
             if self.failure or not text:
                 return

@@ -117,7 +117,7 @@ class StallDetector:
     """
 
     def __init__(self, timeout_secs: float) -> None:
-        """Allows a stalls of `timeout_secs`."""
+        """Allows stalls of up to `timeout_secs`."""
         self._timeout_secs = timeout_secs
         self.give_up_secs = GIVE_UP_TIME_OUTS * timeout_secs
         self._batches: dict[int, int | None] = {}
@@ -149,18 +149,18 @@ class StallDetector:
         self._begun.pop(rank, None)
 
     def should_give_up(self, now: float) -> bool:
-        """Whether all are within steps and none has got on for `give_up_secs`."""
+        """Whether all are within steps and none has made progress for `give_up_secs`."""
         at_work = self._batches and None not in self._batches.values()
         return bool(at_work) and now - max(self._moved_at.values()) > self.give_up_secs
 
     def stuck(self, now: float, time_outs: int = 1) -> list[int]:
-        """Returns the processes that have been within the same step for so many time-outs."""
+        """Returns the processes that have been in the same step for `time_outs` time-outs."""
         limit = time_outs * self._timeout_secs
         at_work = [rank for rank, count in self._batches.items() if count is not None]
         return [rank for rank in at_work if now - self._moved_at[rank] > limit]
 
     def late(self, now: float) -> list[int]:
-        """Returns the processes whose next batch the others have awaited for too long."""
+        """Returns the processes for whose next batch the others have waited too long."""
         counts = {rank: count for rank, count in self._batches.items() if count is not None}
         first = max(counts.values(), default=0)
         behind = [rank for rank, count in counts.items() if count < first]

@@ -56,7 +56,7 @@ class Reachability:
         self._reached_at: dict[int, float] = {}
 
     def forget(self) -> None:
-        """Starts again: drops the times of all earlier answers."""
+        """Drops the times of all earlier answers."""
         self._reached_at.clear()
 
     def unreachable(self, now: float) -> int | None:
@@ -98,7 +98,7 @@ def sleep(secs: float) -> float:
 
 
 def end_process(message: str, status: int = 1) -> None:
-    """Ends this process at once, even if TensorFlow holds its main thread or nobody can read.
+    """Ends this process at once, even if TensorFlow blocks its main thread or the output is closed.
 
     With an empty message it says nothing.
     """
@@ -122,7 +122,7 @@ def end_because_of_another(message: str) -> None:
 
 
 def with_last_acts(message: str, acts: Iterable[Callable[[], str]]) -> str:
-    """Returns a last message and what each act says, such as what it saved; "" = nothing."""
+    """Returns a last message with what each act reports, such as what it saved; "" = nothing."""
     parts = [message]
     for act in acts:
         try:
@@ -198,7 +198,7 @@ class Membership(contextlib.AbstractContextManager):
         Returns only after all have called it; waits for the others as long as they live.
 
         Raises:
-          DifferenceError: names the process, the fact, and both values; all leave each other.
+          DifferenceError: names the process, the setting, and both values; all leave each other.
           MembershipError: names the process that left.
         """
         if self._rank:
@@ -392,7 +392,7 @@ def compare(configuration: Mapping[int, Configuration], hosts: Sequence[str]) ->
     """Compares the configuration of each process with that of the first.
 
     Raises:
-      DifferenceError: names the process, the fact, and both values.
+      DifferenceError: names the process, the setting, and both values.
     """
     first, *others = sorted(configuration)
     for rank in others:
@@ -402,7 +402,7 @@ def compare(configuration: Mapping[int, Configuration], hosts: Sequence[str]) ->
 
 
 def difference(mine: Configuration, theirs: Configuration, my_name: str, their_name: str) -> str:
-    """Returns the first fact that differs between two processes, and how; "" if none does."""
+    """Returns the first setting that differs between two processes, and how; "" if none does."""
     for name in sorted(mine.keys() | theirs.keys()):
         here, there = mine.get(name, "nothing"), theirs.get(name, "nothing")
         if here != there:

@@ -44,12 +44,12 @@ def shared(environment: Mapping[str, str] = os.environ) -> bytes:
 
 
 def new_nonce() -> bytes:
-    """Returns a number that nobody has seen before."""
+    """Returns a new nonce."""
     return secrets.token_bytes(NONCE_BYTES)
 
 
 def proof(secret: bytes, speaker: str, *nonces: bytes) -> bytes:
-    """Shows that a process has the secret, without telling it.
+    """Returns a proof that a process has the secret, which does not reveal it.
 
     Args:
       secret: not empty.
@@ -61,5 +61,5 @@ def proof(secret: bytes, speaker: str, *nonces: bytes) -> bytes:
 
 
 def is_proof(said: bytes, secret: bytes, speaker: str, *nonces: bytes) -> bool:
-    """Whether a process has shown what `proof` gives."""
+    """Whether a process has sent the right `proof`."""
     return hmac.compare_digest(said, proof(secret, speaker, *nonces))

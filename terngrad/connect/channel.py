@@ -1,7 +1,7 @@
 """Messages over a socket, plain or with TLS: 4 bytes of length, little-endian, then the message.
 
-A length with its highest bit is of a word of the channel itself: nothing, as a sign of life, or why
-this side ends. Who hears nothing for too long ends the channel, so that it can open another.
+A length with its highest bit set begins a control message: a heartbeat, which is empty, or why this
+side ends. A side that receives nothing for too long ends the channel, so that it can open another.
 docs/wire-format.md describes the bytes.
 """
 
@@ -29,7 +29,7 @@ _PROBES = 4
 
 
 def end_if_silent(connection: socket.socket | EncryptedSocket, secs: float) -> None:
-    """Lets the system end a connection whose other side has answered nothing for so long.
+    """Lets the system end a connection whose other side has not answered for `secs` seconds.
 
     Systems other than Linux lack some of the options, and end it later.
     """
@@ -60,7 +60,7 @@ _LINGER_SECS = 2.0  # for the other side to read why this one ends
 
 
 class FrameError(ValueError):
-    """The bytes are no message."""
+    """The bytes are not a valid message."""
 
 
 class End(enum.Enum):
@@ -127,7 +127,7 @@ class Channel:
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has found its end yet."""
+        """Whether no end of the channel has been found yet."""
         return not self._is_cut and self.ending is None
 
     @property
@@ -136,11 +136,11 @@ class Channel:
         return not self.is_open or has_ended(self._socket)
 
     def wait_at_most(self, secs: float) -> None:
-        """Ends the channel after a silence of this length, from now on."""
+        """Sets the silence after which the channel ends."""
         self._silence_secs, self._heard_at = secs, time.monotonic()
 
     def release(self) -> None:
-        """Gives the socket back, which does not block."""
+        """Returns the socket, which does not block, and gives up its ownership."""
         self._closing.detach()
         self._socket.settimeout(0)
 
@@ -158,7 +158,7 @@ class Channel:
         self._send(len(message), message)
 
     def keep_alive(self) -> None:
-        """Gives a sign of life if nothing was sent lately; never waits."""
+        """Sends a heartbeat if nothing was sent lately; never waits."""
         is_due = time.monotonic() - self._sent_at >= self.beat_secs / 2
         if not is_due or not self._sending.acquire(blocking=False):
             return
@@ -173,7 +173,7 @@ class Channel:
             self._sending.release()
 
     def end(self, ending: Ending | None = None) -> None:
-        """Sends no more; tells the other side why, if there is a reason to tell."""
+        """Stops sending; sends the reason, if any."""
         with contextlib.suppress(OSError):
             if ending:
                 text = json.dumps([ending.end.value, ending.why[:LONGEST_REASON]]).encode()
@@ -181,12 +181,12 @@ class Channel:
             self._socket.shutdown(socket.SHUT_WR)
 
     def finish(self, ending: Ending) -> None:
-        """Ends, and waits a little for the other side to do so, else it may not learn why."""
+        """Ends the channel and waits briefly, so that the other side reads the reason."""
         self.end(ending)
         self.drain(_LINGER_SECS)
 
     def drain(self, secs: float) -> None:
-        """Drops what comes until the other side has ended, or for so long; then cuts.
+        """Drops incoming messages until the other side has ended, or for `secs` seconds; then cuts.
 
         As long as another thread iterates, that reads what comes.
         """
@@ -204,7 +204,7 @@ class Channel:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def __iter__(self) -> Iterator[memoryview]:
-        """Yields messages until the channel ends, however it does; see `ending`.
+        """Yields messages until the channel ends; see `ending` for how it ended.
 
         Raises:
           FrameError: a message is too long.
@@ -228,7 +228,7 @@ class Channel:
                     yield message
 
     def _take_own(self, size: int) -> None:
-        """Reads a word of the channel itself, after its length."""
+        """Reads a control message of the channel, after its length."""
         if not size:
             return
         if size > _LONGEST_ENDING:
@@ -300,7 +300,7 @@ class Channel:
 
 
 class KeepAlive:
-    """A thread that gives signs of life on all channels of this process that still exist."""
+    """A thread that sends heartbeats on all open channels of this process."""
 
     def __init__(self) -> None:
         """Starts without channels."""

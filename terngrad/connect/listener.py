@@ -87,7 +87,7 @@ class Listener:
         self._acceptor.start()
 
     def close(self) -> None:
-        """Listens no longer; connections that were taken stay."""
+        """Stops listening; accepted connections stay."""
         self._acceptor.close()
 
     # ---- All in the acceptor's thread ----------------------------------------

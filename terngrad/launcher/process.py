@@ -44,7 +44,7 @@ _FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 1.0, 60.0
 
 
 class Restarts:
-    """The restarts that are left, with pauses that grow with each short run of a process."""
+    """Counts the restarts that are left; pauses grow with each short run of a process."""
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         """Allows `most` restarts of all processes together."""
@@ -60,7 +60,7 @@ class Restarts:
         """Notes that a process has failed.
 
         Returns:
-          Seconds until it is started again, or None, and what to tell of that; "" = nothing.
+          Seconds until its restart, or None; and a line for the log, "" = none.
         """
         was_long = self._clock() - self._start[name] >= _SHORT_SECS
         short = self._short[name] = 0 if was_long else self._short.get(name, 0) + 1

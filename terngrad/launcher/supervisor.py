@@ -1,4 +1,4 @@
-"""Runs a process that goes on without its launcher, and starts it again if it is killed."""
+"""Runs a detached process, and restarts it if it is killed."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class InputMode(enum.Enum):
 
 
 class ClusterError(Exception):
-    """The processes failed more often than they may, or executors have too few cores for them."""
+    """The processes failed too often, or the executors have too few cores for them."""
 
 
 def run(
@@ -134,7 +134,7 @@ class Cluster:
         self._running.start()
 
     def train(self, data: DataFrame | RDD, epochs: int = 1) -> None:
-        """Feeds rows to the workers, in equal numbers but for one, until all have ended.
+        """Feeds rows to the workers, in numbers that differ by at most one, until all have ended.
 
         The rows travel as Arrow batches, and wait where a worker is slow. `main` gets them by
         `context.feed.batches`. It may end before it has seen all.
@@ -235,7 +235,7 @@ class Cluster:
         return jobs.failures[0], not self._num_ps or bool(placement.moved)
 
     def _rdds(self, data: DataFrame, member: Member) -> list[tuple[RDD, Sequence[int]]]:
-        """Returns the jobs: all workers in one, or each process in its own. Deals out the rows."""
+        """Returns the jobs: all workers in one, or one for each process; distributes the rows."""
         workers = data.mapInArrow(member, SCHEMA, barrier=not self._num_ps).rdd
         if not self._num_ps:
             return [(workers, range(self._num_workers))]

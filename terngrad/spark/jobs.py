@@ -55,14 +55,14 @@ class Jobs:
         return [element for part in self._results for element in part]
 
     def wait(self, secs: float | None = None) -> bool:
-        """Waits until all have ended; returns whether that is so after so many seconds."""
+        """Waits until all have ended, at most `secs` seconds; returns whether they have."""
         deadline = None if secs is None else time.monotonic() + secs
         for thread in self._threads:
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
     def cancel(self) -> None:
-        """Ends all, also a barrier stage that still waits for enough cores."""
+        """Ends all jobs, also a barrier stage that still waits for cores."""
         self._context._jsc.sc().cancelJobGroupAndFutureJobs(self._group)
 
     def _run(self, index: int, rdd: RDD, partitions: Sequence[int]) -> None:
@@ -80,7 +80,7 @@ class Jobs:
 
 
 def num_cores(context: SparkContext) -> int:
-    """Returns the number of cores of all executors that there are now."""
+    """Returns the number of cores of all current executors."""
     executors = context._jsc.sc().statusStore().executorList(True)
     return sum(executors.apply(i).totalCores() for i in range(executors.size()))
 

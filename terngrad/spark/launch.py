@@ -92,7 +92,7 @@ class _Failure(str):
 
 
 def combinations(values: Mapping[str, Sequence[Any]], product: bool) -> list[Arguments]:
-    """Returns the combinations that `launch` calls the function with."""
+    """Returns the combinations with which `launch` calls the function."""
     lengths = {name: len(given) for name, given in values.items()}
     if not lengths or not all(lengths.values()):
         raise ValueError(f"each argument needs at least one value; the numbers are {lengths}")

@@ -33,7 +33,7 @@ SCHEMA = "ended boolean"  # of the rows that a member yields: none
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """What a task does; Spark sends it to executors.
+    """The work of a task; Spark sends it to executors.
 
     Attributes:
       work: pickled function and arguments.

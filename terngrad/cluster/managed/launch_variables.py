@@ -1,4 +1,4 @@
-"""The variables by which terngrad.launch tells the processes that it starts who they are."""
+"""The variables by which terngrad.launch gives each process its role."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torchrun: its variables name one address; there all processes meet and tell where they listen."""
+"""torchrun: its variables name one address, where all processes exchange their own addresses."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def role(
 def _gathered(
     rank: int, size: int, address: str, mine: dict, timeout_secs: float, secret: bytes
 ) -> list[dict]:
-    """What each process says, in the order of their ranks."""
+    """The address of each process, by rank."""
     hosts = [_SOURCE] * size
     config = ConnectConfig(hosts, rank, timeout_secs=timeout_secs, secret=secret)
     peers = admission.join(config, address)
