@@ -24,7 +24,7 @@ def clock():
     return Clock()
 
 
-def adding(server):
+def summing(server):
     """What a ps tells that adds the gradients of two workers."""
     return lambda: figures_of_sums(server, ["a:1", "b:2"])
 
@@ -45,7 +45,7 @@ def server(clock):
 
 
 def test_a_line_tells_the_traffic_the_straggler_and_what_is_held(server, clock, capsys):
-    report = PsReport(adding(server), "ps 0", 30.0, None, clock=clock)
+    report = PsReport(summing(server), "ps 0", 30.0, None, clock=clock)
     clock.now = 29.0
     report.beat()
     assert not capsys.readouterr().out
@@ -67,7 +67,7 @@ def test_a_line_tells_in_how_many_steps_a_backup_worker_took_part(server, clock,
     for step in range(3, 10):
         server.figures.pushed(0, step, 0.0)
         server.figures.made(step)
-    report = PsReport(adding(server), "ps 0", 30.0, None, clock=clock)
+    report = PsReport(summing(server), "ps 0", 30.0, None, clock=clock)
     clock.now = 30.0
     report.beat()
     told = capsys.readouterr().out
@@ -79,7 +79,7 @@ def test_a_folder_that_cannot_be_written_ends_the_figures_not_the_ps(server, clo
     (tmp_path / "file").write_text("")
     lines = []
     folder = str(tmp_path / "file" / "ps_0")
-    report = PsReport(adding(server), "ps 0", 30.0, folder, lines.append, clock)
+    report = PsReport(summing(server), "ps 0", 30.0, folder, lines.append, clock)
     for now in (30.0, 60.0):
         clock.now = now
         server.figures.made(int(now))
@@ -89,7 +89,7 @@ def test_a_folder_that_cannot_be_written_ends_the_figures_not_the_ps(server, clo
 
 
 def test_tensorboard_gets_the_same_by_worker(server, clock, tmp_path):
-    report = PsReport(adding(server), "ps 0", 30.0, str(tmp_path / "ps_0"), clock=clock)
+    report = PsReport(summing(server), "ps 0", 30.0, str(tmp_path / "ps_0"), clock=clock)
     assert not list(tmp_path.iterdir())
     clock.now = 10.0
     report.report()

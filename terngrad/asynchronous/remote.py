@@ -62,7 +62,7 @@ class RemotePs:
         self._stream: Channel | None = None
         self._stream_was_open = self._was_there = False
         self._unkept = ""  # the last such reason that was told
-        self._heard_at: float | None = None  # last sign of the ps in a call; None between calls
+        self._received_at: float | None = None  # last sign of the ps in a call; None between calls
         self._using, self._closed = threading.Lock(), threading.Event()
 
     def call(
@@ -107,8 +107,8 @@ class RemotePs:
 
     def hurry(self) -> None:
         """Gives up a call in which a ps has been silent for 5 s, as this worker must end."""
-        heard_at, stream = self._heard_at, self._stream
-        if stream and heard_at is not None and time.monotonic() > heard_at + _STOP_SECS:
+        received_at, stream = self._received_at, self._stream
+        if stream and received_at is not None and time.monotonic() > received_at + _STOP_SECS:
             stream.cut()
 
     def close(self) -> None:
@@ -184,7 +184,7 @@ class RemotePs:
         self, call: Call, content: bytes | memoryview, size: int
     ) -> tuple[Reply, bytearray]:
         channel = self._stream
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         try:
             with contextlib.suppress(OSError):  # reading tells why
                 for frame in frames(call, content):
@@ -204,11 +204,11 @@ class RemotePs:
                 raise self._lost() from None
             raise
         finally:
-            self._heard_at = None
+            self._received_at = None
 
     def _noting(self, channel: Channel) -> Iterator[memoryview]:
         for message in channel:
-            self._heard_at = time.monotonic()
+            self._received_at = time.monotonic()
             yield message
 
     def _lost(self) -> Exception:

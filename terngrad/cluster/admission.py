@@ -55,7 +55,7 @@ class Peer:
     Attributes:
       rank: index of the other process.
       channel: carries the messages.
-      heard_at: time of its last message, on the clock of the watching `Membership`.
+      received_at: time of its last message, on the clock of the watching `Membership`.
       batches: its last reported progress; see `Heartbeat`.
       left: whether it announced that it ends.
       is_leaving: whether it has begun its last operation, and may still wait for others to leave.
@@ -66,7 +66,7 @@ class Peer:
     def __init__(self, channel: Channel, rank: int) -> None:
         """Takes ownership of a channel."""
         self.rank = rank
-        self.heard_at = 0.0
+        self.received_at = 0.0
         self.batches: int | None = None
         self.left = False
         self.is_leaving = False

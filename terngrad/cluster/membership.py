@@ -247,7 +247,7 @@ class Membership(contextlib.AbstractContextManager):
 
     def _listen(self, peer: Peer) -> None:
         while (message := self._receive(peer)) is not None:
-            peer.heard_at = self._clock
+            peer.received_at = self._clock
             if "beat" in message:
                 peer.batches = message["beat"]
                 if not peer.is_leaving:  # a beat may be older than the last operation
@@ -303,7 +303,7 @@ class Membership(contextlib.AbstractContextManager):
 
     def _silent(self) -> str:
         for rank, peer in self._peers.items():
-            silent = self._clock - peer.heard_at
+            silent = self._clock - peer.received_at
             if not peer.left and silent > self._timeout_secs:
                 return f"{self._name(rank)} hangs: it sent nothing for {silent:.0f} s"
         return ""

@@ -80,7 +80,7 @@ def await_that(condition):
 
 def pass_time(clock, members, secs, silent=(), at_once=BEAT):
     """Lets time pass, until a member finds a loss; all but the silent ones hear each other."""
-    hears = lambda member, peer: peer.heard_at >= member._clock - 2 * BEAT
+    hears = lambda member, peer: peer.received_at >= member._clock - 2 * BEAT
     for _ in range(round(secs / at_once)):
         clock.advance(at_once)
         if any(member._over for member in members):

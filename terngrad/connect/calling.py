@@ -232,8 +232,8 @@ def connect(
             hosts = config.ps_hosts or config.worker_hosts
             host, _ = split_address(hosts[hello.callee])
             connected = _encrypted(connected, config.members, host, deadline)
-        hear = lambda: _receive(connected, deadline)
-        their_secs = introduction.introduce(hello, config.secret, connected.sendall, hear)
+        receive = lambda: _receive(connected, deadline)
+        their_secs = introduction.introduce(hello, config.secret, connected.sendall, receive)
         opened.pop_all()
     return connected, their_secs
 

@@ -71,7 +71,7 @@ class End(enum.Enum):
     ENDED = "ended"  # it may open another channel
     UNKEPT = "unkept"  # the other side cannot take it now
     LOST = "lost"  # without a word
-    SILENT = "silent"  # likewise; nothing was heard for too long
+    SILENT = "silent"  # likewise; nothing was received for too long
 
 
 class Ending(NamedTuple):
@@ -115,7 +115,7 @@ class Channel:
         self._socket, self._longest, self._silence_secs = connected, longest, timeout_secs / 2
         beat_secs = (their_timeout_secs or timeout_secs) / 2 / _BEATS
         self.beat_secs = min(max(beat_secs, _SHORTEST_BEAT_SECS), _LONGEST_BEAT_SECS)
-        self._heard_at = self._sent_at = time.monotonic()
+        self._received_at = self._sent_at = time.monotonic()
         self._sending, self._unread = threading.Lock(), threading.Event()
         self._unread.set()  # while no thread iterates
         self._closing = weakref.finalize(self, connected.close)  # when no thread uses it any more
@@ -137,7 +137,7 @@ class Channel:
 
     def wait_at_most(self, secs: float) -> None:
         """Sets the silence after which the channel ends."""
-        self._silence_secs, self._heard_at = secs, time.monotonic()
+        self._silence_secs, self._received_at = secs, time.monotonic()
 
     def release(self) -> None:
         """Returns the socket, which does not block, and gives up its ownership."""
@@ -265,7 +265,7 @@ class Channel:
                     return False
                 filled += count
         except TimeoutError:
-            self.ending = Ending(End.SILENT, f"nothing was heard for {self._silence_secs:g} s")
+            self.ending = Ending(End.SILENT, f"nothing was received for {self._silence_secs:g} s")
             self.cut()
         except OSError as error:
             self.changed = error if isinstance(error, ChangedError) else None
@@ -292,10 +292,10 @@ class Channel:
             except (BlockingIOError, TimeoutError) as error:
                 if isinstance(error, TimeoutError) and is_plain:  # of the system: ETIMEDOUT
                     raise
-                if time.monotonic() - self._heard_at > secs:
+                if time.monotonic() - self._received_at > secs:
                     raise TimeoutError from None
                 continue
-            self._heard_at = time.monotonic()
+            self._received_at = time.monotonic()
             return count
 
 

@@ -171,7 +171,7 @@ def receive_hello(
 
 
 def introduce(
-    hello: Hello, secret: bytes, send: Callable[[bytes], object], hear: Callable[[], dict]
+    hello: Hello, secret: bytes, send: Callable[[bytes], object], receive: Callable[[], dict]
 ) -> float:
     """Introduces this process to another; returns the time after which that counts it as lost.
 
@@ -179,15 +179,15 @@ def introduce(
       hello: of this process.
       secret: that the other must have, too; b"" = none.
       send: sends bytes.
-      hear: returns the next message.
+      receive: returns the next message.
 
     Raises:
       AdmissionError: the other refuses this process, or has not the same secret.
-      OSError: of `send` and `hear`.
+      OSError: of `send` and `receive`.
     """
     nonce = run_secret.new_nonce() if secret else b""
     send(MAGIC + frame(dataclasses.asdict(hello) | ({"nonce": nonce.hex()} if secret else {})))
-    answer = hear()
+    answer = receive()
     if secret and "refused" not in answer:
         if "proof" not in answer:
             raise UnprovenError(run_secret.UNKNOWN)
@@ -198,7 +198,7 @@ def introduce(
             send(frame({"proof": ""}))  # so that the other can say why nobody came
             raise UnprovenError(run_secret.DIFFERENT)
         send(frame({"proof": run_secret.proof(secret, caller, theirs, nonce).hex()}))
-        answer = hear()
+        answer = receive()
         if refuses and "refused" not in answer:
             raise UnprovenError(run_secret.DIFFERENT)
     if "welcome" not in answer:

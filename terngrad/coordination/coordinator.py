@@ -162,7 +162,7 @@ class Coordinator:
         self._last_wait = ""  # for what the next view waits
 
     @property
-    def has_more_to_tell(self) -> bool:
+    def has_more_to_send(self) -> bool:
         """Whether workers that have not come yet must learn why there is no training."""
         with self._lock:
             return self._failed_early and bool(self.state.expected)

@@ -65,8 +65,8 @@ def _gathered(
     try:
         if rank:
             peers[0].send(mine)
-            return _heard(peers[0])["places"]
-        places = [mine, *(_heard(peers[other]) for other in range(1, size))]
+            return _received(peers[0])["places"]
+        places = [mine, *(_received(peers[other]) for other in range(1, size))]
         for peer in peers.values():
             peer.send({"places": places})
         return places
@@ -75,7 +75,7 @@ def _gathered(
             peer.close()
 
 
-def _heard(peer: Peer) -> dict:
+def _received(peer: Peer) -> dict:
     message = peer.receive()
     if message is None:
         raise MembershipError(f"process {peer.rank} was lost while the processes met")

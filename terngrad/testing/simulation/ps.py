@@ -91,7 +91,7 @@ class SimulatedPs:
         if message is End.END:
             self._close(stream)
         elif stream.method == "Meet":
-            self.service.hear(stream.worker, message)
+            self.service.receive(stream.worker, message)
         elif last := self.service.take(stream.worker, stream, message):
             stream.last = last
             self._close(stream)

@@ -127,20 +127,20 @@ class Server:
             if coordinator := self.coordinator:
                 coordinator.watch()
         began = time.monotonic()
-        if self._has_more_to_tell:
+        if self._has_more_to_send:
             self._log(f"{outcome}; workers that have not come yet are told.")
         while (secs := time.monotonic() - began) < self._timeout_secs:
             is_needed = self.registry.present and secs < GRACE_SECS
-            if not (is_needed or self._has_more_to_tell):
+            if not (is_needed or self._has_more_to_send):
                 break
             if self._stop.wait(self._beat_secs):
                 break
         return outcome
 
     @property
-    def _has_more_to_tell(self) -> bool:
+    def _has_more_to_send(self) -> bool:
         coordinator = self.coordinator
-        return coordinator is not None and coordinator.has_more_to_tell
+        return coordinator is not None and coordinator.has_more_to_send
 
     def stop(self) -> None:
         """Ends `wait`."""
@@ -183,8 +183,8 @@ class Server:
                 why = self._streams.complain(channel, why)
             channel.finish(Ending(End.REFUSED, why) if why else Ending(End.DONE))
 
-        hear = functools.partial(self._service.hear, worker)
-        return [send, lambda: self._read(worker, stream, hear)]
+        receive = functools.partial(self._service.receive, worker)
+        return [send, lambda: self._read(worker, stream, receive)]
 
     def _read(
         self, worker: int, stream: _Stream, take: Callable[[memoryview], Header | None]

@@ -187,7 +187,7 @@ class Service:
             if is_left and not self._coordination and self.coordinator is coordinator:
                 self.coordinator = None  # its workers have another; this ps still adds
 
-    def hear(self, worker: int, message: bytes) -> None:
+    def receive(self, worker: int, message: bytes) -> None:
         """Handles a report of a Meet stream; forwards a worker's state to the receivers.
 
         Raises:

@@ -46,7 +46,7 @@ def _service(clock):
     service = Service(0, ["a:1"], First(), Rules(1, False, SECS), 1, [].append, clock=clock)
     assert service.open_coordination(0, Stream(0, "Meet"))
     assert service.open_exchange(0, Stream(0, "Exchange"))
-    service.hear(0, Report(state_report={}).SerializeToString())
+    service.receive(0, Report(state_report={}).SerializeToString())
     return service
 
 
@@ -121,7 +121,7 @@ def test_streams_that_end_while_orders_are_sent_block_nobody():
 
     def report():
         for i in range(2000):
-            service.hear(1, Report(lost_ps=b"\4" * (i % 2)).SerializeToString())
+            service.receive(1, Report(lost_ps=b"\4" * (i % 2)).SerializeToString())
         done.append(1)
 
     threads = [threading.Thread(target=act, daemon=True) for act in (come_and_go, report)]
