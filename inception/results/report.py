@@ -17,6 +17,7 @@ from slim.datasets import files
 from terngrad.training import checkpoints
 
 Evaluate = Callable[[Sequence[str]], list[Metrics]]
+_SMOOTHED = 0.07  # fraction of the run that one point of the smoothed loss averages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,9 +101,6 @@ def save(figure: matplotlib.figure.Figure, path: str) -> None:
     """Writes a PNG file. It replaces an existing file only when it is complete."""
     with files.replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=100)
-
-
-_SMOOTHED = 0.07  # fraction of the run that one point of the smoothed loss averages
 
 
 def print_table(runs: Mapping[str, Run], title: str) -> None:

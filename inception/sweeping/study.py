@@ -39,6 +39,8 @@ _LOST_SECS = 120.0  # a sweep on another machine that was silent for so long is 
 BEAT_SECS = 20.0  # between two signs of life
 
 Sign = Mapping[str, Any]
+_PLAN = "plan"
+_OPEN = (TrialState.WAITING, TrialState.RUNNING)
 
 
 def sign() -> Sign:
@@ -52,10 +54,6 @@ def is_alive(seen: Sign) -> bool:
     if seen["host"] == socket.gethostname():
         return birth(seen["pid"]) == seen["birth"]
     return time.time() - seen["time"] < _LOST_SECS
-
-
-_PLAN = "plan"
-_OPEN = (TrialState.WAITING, TrialState.RUNNING)
 
 
 @dataclasses.dataclass(frozen=True)

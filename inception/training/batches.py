@@ -16,6 +16,7 @@ from slim.datasets.dataset_factory import Dataset
 from slim.preprocessing import preprocessing_factory
 
 _POOL_UNIT = 1024  # images of the shuffle pool for each unit of input_queue_memory_factor
+_NONE = -1
 
 
 def training_batches(
@@ -125,9 +126,6 @@ def _shift_labels(batches: tf.data.Dataset, offset: int, num_classes: int) -> tf
         return images, tf.cast(shifted, tf.int32)
 
     return batches.map(shift)
-
-
-_NONE = -1
 
 
 class LastBatch:

@@ -13,6 +13,7 @@ from slim.datasets.picture_files import BACKGROUND, Pictures
 
 # By name of the split: images uint8 [N, H, W, C] and labels int64 [N], or picture files.
 Splits = Mapping[str, tuple[np.ndarray, np.ndarray] | Pictures]
+_FILE = "labels.txt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,9 +58,6 @@ def check_split(info: DatasetInfo, source: str, images: np.ndarray, labels: np.n
             f"{source}: labels lie in [{labels.min()}, {labels.max()}], "
             f"must lie in [0, {len(info.class_names) - 1}]"
         )
-
-
-_FILE = "labels.txt"
 
 
 def exist(folder: str) -> bool:

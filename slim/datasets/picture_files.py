@@ -17,6 +17,8 @@ BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 _SEED = 12345
 _SHOWN = 5  # names in a text that could list thousands
+BACKGROUND = "background"  # name of label 0 where the labels of the classes count from 1
+SUFFIXES = (".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,10 +124,6 @@ def listed(names: Iterable[str]) -> str:
     names = [printable(name) for name in names]
     rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + rest
-
-
-BACKGROUND = "background"  # name of label 0 where the labels of the classes count from 1
-SUFFIXES = (".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
 
 def class_folders(folder: str) -> list[str]:

@@ -14,6 +14,9 @@ from pathlib import Path
 
 from terngrad.cluster.channel import PortError
 
+_OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_OUTGOING_ELSEWHERE = (49152, 65535)  # the IANA's dynamic ports
+
 
 @dataclasses.dataclass(frozen=True)
 class Interface:
@@ -182,8 +185,6 @@ def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-_OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_OUTGOING_ELSEWHERE = (49152, 65535)  # the IANA's dynamic ports
 _FIRST, _END = 10000, 65536  # services use lower ones
 
 

@@ -5,8 +5,8 @@ the processes of the training. A process of another training gets an error messa
 process is admitted if its certificate is for its host. If the processes share a secret, each shows
 that it has it. A caller that has shown neither learns nothing of the training.
 
-Without TLS the network must be trusted, as for MPI. Other programs may
-still connect by mistake, and must do no harm.
+Without TLS the network must be trusted, as for MPI. Other programs may still connect by mistake,
+and must do no harm.
 """
 
 from __future__ import annotations
@@ -47,6 +47,12 @@ from terngrad.connect.log_limiter import LogLimiter
 from terngrad.connect.tls import ChangedError, EncryptionError
 
 LONGEST_MESSAGE = 1 << 20  # bytes
+_PURPOSE = "Membership"
+_FOREVER_SECS = 1e8  # the processes may do something else before they watch each other
+_RETRY_SECS = 0.2
+_MOST_WAITING = 64  # connections that are not admitted, besides one for each process
+_GRACE_SECS = 2.0  # lets the chief's own time-out, which says more, arrive first
+_RULE = "all processes need the same list of hosts, and each its own index"
 
 
 class Peer:
@@ -101,13 +107,7 @@ class Peer:
         self.channel.cut()
 
 
-_PURPOSE = "Membership"
-_FOREVER_SECS = 1e8  # the processes may do something else before they watch each other
-_RETRY_SECS = 0.2
 _TOKEN, _TOKEN_BYTES = "token", 16
-_MOST_WAITING = 64  # connections that are not admitted, besides one for each process
-_GRACE_SECS = 2.0  # lets the chief's own time-out, which says more, arrive first
-_RULE = "all processes need the same list of hosts, and each its own index"
 
 
 def join(config: ConnectConfig, address: str) -> dict[int, Peer]:

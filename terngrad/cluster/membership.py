@@ -5,7 +5,8 @@ names the first difference. During training the chief and each other process exc
 and progress. If a process dies, hangs or becomes unreachable, the others end with its name, even if
 they are stuck in an exchange: a separate thread in each process watches and ends that process.
 
-If two processes reach the chief but not each other, all are alive but the training stands still.
+If two processes reach the chief but not each other, all are alive but the training stands still:
+`Reachability` finds them.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ from terngrad.cluster.heartbeat import BegunOperations, Heartbeat, StallDetector
 from terngrad.connect.config import ConnectConfig
 
 _LONGEST_CALL_SECS = 5.0
+_LONGEST_BEAT_SECS = 1.0
+_BEATS = 4  # minimum number of signs of life before a time-out
+_LAST_WORDS_SECS = 2.0
+LOST_STATUS = os.EX_TEMPFAIL  # exit status of a process that ends because of another
 
 
 class Reachability:
@@ -80,10 +85,6 @@ class Reachability:
         return True
 
 
-_LONGEST_BEAT_SECS = 1.0
-_BEATS = 4  # minimum number of signs of life before a time-out
-_LAST_WORDS_SECS = 2.0
-LOST_STATUS = os.EX_TEMPFAIL  # exit status of a process that ends because of another
 _shown: list[BaseException] = []
 # Held while a traceback is written, which another thread's last words would cut in two.
 speaking = threading.RLock()

@@ -26,6 +26,16 @@ from terngrad.connect.acceptor import Connection
 from terngrad.connect.tls import ChangedError, EncryptedSocket, EncryptionError, has_ended
 
 _PROBES = 4
+_SIZE_BYTES = 4
+_OWN = 1 << 31  # marks the length of a word of the channel itself
+_LONGEST_ENDING = 1 << 13
+_ALIVE = _OWN.to_bytes(_SIZE_BYTES, "little")
+_JOINED_BYTES = 1 << 16  # shorter messages are copied, behind their lengths
+_MORE = getattr(socket, "MSG_MORE", 0)  # a length in a packet of its own would wake the reader
+_READ_BYTES = 1 << 18  # that wake a reader: fewer would wake it for each packet
+_LONGEST_SLEEP_SECS = 1.0  # of a reader: old systems do not make room for as many
+_BEATS = 4  # signs of life in the silence that ends a channel
+_LINGER_SECS = 2.0  # for the other side to read why this one ends
 
 
 def end_if_silent(connection: socket.socket | EncryptedSocket, secs: float) -> None:
@@ -46,17 +56,7 @@ def end_if_silent(connection: socket.socket | EncryptedSocket, secs: float) -> N
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-_SIZE_BYTES = 4
-_OWN = 1 << 31  # marks the length of a word of the channel itself
-_LONGEST_ENDING = 1 << 13
-_ALIVE = _OWN.to_bytes(_SIZE_BYTES, "little")
-_JOINED_BYTES = 1 << 16  # shorter messages are copied, behind their lengths
-_MORE = getattr(socket, "MSG_MORE", 0)  # a length in a packet of its own would wake the reader
-_READ_BYTES = 1 << 18  # that wake a reader: fewer would wake it for each packet
-_LONGEST_SLEEP_SECS = 1.0  # of a reader: old systems do not make room for as many
-_BEATS = 4  # signs of life in the silence that ends a channel
 _LONGEST_BEAT_SECS, _SHORTEST_BEAT_SECS = 5.0, 0.05
-_LINGER_SECS = 2.0  # for the other side to read why this one ends
 
 
 class FrameError(ValueError):

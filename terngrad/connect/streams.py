@@ -24,6 +24,9 @@ from terngrad.connect.log_limiter import LogLimiter
 
 _ENOUGH = 1 << 16
 _OWN = 64  # for snapshots, logs, event files and threads that start later
+GRACE_SECS = 5.0  # for workers to learn the outcome and leave, perhaps after they reconnect
+_END_SECS = 2.0
+_SPARE_THREADS = 16  # for workers that have come back before their last streams are over
 
 
 def raise_limit() -> None:
@@ -64,10 +67,6 @@ def _open_files() -> int:
     except OSError:  # not on Linux
         return 128
 
-
-GRACE_SECS = 5.0  # for workers to learn the outcome and leave, perhaps after they reconnect
-_END_SECS = 2.0
-_SPARE_THREADS = 16  # for workers that have come back before their last streams are over
 
 # Opens a stream of a worker; returns what threads of the ps then do with it. It must not wait.
 # AdmissionError says why it does not.

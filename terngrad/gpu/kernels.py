@@ -1,9 +1,9 @@
 """The GPU kernels' code for a card, from the cache or from NVRTC.
 
-A file holds its content and a checksum, and gets its name when it is whole. So two processes may
-make the same one at once, and a crash or a full disk leaves nothing half-written under its name.
-Objects of the native kernels (terngrad/ops/objects.py) lie in the same folder; what is unused for
-long is removed there.
+A file of the cache holds its content and a checksum, and gets its name when it is whole. So two
+processes may make the same one at once, and a crash or a full disk leaves nothing half-written
+under its name. Objects of the native kernels (terngrad/ops/objects.py) lie in the same folder; what
+is unused for long is removed there.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from terngrad.ops import objects
 from terngrad.ops.library import UnavailableError
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
+SOURCE = "terngrad/cc/gpu/kernels.cu"
 
 
 def folder() -> str:
@@ -83,9 +84,6 @@ def _write(path: str, content: bytes) -> None:
         with contextlib.suppress(OSError):
             os.remove(unfinished)
         raise
-
-
-SOURCE = "terngrad/cc/gpu/kernels.cu"
 
 
 def code(capability: int) -> bytes:

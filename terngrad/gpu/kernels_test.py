@@ -13,6 +13,16 @@ from terngrad.gpu import kernels, nvrtc
 from terngrad.ops.library import UnavailableError
 from terngrad.testing.gpu import ARCHITECTURES
 
+NAME = "kernels-sm_90-0123.bin"
+_MAKE = """
+import sys, time
+from terngrad.gpu import cache
+def make():
+    time.sleep(0.2)
+    return bytes(range(256)) * 4000
+sys.stdout.write(str(len(cache.cached("both.bin", make))))
+"""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -81,17 +91,6 @@ def test_law_10_an_nvrtc_that_cannot_compile_the_kernels_is_named(compiler, text
     ):
         kernels.code(90)
     assert not list(tmp_path.iterdir())
-
-
-NAME = "kernels-sm_90-0123.bin"
-_MAKE = """
-import sys, time
-from terngrad.gpu import cache
-def make():
-    time.sleep(0.2)
-    return bytes(range(256)) * 4000
-sys.stdout.write(str(len(cache.cached("both.bin", make))))
-"""
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 MARK = "terngrad launcher answers:"  # parts an answer from what a host's start-up files print
 BYTES = "latin-1"  # in which each byte is a character
+_MOST_IN_A_ROW = 5  # short runs of a process after which it is not started again
+_SHORT_SECS = 30.0  # of a run that ended too soon
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +40,6 @@ class Answer:
     logs: dict[str, str] = dataclasses.field(default_factory=dict)  # by label; see BYTES
 
 
-_MOST_IN_A_ROW = 5  # short runs of a process after which it is not started again
-_SHORT_SECS = 30.0  # of a run that ended too soon
 _FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 1.0, 60.0
 
 

@@ -13,6 +13,10 @@ from terngrad.testing.limits import HANG_SECS
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 
+SCHEMA = pa.schema({"a": pa.float32(), "b": pa.int32()})
+WANTED = {"a": [0.5, 1.5], "b": [1, 2]}
+BATCH = pa.RecordBatch.from_pydict({"b": [1, 2], "a": [0.5, 1.5]})  # int64 and double
+
 
 def batches(*sizes):
     """Batches of consecutive numbers."""
@@ -83,11 +87,6 @@ def test_only_an_inference_takes_results():
     os.close(ends[1])
     with os.fdopen(ends[0], "rb") as rows, pytest.raises(ValueError, match="takes results"):
         Feed(rows).give(next(batches(1)))
-
-
-SCHEMA = pa.schema({"a": pa.float32(), "b": pa.int32()})
-WANTED = {"a": [0.5, 1.5], "b": [1, 2]}
-BATCH = pa.RecordBatch.from_pydict({"b": [1, 2], "a": [0.5, 1.5]})  # int64 and double
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
 
+_TRACEBACK = "Traceback (most recent call last):\n"
+_END_OF_PYTHON = re.compile(r"^(\tat | SQLSTATE: |Driver stacktrace:)", re.MULTILINE)
+_EXECUTOR = re.compile(r"ExecutorLostFailure \((executor \S+)[^)]*\) Reason: (.*)")
+_KILLED = "code 137"  # 128 + SIGKILL
+_CRASH = "Python worker exited unexpectedly"
+_WRAPPED = re.compile(r"^(: |[\w.$]+(Exception|Error): |Job aborted due to stage failure: )")
+
 
 class Jobs:
     """Jobs in threads. The first one that fails ends the others.
@@ -88,14 +95,6 @@ def num_cores(context: SparkContext) -> int:
 def cores_of_task(context: SparkContext) -> int:
     """Returns how many cores a task takes."""
     return int(context.getConf().get("spark.task.cpus", "1"))
-
-
-_TRACEBACK = "Traceback (most recent call last):\n"
-_END_OF_PYTHON = re.compile(r"^(\tat | SQLSTATE: |Driver stacktrace:)", re.MULTILINE)
-_EXECUTOR = re.compile(r"ExecutorLostFailure \((executor \S+)[^)]*\) Reason: (.*)")
-_KILLED = "code 137"  # 128 + SIGKILL
-_CRASH = "Python worker exited unexpectedly"
-_WRAPPED = re.compile(r"^(: |[\w.$]+(Exception|Error): |Job aborted due to stage failure: )")
 
 
 def reason(error: Exception) -> str:

@@ -11,6 +11,10 @@ from terngrad.cluster.channel import SharedError
 from terngrad.layout import Layout
 from terngrad.training.classifier import Losses
 
+# TensorFlow's own names: of the function, the node and a temporary file before the reason, and of
+# the operation behind it.
+_AROUND = re.compile(r"^(\{\{[^}]*\}\} *)*(/[^;]*; )?| *\[Op:\w+\].*$| *\[\[\{\{.*$")
+
 
 class NotFiniteError(ValueError):
     """A loss, a gradient or a weight is NaN or infinite; the text names it."""
@@ -36,11 +40,6 @@ def not_finite(losses: Losses, scales: tf.Tensor, layout: Layout) -> list[str]:
     broken = np.flatnonzero(~np.isfinite(scales.numpy()))
     variables = dict.fromkeys(layout.scaled[i] for i in broken)  # each once
     return bad + [f"the gradient of {layout.names[i]} is not finite" for i in variables]
-
-
-# TensorFlow's own names: of the function, the node and a temporary file before the reason, and of
-# the operation behind it.
-_AROUND = re.compile(r"^(\{\{[^}]*\}\} *)*(/[^;]*; )?| *\[Op:\w+\].*$| *\[\[\{\{.*$")
 
 
 def first_line(error: tf.errors.OpError) -> str:

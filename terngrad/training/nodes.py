@@ -1,7 +1,4 @@
-"""The work of a process' nodes in a step: the worker's part of the paper's Algorithm 1.
-
-A list is one tensor, of values of any shapes. It holds references: nothing is copied.
-"""
+"""The work of a process' nodes in a step: the worker's part of the paper's Algorithm 1."""
 
 from __future__ import annotations
 

@@ -21,6 +21,13 @@ _GOOD_ENDINGS = {
     "a ps cannot be reached",
     *(f"ps {ps} did not come back" for ps in range(2)),
 }
+TIMEOUT_SECS = 10.0
+_TICK_SECS = 1.0
+LONG_SECS = TIMEOUT_SECS / 2  # total time at fault after which a worker may count as lost
+_VERY_LONG_SECS = (GIVE_UP_TIME_OUTS - 1) * TIMEOUT_SECS  # after which no step is made
+_IDLE_ROUNDS = 3  # in which each main thread reaches its next wait
+_SETTLE_SECS = 4 * GIVE_UP_TIME_OUTS * TIMEOUT_SECS
+_HEADER_BYTES = 20  # of a push, at most
 
 
 def check_ending(
@@ -66,14 +73,6 @@ def check_ending(
     for rank in well:
         require(endings[rank] in _GOOD_ENDINGS, f"worker {rank} failed, though well: {told}")
 
-
-TIMEOUT_SECS = 10.0
-_TICK_SECS = 1.0
-LONG_SECS = TIMEOUT_SECS / 2  # total time at fault after which a worker may count as lost
-_VERY_LONG_SECS = (GIVE_UP_TIME_OUTS - 1) * TIMEOUT_SECS  # after which no step is made
-_IDLE_ROUNDS = 3  # in which each main thread reaches its next wait
-_SETTLE_SECS = 4 * GIVE_UP_TIME_OUTS * TIMEOUT_SECS
-_HEADER_BYTES = 20  # of a push, at most
 
 Event = Callable[[], None]
 
