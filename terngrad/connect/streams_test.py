@@ -73,14 +73,14 @@ def _run(program: str) -> list[str]:
 def test_the_soft_limit_rises_to_the_hard_one_and_no_further():
     said = _run("""
         import resource
-        from terngrad.connect import descriptors
+        from terngrad.connect import streams
         resource.setrlimit(resource.RLIMIT_NOFILE, (100, 300))
-        descriptors.raise_limit()
+        streams.raise_limit()
         print(*resource.getrlimit(resource.RLIMIT_NOFILE))
-        print(descriptors.most_connections(1000, 10) <= 300 - 64)
+        print(streams.most_connections(1000, 10) <= 300 - 64)
         resource.setrlimit(resource.RLIMIT_NOFILE, (70, 70))
         try:
-            descriptors.most_connections(1000, 10)
+            streams.most_connections(1000, 10)
         except ValueError as error:
             print(error)
     """)

@@ -16,11 +16,11 @@ from terngrad.testing.gpu import ARCHITECTURES
 NAME = "kernels-sm_90-0123.bin"
 _MAKE = """
 import sys, time
-from terngrad.gpu import cache
+from terngrad.gpu import kernels
 def make():
     time.sleep(0.2)
     return bytes(range(256)) * 4000
-sys.stdout.write(str(len(cache.cached("both.bin", make))))
+sys.stdout.write(str(len(kernels.cached("both.bin", make))))
 """
 
 
