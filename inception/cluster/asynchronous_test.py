@@ -15,10 +15,9 @@ from inception.results.report import read_scalars
 from inception.testing.cluster import ProcessCluster
 from inception.testing.runs import ENDLESS, Run, flags_of, paced_flags_of, parameters
 from inception.training import asynchronous as asynchronous_program
-from terngrad.asynchronous.chief import Chief
-from terngrad.asynchronous.pulled import Pulled
-from terngrad.asynchronous.run_file import RunFile
-from terngrad.asynchronous.status import RunStatus
+from terngrad.asynchronous.chief import Chief, RunFile
+from terngrad.asynchronous.client import Pulled
+from terngrad.asynchronous.messages import RunStatus
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.plans import PLAN
 from terngrad.training import checkpoints

@@ -6,7 +6,7 @@ import pytest
 
 from inception.results.ps_report import PsReport, figures_of_parameters, figures_of_sums
 from inception.results.report import read_scalars
-from terngrad.asynchronous.staleness import Staleness
+from terngrad.asynchronous.bound import Staleness
 from terngrad.service.figures import Figures
 
 

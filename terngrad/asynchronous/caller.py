@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from terngrad.asynchronous.acts import BEGIN, BYE, ENTER, FETCH, PULL, PUSH, STATE
-from terngrad.asynchronous.framing import collect, frames
+from terngrad.asynchronous.messages import (
+    BEGIN,
+    BYE,
+    ENTER,
+    FETCH,
+    PULL,
+    PUSH,
+    STATE,
+    RunStatus,
+    collect,
+    frames,
+)
 from terngrad.asynchronous.proposal import CallError, Proposal, read_entry
-from terngrad.asynchronous.status import RunStatus
 from terngrad.asynchronous.store import OtherRunError
 from terngrad.asynchronous.workers import Workers, WorkerStream
 from terngrad.connect.channel import Channel

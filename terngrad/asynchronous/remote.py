@@ -8,8 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from terngrad.asynchronous.acts import ENTER, PULL, PUSH
-from terngrad.asynchronous.framing import collect, frames
+from terngrad.asynchronous.messages import ENTER, PULL, PUSH, collect, frames
 from terngrad.cluster.channel import MembershipError
 from terngrad.connect.calling import AwayError, ChannelOpener, Search, why_ended
 from terngrad.connect.channel import Channel, End, FrameError, KeepAlive
@@ -75,7 +74,7 @@ class RemotePs:
         """Calls, and waits for the reply.
 
         Args:
-          call: see terngrad/asynchronous/acts.py.
+          call: see terngrad/asynchronous/messages.py.
           content: content of the call.
           size: bytes of the reply's content, if it has any.
           again: called with the reply to ENTER when a lost ps is back; returns another call without

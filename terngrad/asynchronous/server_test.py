@@ -10,11 +10,10 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from terngrad.asynchronous import framing, remote
-from terngrad.asynchronous.acts import BEGIN, BYE, ENTER, FETCH, MORE, PUSH, STATE
+from terngrad.asynchronous import messages, remote
 from terngrad.asynchronous.client import Client
-from terngrad.asynchronous.framing import frames
 from terngrad.asynchronous.keeping import Keeping
+from terngrad.asynchronous.messages import BEGIN, BYE, ENTER, FETCH, MORE, PUSH, STATE, frames
 from terngrad.asynchronous.plan import MAX_ELEMENTS, Plan, PlanError
 from terngrad.asynchronous.remote import RemotePs
 from terngrad.asynchronous.server import Server
@@ -266,7 +265,7 @@ def _ps(served):
 
 def test_a_worker_whose_messages_a_ps_cannot_take_ends_with_one_line(ps):
     with (
-        mock.patch.object(framing, "PIECE_BYTES", 4 * PIECE_BYTES),
+        mock.patch.object(messages, "PIECE_BYTES", 4 * PIECE_BYTES),
         pytest.raises(MembershipError, match=r"refused this worker: .* bytes; allowed are"),
     ):
         ps.call(Call(act=PUSH, sequence=1), bytes(4 * PIECE_BYTES))

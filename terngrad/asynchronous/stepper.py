@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from terngrad.asynchronous.client import Client
+from terngrad.asynchronous.client import Client, Pulled
 from terngrad.asynchronous.gradient import Computed, GradientStep, broken_floats, contents
-from terngrad.asynchronous.pulled import Pulled
 from terngrad.asynchronous.space import Shard
 from terngrad.codecs.codec import Codec
 from terngrad.layout import Layout

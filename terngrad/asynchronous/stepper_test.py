@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from terngrad.asynchronous.client import Pulled
 from terngrad.asynchronous.gradient import Computed, check_codecs
-from terngrad.asynchronous.pulled import Pulled
 from terngrad.asynchronous.space import make_shards
 from terngrad.asynchronous.stepper import AsynchronousStepper
 from terngrad.codecs.factory import make_codecs

@@ -1,12 +1,26 @@
-"""Content of any length as frames, and back; the receiver accepts only the announced size."""
+"""The messages of asynchronous training: calls with content of any length, and replies.
+
+The act of a call (`Call.act`, see terngrad/service/declarations.py) says what it asks for:
+
+MORE: more content of the previous call.
+ENTER: the first call of a channel; content: JSON.
+BEGIN: from worker 0; content: JSON, a plan (terngrad/asynchronous/plan.py).
+STATE: from worker 0, after BEGIN; content: the initial state.
+PUSH: content: a gradient; the reply is as for PULL.
+PULL: the reply has the parameters.
+FETCH: the reply has the whole state.
+BYE: the worker ends.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from terngrad.connect.channel import FrameError
-from terngrad.service.messages import PIECE_BYTES, join_frame, split_frame
+from terngrad.service.messages import PIECE_BYTES, Reply, join_frame, split_frame
+
+MORE, ENTER, BEGIN, STATE, PUSH, PULL, FETCH, BYE = range(8)
 
 
 def frames(header: Any, content: bytes | memoryview = b"") -> Iterator[bytes]:
@@ -54,3 +68,24 @@ def _put(content: bytearray, start: int, piece: memoryview) -> int:
         raise FrameError(f"more content than the {len(content)} bytes announced")
     content[start:end] = piece
     return end
+
+
+class RunStatus(NamedTuple):
+    """The status of a run.
+
+    Attributes:
+      run: name of the run whose parameters the ps holds; "" for none.
+      version: number of updates that the ps has applied.
+      waits: whether worker 0 must first begin or confirm the run.
+      finished: whether the run has all its updates.
+    """
+
+    run: str
+    version: int
+    waits: bool
+    finished: bool
+
+
+def status_in(reply: Reply) -> RunStatus:
+    """Returns the status in a reply."""
+    return RunStatus(reply.run, reply.version, reply.waits, reply.finished)
