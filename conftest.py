@@ -16,18 +16,18 @@ from hypothesis import HealthCheck, settings
 from inception import app
 
 with app.quiet_import():  # before the conftests of the folders, which need TensorFlow
-    from terngrad.testing import order, skips
+    from terngrad.testing import selection
     from terngrad.training import runtime
 
-pytest_addoption = skips.add_option
-pytest_sessionfinish = skips.fail_on_skips
+pytest_addoption = selection.add_option
+pytest_sessionfinish = selection.fail_on_skips
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Lets each worker of pytest-xdist begin with slow tests."""
     if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
-        order.slow_first(items, workers)
+        selection.slow_first(items, workers)
 
 
 def pytest_configure() -> None:

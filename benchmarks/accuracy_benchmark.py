@@ -23,8 +23,8 @@ from collections.abc import Mapping, Sequence
 from benchmarks import report
 from benchmarks.recipes import RECIPES, Gradients, Recipe
 from inception.flags.table import NAMES, TEXT, at_least, flag, one_of, refuse
-from inception.results import comparison
 from inception.results.report import Run, read_run, read_scalars
+from inception.results.report import draw as draw_runs
 from inception.training.evaluate import measure_checkpoints
 
 _CHECKPOINTS = 20
@@ -183,7 +183,7 @@ def _draw(runs: Mapping[str, Sequence[Run]], recipe: Recipe, path: str, title: s
     """Draws the curves of seed 1, and accuracy over bits."""
     curves, bits = f"{path}_accuracy.png", f"{path}_bits.png"
     titles = {name: recipe.trainings[name].title for name in runs}
-    comparison.draw({titles[name]: each[0] for name, each in runs.items()}, curves, title)
+    draw_runs({titles[name]: each[0] for name, each in runs.items()}, curves, title)
     with report.picture(bits, width=8.0, height=5.0) as (axes,):
         for name, each in runs.items():
             mean, deviation = _precision(each)

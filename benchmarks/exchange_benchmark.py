@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks import host_network, report
 from benchmarks.exchange_worker import NETS, Workload
 from benchmarks.host import ENGINES
-from benchmarks.host_network import BITS_PER_SECOND, RATES, Network
+from benchmarks.host_network import BITS_PER_SECOND, RATES, HostNetwork
 from benchmarks.performance.traffic import RING, all_reduce_traffic, packed_bits, server_traffic
 from benchmarks.report import counts, some
 from inception.flags.table import flag, number
@@ -58,7 +58,7 @@ def main(options: _Options) -> None:
 
 
 def measure(
-    workload: Workload, network: Network, engine: str, servers: int, cell_timeout: float
+    workload: Workload, network: HostNetwork, engine: str, servers: int, cell_timeout: float
 ) -> list[dict]:
     """Returns the cells of one group of hosts, of which the last `servers` are ps."""
     size = network.size - servers
@@ -68,7 +68,7 @@ def measure(
     command = report.module("benchmarks.exchange_worker")
     command += report.shared_flags(workload, Workload)
     timeout = _START_SECS + cell_timeout * len(workload.gradients) * len(workload.exchanges)
-    with host_network.meeting(network, engine, size, servers) as (flags, processes):
+    with host_network.rendezvous(network, engine, size, servers) as (flags, processes):
         command += [*flags, f"--ps_processes={','.join(map(str, processes))}"]
         if engine == "mpi":
             found = network.collect_with_mpi(command, timeout)

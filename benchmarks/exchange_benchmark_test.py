@@ -89,7 +89,7 @@ def test_law_7_the_interface_counts_what_the_formula_and_the_exchange_say(
 
 
 @pytest.mark.slow
-def test_law_7_the_interfaces_of_workers_and_of_parameter_servers_count_what_the_formula_says(
+def test_law_7_network_interfaces_count_the_bytes_that_the_formula_says(
     has_networks, run, tmp_path, capsys
 ):
     hosts = ("--hosts=2", "--rates=1gbit", "--engines=parameter_server", "--servers=2")

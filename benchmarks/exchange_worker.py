@@ -31,8 +31,8 @@ from terngrad.exchange.sockets import SocketTransport
 from terngrad.exchange.two_shot import Transport
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, Policy, make_layout
 from terngrad.ops.gradient_kernels import GradientKernels
-from terngrad.training.choice import choose_kernels
 from terngrad.training.reduction import exchange_gradients
+from terngrad.training.runtime import choose_kernels
 
 POLICIES = {
     "float32": Policy(),

@@ -95,7 +95,7 @@ def _by_servers(options: HostOptions) -> Iterator[Connection]:
     connection = ParameterServerConnection(client)
     connection.synchronize([tf.Variable(0, dtype=tf.int64, trainable=False)])
     yield connection
-    client.meeting.leave()
+    client.coordination.leave()
     client.close(is_done=True)
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from benchmarks import report
 from inception.cluster import namespaces
+from terngrad.cluster.addresses import free_ports
 from terngrad.cluster.channel import split_address
-from terngrad.cluster.ports import free_ports
 
 UNSHAPED = namespaces.UNSHAPED
 RATES = ("100mbit", "1gbit", UNSHAPED)
@@ -29,7 +29,7 @@ _LOOK_SECS = 0.05
 _GRACE_SECS = 20.0
 
 
-class Network(namespaces.Network):
+class HostNetwork(namespaces.NamespaceNetwork):
     """Hosts that run programs.
 
     Attributes:
@@ -92,7 +92,7 @@ class Network(namespaces.Network):
         return [self.on_host(i, command) for i, command in enumerate(commands, first)]
 
 
-class Loopback(Network):
+class Loopback(HostNetwork):
     """Processes on this machine in place of hosts."""
 
     interface = "lo"
@@ -114,14 +114,14 @@ class Loopback(Network):
         return [*command]
 
 
-def network(size: int, kind: type[Network] = Network) -> Network:
+def network(size: int, kind: type[HostNetwork] = HostNetwork) -> HostNetwork:
     """Returns a network of `size` hosts for this process, to be used in a with block."""
     return kind(f"terngrad{os.getpid()}", size)
 
 
 @contextlib.contextmanager
-def meeting(
-    network: Network, engine: str, workers: int, servers: int
+def rendezvous(
+    network: HostNetwork, engine: str, workers: int, servers: int
 ) -> Iterator[tuple[list[str], list[int]]]:
     """Provides what workers need to meet, until the block ends: parameter servers, certificates.
 

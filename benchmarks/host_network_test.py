@@ -79,8 +79,8 @@ def test_a_program_that_fails_is_named_with_what_it_told_and_ends_the_others(has
 
 def test_servers_last_as_long_as_their_block_and_tell_what_they_said_when_it_fails(has_networks):
     server = [sys.executable, "-uc", f"print('I serve'); {LISTEN}; s.accept()"]
-    visit = REACH.replace("10.77.0.1", "10.77.0.2")
-    bad = [sys.executable, "-c", f"{visit}\nraise SystemExit('no more')"]
+    reach_other = REACH.replace("10.77.0.1", "10.77.0.2")
+    bad = [sys.executable, "-c", f"{reach_other}\nraise SystemExit('no more')"]
     with host_network.network(2) as network:
         with (
             pytest.raises(ValueError, match=r"(?s)\[0\] no more.*\[1\] I serve"),

@@ -24,7 +24,7 @@ from slim.datasets import cifar10, mnist
 from slim.nets.nets_factory import build_net
 from terngrad.ops.packing import Packing
 from terngrad.planes import pack_integers, padded, plane_count
-from terngrad.training.choice import choose_kernels
+from terngrad.training.runtime import choose_kernels
 
 _MAX_CODES = (1, 2, 3, 7, 127)
 _NODES = 4

@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks import report
 from benchmarks.performance import cluster as clusters
 from benchmarks.performance import validation
-from benchmarks.performance.cluster import Cluster, Load
+from benchmarks.performance.cluster import Load, ModeledCluster
 from benchmarks.performance.step_time import (
     EXCHANGES,
     TOPOLOGIES,
@@ -102,7 +102,7 @@ def _predict(options: _Options) -> None:
         _draw_speed_up(options, speed_ups)
 
 
-def _nets(options: _Options, cluster: Cluster) -> Sequence[str]:
+def _nets(options: _Options, cluster: ModeledCluster) -> Sequence[str]:
     if not cluster.nets:
         raise ValueError("names no nets")
     for net in options.nets:
@@ -120,7 +120,7 @@ def _count_values(net: str) -> int:
     return sum(math.prod(v.shape) for v in model.trainable_variables)
 
 
-def _load(cluster: Cluster, net: str, values: int) -> Load:
+def _load(cluster: ModeledCluster, net: str, values: int) -> Load:
     try:
         return with_compute(values, cluster.nets[net], cluster)
     except ValueError as error:

@@ -25,7 +25,7 @@ import tensorflow as tf
 from inception import app
 from inception.flags import table
 from inception.flags.table import NAMES, TEXT, Kind, flag
-from inception.results import pictures
+from inception.results import report
 from slim.datasets import files
 
 _PANELS_IN_A_ROW = 4
@@ -151,7 +151,7 @@ def picture(
     rows = -(-panels // columns)
     figure = matplotlib.figure.Figure((width * columns, height * rows), layout="constrained")
     yield list(figure.subplots(rows, columns, squeeze=False).flat)
-    pictures.save(figure, path)
+    report.save(figure, path)
 
 
 def draw_bars(path: str, panels: Mapping[str, Mapping[str, Sequence[float]]], xlabel: str) -> None:

@@ -50,7 +50,7 @@ _SHORTEST_SECS = 1.0  # of a freeze or a flood
 _LONGEST_FREEZE = 0.6  # of --worker_timeout_secs: a worker that is away for longer counts as lost
 _FLOOD_CONNECTIONS = 1000
 _FLOOD_SECS = 20.0
-_STRANGER = "127.0.0.2"  # no member's host
+_UNKNOWN_CALLER = "127.0.0.2"  # no member's host
 _NOTHING = "nothing: it was away"
 _COLOURS = {"kill": "red", "freeze": "blue", "cut": "orange", "flood": "green"}
 _KEPT = re.compile("variables|averages|slots")  # what is compared
@@ -321,7 +321,7 @@ def _flood(fault: _Fault, process: int, folder: str, watch: _Watch) -> str:
                 break
             each = stack.enter_context(socket.socket())
             each.settimeout(_LOOK_SECS)
-            each.bind((_STRANGER, 0))
+            each.bind((_UNKNOWN_CALLER, 0))
             with contextlib.suppress(OSError):  # refused, or the ps is away
                 each.connect(("127.0.0.1", _port(fault.ps, watch)))
                 opened += 1

@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks import host_network, report
 from benchmarks.host import ENGINES
-from benchmarks.host_network import RATES, Network
+from benchmarks.host_network import RATES, HostNetwork
 from benchmarks.report import counts, some
 from benchmarks.step_worker import KERAS, KERAS_AT_ONCE, KINDS, StepOptions
 from inception.flags import table
@@ -92,7 +92,7 @@ def _turns(kinds: Sequence[str], options: _Options) -> list[Sequence[str]]:
 
 
 def _of_suite(
-    options: _Options, network: Network, rate: str, engine: str, bucket_elements: int
+    options: _Options, network: HostNetwork, rate: str, engine: str, bucket_elements: int
 ) -> list[dict]:
     """Returns the suite's cells with one engine."""
     served = engine == "parameter_server"
@@ -105,7 +105,7 @@ def _of_suite(
     # A training of parameter servers is one training: each kind needs new ones.
     turns = [[kind] for kind in kinds] if served else _turns(kinds, options)
     for turn in turns:
-        with host_network.meeting(network, engine, options.hosts, int(served)) as (flags, _):
+        with host_network.rendezvous(network, engine, options.hosts, int(served)) as (flags, _):
             command = report.module("benchmarks.step_worker")
             command += [*report.shared_flags(options, StepOptions), *flags]
             command += [f"--dataset={options.dataset}", f"--kinds={','.join(turn)}"]
@@ -114,14 +114,14 @@ def _of_suite(
     return cells
 
 
-def _ddp(options: _Options, network: Network, kinds: Sequence[str]) -> list[dict]:
+def _ddp(options: _Options, network: HostNetwork, kinds: Sequence[str]) -> list[dict]:
     command = [options.torch_python, _DDP, *report.shared_flags(options, StepOptions)]
     command += [f"--interface={network.interface}", f"--master={network.addresses[0]}"]
     command += [f"--kinds={','.join(kinds)}", f"--hosts={options.hosts}"]
     return _on_each_host(options, network, command)
 
 
-def _on_each_host(options: _Options, network: Network, command: Sequence[str]) -> list[dict]:
+def _on_each_host(options: _Options, network: HostNetwork, command: Sequence[str]) -> list[dict]:
     commands = [[*command, f"--task_id={i}"] for i in range(options.hosts)]
     return network.collect(commands, options.timeout_secs)
 

@@ -13,7 +13,7 @@ import pytest
 from docs import markdown
 from docs.markdown import REPO
 from inception import app
-from inception.flags import defined, table
+from inception.flags import command_line, table
 from inception.sweeping import program, sweeping
 from inception.sweeping.settings import SweepFlags, split
 from terngrad.testing.processes import finished
@@ -104,10 +104,10 @@ def test_a_command_names_programs_and_flags_that_exist(block):
             if module not in _OWN_PARSERS and _ADDED not in block.marker:
                 given = [argument for argument in arguments if argument != "..."]
                 own, trainings = split(given)
-                values = defined.flags_of(module)
-                app.parse(values, own, defined.positional_of(module))
+                values = command_line.flags_of(module)
+                app.parse(values, own, command_line.positional_of(module))
                 if trainings:
-                    app.parse(defined.flags_of(values["program"].value), trainings)
+                    app.parse(command_line.flags_of(values["program"].value), trainings)
 
 
 def _sweeps() -> list[tuple[Sequence[str], Sequence[str]]]:
@@ -119,7 +119,7 @@ def _sweeps() -> list[tuple[Sequence[str], Sequence[str]]]:
 @pytest.mark.parametrize(("own", "trainings"), _sweeps(), ids=str)
 def test_each_flag_that_a_sweep_tries_has_an_effect(own, trainings, capsys, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)  # one sets a bandwidth
-    values = defined.flags_of("inception.sweep")
+    values = command_line.flags_of("inception.sweep")
     app.parse(values, own)
     settings = table.read(SweepFlags, values)
     sweeping.make_plan(settings, program.of(settings.program, ""), trainings)
@@ -179,7 +179,7 @@ def _shortened(words: Sequence[str], folder: Path) -> list[str]:
     program, _ = _program(words) or ("", [])
     short += _ALSO.get(program, [])
     if short[1] == "scripts/launch_local.sh":
-        return [sys.executable, "-m", "inception.testing.launch", *short[2:]]
+        return [sys.executable, "-m", "inception.testing.forked_launch", *short[2:]]
     return [sys.executable if word == "python" else word for word in short]
 
 

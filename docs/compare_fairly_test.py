@@ -42,7 +42,7 @@ def test_the_program_trains_alone_and_with_python_m_terngrad_launch(tmp_path, li
     assert len(re.findall(r"^(?:\[0\] )?accuracy ", output, re.MULTILINE)) == 1
 
 
-def test_ternary_codes_of_a_constant_gradient_shorten_the_steps_of_adam_but_not_of_momentum():
+def test_ternary_codes_of_a_constant_gradient_shorten_steps_of_adam_not_of_momentum():
     share, steps, values = 0.25, 4000, 512
     gradient = np.full(values, share, np.float32)  # the scale is 1
     m, v, adam, momentum = (np.zeros(values) for _ in range(4))

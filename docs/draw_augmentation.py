@@ -10,7 +10,7 @@ import matplotlib.figure
 import numpy as np
 import tensorflow as tf
 
-from inception.results import pictures
+from inception.results import report
 from slim.preprocessing.preprocessing_factory import get_preprocessing
 
 PATH = Path(__file__).with_name("augmentation.png")
@@ -69,7 +69,7 @@ def draw(path: str) -> None:
         row[0].set_ylabel(kind)
     grid[0][0].set_title("stored", fontsize="small")
     grid[0][1 + VERSIONS // 2].set_title("augmented", fontsize="small")
-    pictures.save(figure, path)
+    report.save(figure, path)
 
 
 def _visible(kind: str, values: np.ndarray) -> np.ndarray:

@@ -13,10 +13,9 @@ import tensorflow as tf
 from terngrad.draws import DrawKey
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.testing.addresses import free_addresses
-from terngrad.testing.conformance import SHAPES, STEPS, gradients_of
-from terngrad.testing.engines import delivered, parameter_servers
-from terngrad.testing.exhaustive import sample
+from terngrad.testing.conformance import SHAPES, STEPS, delivered, gradients_of, parameter_servers
 from terngrad.testing.processes import finished, mpirun
+from terngrad.testing.selection import sample
 from terngrad.training import checkpoints
 
 REPO = Path(__file__).parents[1]
@@ -162,7 +161,7 @@ def test_an_asynchronous_worker_alone_trains_as_one_machine_does(page, codec, tm
     flags = [f"--codec={codec}", "--net=mlp", "--benchmark_mode=True"]
     flags += ["--max_steps=5", "--num_nodes=2", "--batch_size=8", "--num_intra_threads=1"]
     flags += ["--save_summaries_secs=0"]
-    launch = [sys.executable, "-m", "inception.testing.launch", "--ps=1", "1"]
+    launch = [sys.executable, "-m", "inception.testing.forked_launch", "--ps=1", "1"]
     launch += ["inception.mnist_distributed_train", "--cross_replica_sync=False"]
     folders = [tmp_path / "local", tmp_path / "asynchronous"]
     commands = [[sys.executable, "-m", "inception.mnist_train"], launch]

@@ -9,8 +9,8 @@ import pytest
 
 import terngrad
 from docs import markdown
-from terngrad.cluster.managed import launch
-from terngrad.cluster.ports import free_ports
+from terngrad.cluster.addresses import free_ports
+from terngrad.cluster.managed import launch_variables
 from terngrad.testing.processes import finished
 
 _PAGE = markdown.REPO / "docs" / "library.md"
@@ -45,7 +45,7 @@ def test_the_program_trains_alone_and_with_two_workers(tmp_path, is_elastic):
     (tmp_path / "train.py").write_text(text)
     control, *ports = free_ports(3, "127.0.0.1")
     hosts = [f"127.0.0.1:{port}" for port in ports]
-    together = [launch.variables(hosts, rank, control) for rank in (0, 1)]
+    together = [launch_variables.variables(hosts, rank, control) for rank in (0, 1)]
     for places in ([{}], together):
         places = [{"PYTHONPATH": str(tmp_path), **place} for place in places]
         found = finished([[sys.executable, "-m", "train"]] * len(places), places)

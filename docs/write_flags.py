@@ -6,7 +6,7 @@ python -m docs.write_flags
 from collections.abc import Sequence
 from pathlib import Path
 
-from inception.flags.defined import flags_of
+from inception.flags.command_line import flags_of
 
 REPO = Path(__file__).parents[1]
 PAGE = REPO / "docs" / "flags.md"

@@ -64,7 +64,7 @@ def test_a_word_after_another_flag_stays_its_value():
         ["--data_dir", "here", "--deep=True", "4"],
     ],
 )
-def test_positional_flags_may_be_given_by_their_values_alone_before_and_after_others(arguments):
+def test_positional_flags_may_stand_before_and_after_others(arguments):
     given = []
     app.run(given.append, define, ["program", *arguments], positional=("data_dir", "steps"))
     (values,) = given

@@ -5,7 +5,7 @@ import tarfile
 import pytest
 
 from inception.testing.archive_server import serving
-from inception.testing.programs import run_program
+from inception.testing.runs import run_program
 from slim.datasets import files, flowers
 from slim.datasets.dataset_factory import get_dataset
 from slim.testing import write_pictures

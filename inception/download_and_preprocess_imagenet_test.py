@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from inception.testing.archive_server import serving
-from inception.testing.programs import run_program
+from inception.testing.runs import run_program
 from slim.datasets import files, imagenet
 from slim.datasets.dataset_factory import get_dataset
 from slim.testing import write_imagenet

@@ -26,11 +26,10 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from inception.cluster.members import members, members_on_hosts
-from inception.cluster.namespaces import BANDWIDTH, Network
+from inception.cluster.namespaces import BANDWIDTH, NamespaceNetwork
 from terngrad.launcher import state
 from terngrad.launcher.options import Parser, log_folder, whole, with_logs
-from terngrad.launcher.process import Process
-from terngrad.launcher.restarts import Restarts
+from terngrad.launcher.process import Process, Restarts
 from terngrad.launcher.run import Run, StartError
 from terngrad.launcher.terminal import Output, Requests, end_program
 from terngrad.limits import MAX_NODES
@@ -103,20 +102,20 @@ def _bandwidth(text: str) -> str:
 
 
 @contextlib.contextmanager
-def _network(options: argparse.Namespace) -> Iterator[Network | None]:
+def _network(options: argparse.Namespace) -> Iterator[NamespaceNetwork | None]:
     """Makes a network with a host for each process, where one is asked for."""
     if not options.bandwidth:
         yield None
         return
     try:
-        with Network(f"launch{os.getpid()}", options.workers + options.ps) as network:
+        with NamespaceNetwork(f"launch{os.getpid()}", options.workers + options.ps) as network:
             network.shape(options.bandwidth)
             yield network
     except ValueError as error:
         sys.exit(f"launch: --bandwidth={options.bandwidth}: {error}")
 
 
-def _processes(options: argparse.Namespace, network: Network | None) -> list[Process]:
+def _processes(options: argparse.Namespace, network: NamespaceNetwork | None) -> list[Process]:
     if network:
         found = members_on_hosts(network.addresses, options.workers)
     else:

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from inception.launch import main
-from terngrad.launcher.restarts import Restarts
+from terngrad.launcher.process import Restarts
 from terngrad.launcher.state import StateFile
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started, wait_for_files, wait_until
@@ -158,7 +158,7 @@ def test_a_failed_training_is_started_again(launch):
 
 
 @pytest.mark.slow
-def test_a_training_that_fails_again_and_again_is_started_after_growing_pauses_then_no_more(launch):
+def test_a_failing_training_restarts_after_growing_pauses_a_limited_number_of_times(launch):
     began = time.monotonic()
     run = launch("sys.exit(3)", "--max_restarts=9", start=("-c", IMPATIENT))
     assert run.finish() == 3 and time.monotonic() - began > sum(PAUSES)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from inception.testing.programs import run_program
+from inception.testing.runs import run_program
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
 
@@ -103,7 +103,7 @@ def test_two_workers_train_on_them(red_or_green, tmp_path, program):
         names = ["--dataset_name=images", "--model_name=cifarnet"]
         flags = [*names, f"--dataset_dir={records}", "--max_number_of_steps=3"]
     shared = [f"--train_dir={tmp_path}", "--batch_size=4", "--grad_bits=1"]
-    run("inception.testing.launch", 2, program, *flags, *shared)
+    run("inception.testing.forked_launch", 2, program, *flags, *shared)
     assert (tmp_path / "model.ckpt-3.index").exists()
     assert "red" in (tmp_path / "labels.txt").read_text()
 

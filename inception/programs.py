@@ -14,7 +14,7 @@ from inception.flags.configs import EvalConfig, TrainConfig
 from inception.flags.large_batch import LargeBatch
 from inception.training import refusals
 from terngrad.cluster.managed.role import LAUNCHED
-from terngrad.connect import descriptors
+from terngrad.connect import streams
 
 # For several workers: these name a lost one; TensorFlow would add many lines of its own.
 _LOG_LEVEL = "3"
@@ -113,7 +113,7 @@ def run_worker(
         if large_batches:
             config = large_batch.apply(config, large_batches, group.batches_per_step)
         probes = {"predict": str(cluster.predict)}  # one that did not would let the others wait
-        group.compare(settings.facts(config, group.size) | probes)
+        group.compare(settings.configuration(config, group.size) | probes)
         ready = preparation.prepare(config, group, cluster, devices)
         if ready:
             train.train(ready)
@@ -143,7 +143,7 @@ def _refuse(config: TrainConfig, cluster: ClusterConfig) -> None:
 
 def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
     """Serves as a ps: adds what workers push, or holds their parameters, until they have ended."""
-    descriptors.raise_limit()
+    streams.raise_limit()
     with app.quiet_import(_LOG_LEVEL):
         from inception.training import serving
     serving.serve(config, cluster)

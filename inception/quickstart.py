@@ -85,7 +85,7 @@ def _run(module: str, *arguments: str) -> None:
 def _report(options: _Options, records: str) -> None:
     with app.quiet_import():
         # After the runs, which need the memory more.
-        from inception.results import comparison, report
+        from inception.results import report
         from inception.training.evaluate import measure_checkpoints
 
     evaluate = functools.partial(
@@ -99,9 +99,9 @@ def _report(options: _Options, records: str) -> None:
         )
         for name in _RUNS
     }
-    comparison.print_table(runs, f"LeNet, {_NODES} nodes, {options.max_steps} steps")
+    report.print_table(runs, f"LeNet, {_NODES} nodes, {options.max_steps} steps")
     picture = os.path.join(options.output_dir, "comparison.png")
-    comparison.draw(runs, picture, f"LeNet on {_NODES} nodes: float and ternary gradients")
+    report.draw(runs, picture, f"LeNet on {_NODES} nodes: float and ternary gradients")
     print(f"Curves and bytes: {picture}")
     print(f"TensorBoard: {sys.executable} -m tensorboard.main --logdir={options.output_dir}")
 

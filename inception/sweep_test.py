@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from inception.testing.programs import run_program
+from inception.testing.runs import run_program
 from slim.conversion import convert
 from terngrad.testing import forked
 from terngrad.testing.limits import HANG_SECS

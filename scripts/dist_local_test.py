@@ -123,9 +123,7 @@ def _runs(folder: pathlib.Path, name: str) -> int:
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_is_started_again_until_it_runs_and_then_ends_as_asked(
-    run, tmp_path, noted
-):
+def test_a_killed_process_restarts_until_it_runs_and_then_ends_as_asked(run, tmp_path, noted):
     settings = {"WORKER_FLAGS": "--worker_0=killed_twice"}
     assert run("run_dist.sh", "--max_restarts=9", **settings).returncode == 0
     wait_until(lambda: _runs(tmp_path, "worker_0") == 3, "two restarts")

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from terngrad.cluster.ports import free_ports
+from terngrad.cluster.addresses import free_ports
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import wait_for_files
 
@@ -37,7 +37,7 @@ exhaustive = pytest.mark.exhaustive
 
 
 @dataclasses.dataclass
-class _Cluster:
+class _ScriptHosts:
     """Two hosts and the environment in which the scripts reach them."""
 
     homes: dict[str, pathlib.Path]
@@ -73,7 +73,7 @@ class _Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path, working_copy) -> Iterator[_Cluster]:
+def cluster(tmp_path, working_copy) -> Iterator[_ScriptHosts]:
     """A cluster of one ps on host-a and one worker on each host."""
     if not _SSHD:
         pytest.skip("there is no sshd (apt-get install openssh-server)")
@@ -98,7 +98,7 @@ def cluster(tmp_path, working_copy) -> Iterator[_Cluster]:
         answer = subprocess.run(probe, capture_output=True, text=True, check=False)
         if answer.returncode:
             pytest.skip(f"{getpass.getuser()} cannot log in to this machine: {answer.stderr}")
-        yield _Cluster(homes, near, config, settings, server)
+        yield _ScriptHosts(homes, near, config, settings, server)
 
 
 @contextlib.contextmanager
@@ -164,7 +164,7 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-def _await_notes(cluster: _Cluster) -> None:
+def _await_notes(cluster: _ScriptHosts) -> None:
     """Waits until the three programs run and handle SIGTERM."""
     files = [cluster.homes["host-a"] / f"{name}.json" for name in ("ps_0", "worker_0")]
     wait_for_files(*files, cluster.homes["host-b"] / "worker_1.json")

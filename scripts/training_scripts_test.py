@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from inception import app
-from inception.flags import defined
+from inception.flags import command_line
 from slim.conversion import convert
 from slim.datasets import mnist
 from terngrad.testing.processes import Started, wait_until
@@ -111,7 +111,7 @@ def test_a_recipe_gives_its_programs_flags_that_they_know(script, fake):
     commands = fake()
     assert any("train" in module for module, *_ in commands)
     for module, *arguments in commands:
-        app.parse(defined.flags_of(module), arguments, defined.positional_of(module))
+        app.parse(command_line.flags_of(module), arguments, command_line.positional_of(module))
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_large_batches_get_a_rate_and_workers_of_their_own(fake, monkeypatch):
     script = _REPO / "scripts/run_inception_resnet_v2.sh"
     subprocess.run(["bash", script, "4"], check=True)
     ((module, *arguments),) = fake()
-    values = defined.flags_of(module)
+    values = command_line.flags_of(module)
     app.parse(values, arguments)
     assert values["learning_rate_scaling"].value == "sqrt"
     assert values["warmup_epochs"].value == 5  # 2048 images a step

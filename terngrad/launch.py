@@ -45,10 +45,9 @@ import sys
 from collections.abc import Sequence
 
 from terngrad.cluster import interfaces
-from terngrad.cluster.addresses import host_and_port
+from terngrad.cluster.addresses import free_ports, host_and_port
 from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT
-from terngrad.cluster.managed import launch
-from terngrad.cluster.ports import free_ports
+from terngrad.cluster.managed import launch_variables
 from terngrad.launcher import gpus, hosts, processes, state
 from terngrad.launcher.options import Parser, log_folder, whole, with_logs
 from terngrad.launcher.process import Process
@@ -201,9 +200,9 @@ def _processes(options: argparse.Namespace) -> list[Process]:
     found = []
     for (job, rank), name in zip(jobs, places, strict=True):
         label = f"{'ps ' if job == 'ps' else ''}{rank} {name}".strip()
-        variables = level | launch.variables(workers, rank, control_port, servers, job)
+        variables = level | launch_variables.variables(workers, rank, control_port, servers, job)
         if options.min_workers:
-            variables[launch.MIN_SIZE] = str(options.min_workers)
+            variables[launch_variables.MIN_SIZE] = str(options.min_workers)
         if not name:
             is_ps = job == "ps"
             own = gpus.no_gpu(installed) if is_ps else gpus.variables(installed, rank, len(names))
@@ -218,8 +217,8 @@ def _over_ssh(process: Process, options: argparse.Namespace) -> Process:
     """Returns the ssh that runs a process on its host."""
     own = {
         "PYTHONPATH": os.environ.get("PYTHONPATH"),
-        launch.INSECURE: "1" if options.allow_insecure_network else "",
-        launch.CERTIFICATES: options.certificates,
+        launch_variables.INSECURE: "1" if options.allow_insecure_network else "",
+        launch_variables.CERTIFICATES: options.certificates,
         interfaces.VARIABLE: options.network_interface,
     }
     variables = process.environment | {name: value for name, value in own.items() if value}

@@ -62,9 +62,7 @@ sys.exit(launch.main(sys.argv[1:]))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("places", ["here", "through ssh"], indirect=True)
-def test_each_process_has_its_rank_arguments_label_and_a_secret_that_no_command_line_shows(
-    program, places
-):
+def test_each_process_has_its_rank_arguments_label_and_a_hidden_secret(program, places):
     with launched(*places, program, "wait", "--flag=1 2") as run:
         for rank in "01":
             run.wait_for(rf"^\[{rank}.*\] worker {rank} wait --flag=1 2 \S+:\d+,\S+:\d+ /")

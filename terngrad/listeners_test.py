@@ -36,7 +36,7 @@ from terngrad.spark.driver import Driver, Line, Placement, ProcessId
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.strangers import WORKERS, config_of, stranger
+from terngrad.testing.ps_clients import WORKERS, call_ps, config_of
 from terngrad.training import schedules
 
 pytestmark = pytest.mark.slow
@@ -94,7 +94,7 @@ def ps(tls, folder):
     def join():
         clients = [Client(config_of([host], rank, tls=tls)) for rank in range(2)]
         with futures.ThreadPoolExecutor(2) as pool:
-            for view in [pool.submit(c.meeting.next_view, 0, is_live=False) for c in clients]:
+            for view in [pool.submit(c.coordination.next_view, 0, is_live=False) for c in clients]:
                 view.result(SECS)
         for client in clients:
             client.close(is_done=False)
@@ -106,7 +106,7 @@ def ps(tls, folder):
 def bother(host, tls):
     """Makes a call to a ps that it refuses."""
     with contextlib.suppress(OSError):  # a flood may have ended it
-        stranger(host, b"GET / HTTP/1.0", Members(tls).client if tls else None)
+        call_ps(host, b"GET / HTTP/1.0", Members(tls).client if tls else None)
 
 
 @contextlib.contextmanager

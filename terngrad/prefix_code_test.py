@@ -67,7 +67,7 @@ def test_law_3_integers_of_many_levels_come_back_and_take_no_more_than_their_pla
     [*((1, nodes) for nodes in (2, 3, 4, 8, 16)), (2, 1), (2, 4), (3, 1), (3, 2), (7, 1), (7, 4)],
 )
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-def test_sums_and_codes_of_several_levels_take_at_most_a_tenth_bit_more_than_their_entropy(
+def test_multi_level_codes_and_sums_take_a_tenth_bit_more_than_entropy_at_most(
     distribution, max_code, nodes
 ):
     draw = DISTRIBUTIONS[distribution]
@@ -80,9 +80,7 @@ def test_sums_and_codes_of_several_levels_take_at_most_a_tenth_bit_more_than_the
 @pytest.mark.parametrize(
     ("density", "kind"), [(0.01, 2), (0.1, 0), (0.2, 0), (0.32, 1), (0.4, 1), (0.9, 2)]
 )
-def test_ternary_codes_travel_in_blocks_where_hardly_any_or_nearly_all_differ_from_zero(
-    density, kind
-):
+def test_ternary_codes_with_very_few_or_very_many_zeros_travel_in_blocks(density, kind):
     words = planes_of(sums(1024, 1, density), 1)
     packed = prefix_code.pack(words, 1)
     assert packed.nbytes < words.nbytes and packed[0] == kind

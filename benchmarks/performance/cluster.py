@@ -33,7 +33,7 @@ class Load:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Cluster:
+class ModeledCluster:
     """Machines on a network, with a worker for each device.
 
     Attributes:
@@ -63,12 +63,12 @@ def presets() -> list[str]:
     return sorted(name.removesuffix(".json") for name in os.listdir(_FOLDER))
 
 
-def read(name: str) -> Cluster:
+def read(name: str) -> ModeledCluster:
     """Reads a cluster.
 
     Args:
       name: one of `presets()`, or the path of a JSON file: an object with the attributes of
-        Cluster; nets is an object of objects with those of Load.
+        ModeledCluster; nets is an object of objects with those of Load.
 
     Raises:
       ValueError: says what in the file is wrong, or that there is none.
@@ -85,12 +85,14 @@ def read(name: str) -> Cluster:
         raise ValueError(f"is not JSON: {error}") from None
 
 
-def _parse(content: Any) -> Cluster:
-    fields = _checked(Cluster, content, "the file")
+def _parse(content: Any) -> ModeledCluster:
+    fields = _checked(ModeledCluster, content, "the file")
     nets = fields.pop("nets", {})
     if not isinstance(nets, dict):
         raise ValueError("nets must be an object of objects")
-    return Cluster(nets={net: _parse_load(net, load) for net, load in nets.items()}, **fields)
+    return ModeledCluster(
+        nets={net: _parse_load(net, load) for net, load in nets.items()}, **fields
+    )
 
 
 def _parse_load(net: str, content: Any) -> Load:
@@ -112,7 +114,7 @@ def _checked(kind: type, content: Any, name: str) -> dict[str, Any]:
         raise ValueError(f"{name} must be an object with some of {', '.join(allowed)}")
     if unknown := content.keys() - set(allowed):
         raise ValueError(f"{name} has {min(unknown)!r}; allowed are {', '.join(allowed)}")
-    if kind is Cluster and "gbit_per_s" not in content:
+    if kind is ModeledCluster and "gbit_per_s" not in content:
         raise ValueError("gbit_per_s is missing")
     _numbers({k: v for k, v in content.items() if k not in ("nets", "speed_up")}, name)
     rates = ("gbit_per_s", "local_gbyte_per_s", "host_gbyte_per_s")

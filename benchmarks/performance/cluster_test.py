@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks.performance import cluster as clusters
-from benchmarks.performance.cluster import Cluster, Load
+from benchmarks.performance.cluster import Load, ModeledCluster
 
 NET = {"batch": 8, "images_per_s": 4}
 
@@ -16,7 +16,7 @@ def test_a_file_gives_a_cluster(tmp_path):
     path.write_text(json.dumps({"gbit_per_s": 10, "nets": {"a": NET, "b": published}}))
     found = clusters.read(str(path))
     loads = {"a": Load(batch=8, images_per_s=4), "b": Load(batch=8, speed_up={16: 2.5})}
-    assert found == Cluster(gbit_per_s=10, nets=loads)
+    assert found == ModeledCluster(gbit_per_s=10, nets=loads)
     assert found.nets["a"].seconds == 2.0
 
 

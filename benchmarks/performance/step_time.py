@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from benchmarks.performance.cluster import Cluster, Load
+from benchmarks.performance.cluster import Load, ModeledCluster
 from benchmarks.performance.traffic import (
     FLOAT_BITS,
     CodeBits,
@@ -42,7 +42,7 @@ class Route:
 
 
 def step_seconds(
-    values: int, load: Load, cluster: Cluster, workers: int, exchange: str, route: Route
+    values: int, load: Load, cluster: ModeledCluster, workers: int, exchange: str, route: Route
 ) -> float:
     """Returns the seconds of a step in which each worker computes a batch.
 
@@ -62,7 +62,7 @@ def step_seconds(
     return load.seconds + codec + (network - hidden)
 
 
-def _codec_seconds(values: int, cluster: Cluster, workers: int) -> float:
+def _codec_seconds(values: int, cluster: ModeledCluster, workers: int) -> float:
     """Returns the seconds that ternary codes take at a device, beside the network."""
     bytes_of_value = sum(exchange_bits("ternary", 1, workers)) / 8
     copied = bytes_of_value / (cluster.host_gbyte_per_s * 1e9)
@@ -70,7 +70,7 @@ def _codec_seconds(values: int, cluster: Cluster, workers: int) -> float:
 
 
 def exchange_seconds(
-    values: int, cluster: Cluster, workers: int, exchange: str, route: Route
+    values: int, cluster: ModeledCluster, workers: int, exchange: str, route: Route
 ) -> float:
     """Returns the seconds that gradients and their sums travel, first inside the machines."""
     machines = -(-workers // cluster.workers_per_machine)
@@ -122,7 +122,7 @@ def _traffic(
     return values * (codes + sums) / 8 * share, messages
 
 
-def speed_up(values: int, load: Load, cluster: Cluster, workers: int, route: Route) -> float:
+def speed_up(values: int, load: Load, cluster: ModeledCluster, workers: int, route: Route) -> float:
     """Returns the time of a step with float32 gradients over that with ternary ones."""
     times = (
         step_seconds(values, load, cluster, workers, exchange, route)
@@ -131,7 +131,7 @@ def speed_up(values: int, load: Load, cluster: Cluster, workers: int, route: Rou
     return next(times) / next(times)
 
 
-def with_compute(values: int, load: Load, cluster: Cluster) -> Load:
+def with_compute(values: int, load: Load, cluster: ModeledCluster) -> Load:
     """Returns a load whose computing, where unknown, makes the paper's model give its speed-up.
 
     Raises:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.performance.cluster import Cluster, Load
+from benchmarks.performance.cluster import Load, ModeledCluster
 from benchmarks.performance.step_time import (
     EXCHANGES,
     TOPOLOGIES,
@@ -25,7 +25,7 @@ LOAD = Load(batch=32, images_per_s=320.0)
 ROUTES = [Route(topology, servers) for topology in TOPOLOGIES for servers in (1, 3)]
 workers_of = st.integers(2, 600)
 clusters = st.builds(
-    Cluster,
+    ModeledCluster,
     gbit_per_s=st.floats(0.01, 1e3),
     latency_us=st.floats(0, 1e3),
     workers_per_machine=st.integers(1, 8),
@@ -39,7 +39,7 @@ exchanges = st.sampled_from(EXCHANGES)
 
 
 def test_bytes_are_those_of_the_published_formulas():
-    slow = Cluster(gbit_per_s=8e-3)  # a byte takes a microsecond
+    slow = ModeledCluster(gbit_per_s=8e-3)  # a byte takes a microsecond
     take = lambda workers, exchange, *route: round(
         exchange_seconds(VALUES, slow, workers, exchange, Route(*route)) * 1e6
     )
@@ -87,14 +87,14 @@ def test_overlap_hides_computing_at_most(cluster, workers, route, exchange):
 
 
 def test_machines_add_the_codes_of_their_workers_before_they_send_them():
-    slow_cables = Cluster(gbit_per_s=8e-3, workers_per_machine=4)
+    slow_cables = ModeledCluster(gbit_per_s=8e-3, workers_per_machine=4)
     seconds = exchange_seconds(VALUES, slow_cables, 8, "ternary", Route(packs_codes=False))
     # Two machines send each other their sums of 4 codes, in 4 bits, in one shot.
     assert round(seconds * 1e6) == 4 * VALUES // 8
 
 
 def test_unknown_computing_is_what_gives_the_published_speed_up():
-    cluster = Cluster(gbit_per_s=1.0, workers_per_machine=4, local_gbyte_per_s=10.0)
+    cluster = ModeledCluster(gbit_per_s=1.0, workers_per_machine=4, local_gbyte_per_s=10.0)
     load = with_compute(VALUES, Load(batch=32, speed_up={8: 9.0, 64: 3.0}), cluster)
     assert speed_up(VALUES, load, cluster, 64, Route("paper")) == pytest.approx(3.0)
     assert with_compute(VALUES, load, cluster) == load

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from benchmarks.performance.cluster import Cluster
+from benchmarks.performance.cluster import ModeledCluster
 from benchmarks.performance.step_time import Route, exchange_seconds
 from benchmarks.performance.traffic import RING
 
@@ -95,7 +95,7 @@ def _cell(cell: dict, work_ms: float) -> Cell:
         # What was measured in the files that are compared sent bit planes.
         route = Route("parameter_server", servers) if servers else Route(packs_codes=False)
         exchange = "float32" if cell["exchange"] == RING else cell["exchange"]
-        cluster = Cluster(gbit_per_s=_RATES[cell["rate"]])
+        cluster = ModeledCluster(gbit_per_s=_RATES[cell["rate"]])
         wire = exchange_seconds(cell["values"], cluster, cell["hosts"], exchange, route)
     engine = f"{servers} ps" if servers else cell["engine"]
     name = f"{cell['gradients']}, {cell['hosts']} hosts, {cell['rate']}, {engine}"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from inception import app
-from inception.flags import command_line, defined
+from inception.flags import command_line
 
 _HERE = Path(__file__).parent
 _REPO = _HERE.parents[1]
@@ -135,7 +135,7 @@ def containers(part):
 def config_of(container, variables, environment):
     """What the program of a container makes of its flags."""
     program, *arguments = container["args"]
-    values = defined.flags_of(program)
+    values = command_line.flags_of(program)
     expand = lambda text: re.sub(r"\$\((\w+)\)", lambda found: variables[found[1]], text)
     app.parse(values, [expand(argument) for argument in arguments])
     return command_line.cluster_config(values, environment)

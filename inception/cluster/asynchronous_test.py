@@ -12,13 +12,12 @@ import pytest
 from inception.flags.checks import refuse_what_needs_all_workers
 from inception.flags.configs import TrainConfig
 from inception.results.report import read_scalars
-from inception.testing.cluster import Cluster
+from inception.testing.cluster import ProcessCluster
 from inception.testing.runs import ENDLESS, Run, flags_of, paced_flags_of, parameters
 from inception.training import asynchronous as asynchronous_program
-from terngrad.asynchronous.chief import Chief
-from terngrad.asynchronous.pulled import Pulled
-from terngrad.asynchronous.run_file import RunFile
-from terngrad.asynchronous.status import RunStatus
+from terngrad.asynchronous.chief import Chief, RunFile
+from terngrad.asynchronous.client import Pulled
+from terngrad.asynchronous.messages import RunStatus
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.plans import PLAN
 from terngrad.training import checkpoints
@@ -74,7 +73,7 @@ def test_workers_train_without_waiting_until_the_run_has_its_updates(tmp_path):
         assert re.search(
             rf"^\[ps {ps}\] .* ends at step 600: the run is finished", lines, re.MULTILINE
         )
-        held = {"ps/steps_per_sec", "ps/held_secs/1", "ps/staleness/max"}
+        held = {"ps/steps_per_sec", "ps/blocked_secs/1", "ps/staleness/max"}
         assert held <= read_scalars(str(tmp_path / f"ps_{ps}")).keys()
     assert re.search(r"Run [0-9a-f]{16} begins at step 0\.", lines)
     assert re.search(r"updates/sec\), staleness mean \d.\d\d max \d+; worker 0: \d+ updates", lines)
@@ -89,7 +88,7 @@ def test_workers_train_without_waiting_until_the_run_has_its_updates(tmp_path):
 def _restarted(tmp_path_factory):
     """What was seen while a worker, the chief and the ps of a run were killed and came back."""
     seen = SimpleNamespace()
-    with Cluster(2, 1, *asynchronous(tmp_path_factory.mktemp("restarted"))) as cluster:
+    with ProcessCluster(2, 1, *asynchronous(tmp_path_factory.mktemp("restarted"))) as cluster:
         runs = cluster.runs
         for worker in ("0", "1"):
             wait_for_step(runs[worker], 20)
@@ -151,7 +150,7 @@ def test_a_ps_that_was_killed_is_found_again_and_has_lost_no_more_than_a_snapsho
 @pytest.mark.exhaustive
 def test_a_worker_that_stands_still_is_not_missed_and_a_ps_that_does_is_found_again(tmp_path):
     timeout_secs = 14
-    with Cluster(2, 1, *asynchronous(tmp_path, timeout_secs=timeout_secs)) as cluster:
+    with ProcessCluster(2, 1, *asynchronous(tmp_path, timeout_secs=timeout_secs)) as cluster:
         first, second = (cluster.runs[worker] for worker in ("0", "1"))
         for run in (first, second):
             wait_for_step(run, 20)
@@ -172,7 +171,7 @@ def test_a_worker_that_stands_still_is_not_missed_and_a_ps_that_does_is_found_ag
 
 @pytest.mark.slow
 def test_workers_wait_for_a_ps_that_starts_later_and_a_stopped_run_goes_on(tmp_path):
-    with Cluster(1, 1, *asynchronous(tmp_path), absent=["ps 0"]) as cluster:
+    with ProcessCluster(1, 1, *asynchronous(tmp_path), absent=["ps 0"]) as cluster:
         cluster.wait_for("0", "parameters in")
         time.sleep(3.0)
         cluster.start("ps 0")
@@ -186,7 +185,7 @@ def test_workers_wait_for_a_ps_that_starts_later_and_a_stopped_run_goes_on(tmp_p
         step = end(cluster)
         assert step > seen
     assert checkpoints.step_of(checkpoints.latest_checkpoint(str(tmp_path))) == step
-    with Cluster(1, 1, *asynchronous(tmp_path, steps=step + 50)) as cluster:
+    with ProcessCluster(1, 1, *asynchronous(tmp_path, steps=step + 50)) as cluster:
         cluster.wait_for("0", rf"Succesfully loaded model from .*ckpt-{step} at step={step}")
         cluster.wait_for("0", rf"A run begins at step {step}, ")
         cluster.finish()
@@ -199,9 +198,9 @@ def test_a_signal_is_heard_while_a_ps_is_away_or_hangs_and_two_ps_share_no_folde
     tmp_path, is_killed
 ):
     training = asynchronous(tmp_path, timeout_secs=2 * HANG_SECS)
-    with Cluster(1, 1, *training) as cluster:
+    with ProcessCluster(1, 1, *training) as cluster:
         cluster.wait_for("0", r": step 20,")
-        with Cluster(1, 1, *training, absent=["0"]) as other:
+        with ProcessCluster(1, 1, *training, absent=["0"]) as other:
             assert other.status("ps 0") == 1
             folder, ps = re.escape(str(tmp_path / "ps_0")), cluster.runs["ps 0"].process.pid
             assert re.search(rf"{folder}: another ps, process {ps} on ", other.lines())
@@ -255,7 +254,7 @@ def test_a_run_is_noted_before_it_begins(tmp_path):
     chief = Chief(DyingChief(), PLAN, states, RunFile(str(tmp_path)), print)
     with pytest.raises(SystemExit):
         chief.begin_or_go_on(3, None)
-    assert noted == [(PLAN.run, PLAN.facts)]
+    assert noted == [(PLAN.run, PLAN.configuration)]
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ ENGINES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
-def test_laws_4_and_7_each_engine_has_the_bits_of_one_process_and_tells_bytes_and_speed(
+def test_laws_4_and_7_each_engine_has_the_bits_of_one_process_and_reports_its_bytes(
     tmp_path, four_nodes, engine
 ):
     folder = tmp_path / "train"

@@ -32,7 +32,7 @@ def module_in(folder, monkeypatch, source):
 
 
 @pytest.mark.slow
-def test_a_pause_below_the_time_out_loses_nobody_and_a_signal_to_one_worker_ends_all(
+def test_a_pause_below_the_time_out_loses_nobody_and_one_signal_ends_all(
     tmp_path,
 ):
     with Run(2, *paced_flags_of(tmp_path)) as run:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from inception.testing.cluster import Cluster
+from inception.testing.cluster import ProcessCluster
 from inception.testing.runs import (
     LONGER,
     assert_equal_parameters,
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize(("victim", "how"), [("ps 0", signal.SIGKILL), ("ps 1", signal.SIGSTOP)])
 def test_a_ps_that_does_not_come_back_is_named_and_ends_all(tmp_path, victim, how):
-    with Cluster(2, 2, *paced_flags_of(tmp_path, "--worker_timeout_secs=15")) as cluster:
+    with ProcessCluster(2, 2, *paced_flags_of(tmp_path, "--worker_timeout_secs=15")) as cluster:
         cluster.wait_for("0", r"Worker 0: .* step 10,")
         cluster.kill(victim, how)
         for worker in ("0", "1"):
@@ -39,7 +39,7 @@ def test_law_8_who_is_asked_to_end_while_another_is_lost_saves_at_once_and_ends(
     tmp_path, undisturbed
 ):
     flags = paced_flags_of(tmp_path, "--worker_timeout_secs=200", steps=LONGER)
-    with Cluster(3, 1, *flags) as cluster:
+    with ProcessCluster(3, 1, *flags) as cluster:
         cluster.wait_for("0", r"Worker 0: .* step 10,")
         cluster.kill("1")
         cluster.wait_for("ps 0", r"^worker 1 .* died")
@@ -56,12 +56,12 @@ def test_law_8_who_is_asked_to_end_while_another_is_lost_saves_at_once_and_ends(
     assert_equal_parameters(resumed, undisturbed)
 
 
-def test_an_elastic_training_loses_no_bit_when_a_ps_is_lost_comes_back_and_is_lost_again(tmp_path):
+def test_an_elastic_training_keeps_its_bits_when_a_ps_is_lost_repeatedly(tmp_path):
     # A worker that takes longer than the time-out to come back would miss steps.
     flags = paced_flags_of(
         tmp_path / "disturbed", "--worker_timeout_secs=12", "--elastic", steps=LOST_PS_STEPS
     )
-    with Cluster(2, 2, *flags) as cluster:
+    with ProcessCluster(2, 2, *flags) as cluster:
         cluster.wait_for("0", r"Worker 0: .* step 10,")
         cluster.kill("ps 1")
         cluster.wait_for("ps 0", r"^Workers 0 and 1 train from step \d+ on, without ps 1\.$")
@@ -81,7 +81,7 @@ def test_an_elastic_training_loses_no_bit_when_a_ps_is_lost_comes_back_and_is_lo
 
 def test_an_elastic_all_reduce_goes_on_without_a_worker_and_takes_it_in_again(tmp_path):
     flags = paced_flags_of(tmp_path, "--worker_timeout_secs=200", "--elastic", steps=100_000)
-    with Cluster(3, 0, *flags) as cluster:
+    with ProcessCluster(3, 0, *flags) as cluster:
         cluster.wait_for("0", r"Worker 0: .* step 10,")
         cluster.kill("1")
         cluster.wait_for("0", r"^Workers 0 and 2 train from step \d+ on\.$")
@@ -106,7 +106,7 @@ def test_an_elastic_all_reduce_goes_on_without_a_worker_and_takes_it_in_again(tm
 def _late(tmp_path_factory):
     """The cluster of a run of two workers that took the gradients of one at each step."""
     flags = paced_flags_of(tmp_path_factory.mktemp("late"), "--num_replicas_to_aggregate=1")
-    with Cluster(2, 1, *flags) as cluster:
+    with ProcessCluster(2, 1, *flags) as cluster:
         for worker in ("0", "1"):
             cluster.wait_for(worker, rf"Worker {worker}: .* step \d+,")
         for _ in range(25):  # at some of these within a step, which the other makes without it
@@ -121,7 +121,7 @@ def _late(tmp_path_factory):
     return cluster
 
 
-def test_gradients_that_come_too_late_are_dropped_and_counted_and_copies_stay_the_same(late):
+def test_late_gradients_are_dropped_and_counted_and_copies_stay_equal(late):
     lines = late.lines()
     assert "Warning" not in lines  # which tells of copies that differ
     assert ", times 0.1 every 500000 steps." in lines  # of 2 images, not 4

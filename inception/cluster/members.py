@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from terngrad.cluster.ports import free_ports
+from terngrad.cluster.addresses import free_ports
 
 
 @dataclasses.dataclass(frozen=True)

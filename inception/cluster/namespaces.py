@@ -23,7 +23,7 @@ BANDWIDTH = Kind(
 
 
 @dataclasses.dataclass(frozen=True)
-class Network:
+class NamespaceNetwork:
     """Hosts on one machine.
 
     Attributes:
@@ -34,7 +34,7 @@ class Network:
     name: str
     size: int
 
-    def __enter__(self) -> Network:
+    def __enter__(self) -> NamespaceNetwork:
         """Creates the hosts, which exist until the end of the block.
 
         Raises:

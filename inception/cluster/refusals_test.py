@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from inception.cluster import members
-from inception.testing.cluster import Cluster
+from inception.testing.cluster import ProcessCluster
 from inception.testing.runs import (
     commands_of,
     paced_flags_of,
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 def _alone(tmp_path_factory):
     """A cluster without worker 0: a worker with other rules came, then a signal to the ps."""
     folder = tmp_path_factory.mktemp("alone")
-    with Cluster(2, 1, *paced_flags_of(folder), absent=["0", "1"]) as cluster:
+    with ProcessCluster(2, 1, *paced_flags_of(folder), absent=["0", "1"]) as cluster:
         cluster.wait_for("ps 0", "waits for 2 workers on this machine")
         cluster.start("1", "--num_replicas_to_aggregate=1")
         assert cluster.status("1") == 1, cluster.lines()
@@ -60,7 +60,7 @@ def test_a_signal_ends_a_ps_without_workers_cleanly(alone):
 
 
 def test_law_10_workers_with_other_kernels_are_named(tmp_path):
-    with Cluster(2, 1, *paced_flags_of(tmp_path), absent=["1"]) as cluster:
+    with ProcessCluster(2, 1, *paced_flags_of(tmp_path), absent=["1"]) as cluster:
         (command,) = commands_of(*paced_flags_of(tmp_path), [cluster.members["1"].flags])
         cluster.runs["1"] = Started(command, {"TERNGRAD_KERNELS": "reference"})
         for worker in ("0", "1"):

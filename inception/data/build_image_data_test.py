@@ -2,7 +2,7 @@
 
 import pytest
 
-from inception.testing.programs import run_program
+from inception.testing.runs import run_program
 from slim.datasets.dataset_factory import get_dataset
 from slim.testing import write_pictures
 

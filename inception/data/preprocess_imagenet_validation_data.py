@@ -16,7 +16,7 @@ from absl.flags import FlagValues
 from inception import app
 from inception.flags import table
 from inception.flags.table import TEXT, flag, refuse
-from slim.datasets import imagenet, imagenet_files, picture_files
+from slim.datasets import imagenet, picture_files
 
 POSITIONAL = ("directory", "labels_file")
 
@@ -39,7 +39,7 @@ def main(values: FlagValues) -> None:
     """Moves the pictures and says how many."""
     config = table.read(_Config, values)
     synsets = picture_files.read_lines(config.labels_file)
-    moved = imagenet_files.sort_into_folders(
+    moved = imagenet.sort_into_folders(
         config.directory, synsets, config.labels_file, known=imagenet.synsets()
     )
     print(f"Moved {moved} of {len(synsets)} pictures into the folders of their synsets.")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from inception.testing.programs import run_program
+from inception.testing.runs import run_program
 
 _PROGRAM = "inception.data.process_bounding_boxes"
 _XML = """<annotation><size><width>200</width><height>100</height></size><object>

@@ -19,8 +19,8 @@ from slim.conversion.record_files import Job, WriteShards
 from slim.conversion.shard_writer import Shard
 from slim.conversion.sources import PictureSource, Source
 from slim.datasets import records
-from slim.datasets.pictures import Picture, Pictures
-from terngrad.spark.errors import reason
+from slim.datasets.picture_files import Picture, Pictures
+from terngrad.spark.jobs import reason
 
 if TYPE_CHECKING:
     from pyspark import RDD

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from inception.on_spark import conversion
-from inception.testing.programs import run_program
+from inception.testing.runs import run_program
 from slim.conversion import convert as convert_module
 from slim.datasets import images
 from slim.testing import with_extraneous_bytes, write_pictures

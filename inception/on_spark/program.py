@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from PIL import Image
 
-from inception.flags.defined import flags_of
+from inception.flags.command_line import flags_of
 from slim.conversion import record_files
 from slim.datasets import records
 from slim.datasets.records import ImageRecord

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from inception.flags.table import Kind, refuse
 from terngrad.launcher.hosts import WORKSPACE
-from terngrad.spark.errors import reason
+from terngrad.spark.jobs import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

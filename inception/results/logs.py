@@ -8,7 +8,7 @@ from rich import progress as rich_progress
 from rich.table import Column
 
 from terngrad.cluster import launched
-from terngrad.training.progress import Progress
+from terngrad.training.timing import Progress
 
 
 def timestamp(now: datetime.datetime | None = None) -> str:

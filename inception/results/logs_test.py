@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from inception.results import logs
-from terngrad.training.progress import Progress
+from terngrad.training.timing import Progress
 
 NOON = datetime.datetime(2026, 1, 31, 12)
 FIGURES = Progress(
@@ -77,7 +77,7 @@ def test_a_process_that_ends_at_once_shows_the_cursor_that_a_spinner_hides():
 
 _BAR = (
     "from inception.results import logs\n"
-    "from terngrad.training.progress import Progress\n"
+    "from terngrad.training.timing import Progress\n"
     "with logs.ProgressBar(0, 200) as bar:\n"
     f"    bar.update({FIGURES!r})\n"
 )

@@ -17,7 +17,7 @@ Server = SynchronousServer | AsynchronousServer
 _MEGA = 1e6
 
 
-class Told(NamedTuple):
+class PsFigures(NamedTuple):
     """A report: a line without the name of the ps, and scalars of a step."""
 
     line: str
@@ -30,7 +30,7 @@ class PsReport:
 
     def __init__(
         self,
-        told: Callable[[], Told | None],
+        told: Callable[[], PsFigures | None],
         name: str,
         every_secs: float,
         directory: str | None,
@@ -40,8 +40,8 @@ class PsReport:
         """Does not report yet.
 
         Args:
-          told: returns a report of the time since it was last called; see `adding_told`,
-            `holding_told`.
+          told: returns a report of the time since it was last called; see `figures_of_sums`,
+            `figures_of_parameters`.
           name: name of the ps.
           every_secs: seconds between two reports.
           directory: folder for event files, made at the first report; None = no event files.
@@ -65,7 +65,7 @@ class PsReport:
             self._tell(f"{self._name}: {found.line}")
             self._write(found)
 
-    def _write(self, found: Told) -> None:
+    def _write(self, found: PsFigures) -> None:
         """Writes scalars; stops writing after an error, which does not end the training."""
         if not self._directory:
             return
@@ -83,7 +83,7 @@ class PsReport:
             self._directory = None
 
 
-def adding_told(server: SynchronousServer, worker_hosts: Sequence[str]) -> Told | None:
+def figures_of_sums(server: SynchronousServer, worker_hosts: Sequence[str]) -> PsFigures | None:
     """Returns the steps of a ps that adds gradients, and the worker that the others wait for."""
     found = server.figures.report()
     if not found.steps:
@@ -99,8 +99,8 @@ def adding_told(server: SynchronousServer, worker_hosts: Sequence[str]) -> Told 
     dropped = server.dropped
     each = ", ".join(f"{count} of worker {worker}" for worker, count in sorted(dropped.items()))
     too_late = f"; gradients that came too late: {each}" if each else ""
-    visits = server.idle_visits
-    each = ", ".join(f"worker {worker} {count} times" for worker, count in sorted(visits.items()))
+    sessions = server.idle_sessions
+    each = ", ".join(f"worker {worker} {count} times" for worker, count in sorted(sessions.items()))
     idle = f"; came and left without contributing: {each}" if each else ""
     lost = f"; without ps {', '.join(map(str, server.lost_ps))}" if server.lost_ps else ""
     line = (
@@ -117,8 +117,8 @@ def adding_told(server: SynchronousServer, worker_hosts: Sequence[str]) -> Told 
         scalars[f"ps/share_of_steps/{i}"] = min(1.0, worker.steps / found.steps)
         if server.coordinator:
             scalars[f"ps/dropped_gradients/{i}"] = dropped.get(i, 0)
-            scalars[f"ps/idle_visits/{i}"] = visits.get(i, 0)
-    return Told(line, found.step, scalars)
+            scalars[f"ps/idle_sessions/{i}"] = sessions.get(i, 0)
+    return PsFigures(line, found.step, scalars)
 
 
 def _took_part(worker: WorkerFigures, found: Report) -> str:
@@ -130,7 +130,7 @@ def _took_part(worker: WorkerFigures, found: Report) -> str:
     return f"{part}, {late}" if worker.steps else part
 
 
-def holding_told(server: AsynchronousServer) -> Told | None:
+def figures_of_parameters(server: AsynchronousServer) -> PsFigures | None:
     """Returns the updates of a ps that holds parameters, their staleness, and workers' waits."""
     found = server.workers.figures.report()
     staleness = server.store.take_staleness()
@@ -142,7 +142,7 @@ def holding_told(server: AsynchronousServer) -> Told | None:
         f"worker {i}: {worker.steps} updates"
         f"{f', {worker.dropped} too late' if worker.dropped else ''}, "
         f"{worker.bytes_in / _MEGA:.1f} MB in, {worker.bytes_out / _MEGA:.1f} MB out, "
-        f"held for {worker.held_secs:.1f} s"
+        f"blocked for {worker.blocked_secs:.1f} s"
         for i, worker in enumerate(found.workers)
     )
     line = (
@@ -158,6 +158,6 @@ def holding_told(server: AsynchronousServer) -> Told | None:
         scalars[f"ps/steps_per_sec/{i}"] = worker.steps / found.seconds
         scalars[f"ps/bytes_in_per_sec/{i}"] = worker.bytes_in / found.seconds
         scalars[f"ps/bytes_out_per_sec/{i}"] = worker.bytes_out / found.seconds
-        scalars[f"ps/held_secs/{i}"] = worker.held_secs
+        scalars[f"ps/blocked_secs/{i}"] = worker.blocked_secs
         scalars[f"ps/dropped_gradients/{i}"] = worker.dropped
-    return Told(line, step, scalars)
+    return PsFigures(line, step, scalars)

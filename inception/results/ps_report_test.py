@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from inception.results.ps_report import PsReport, adding_told, holding_told
+from inception.results.ps_report import PsReport, figures_of_parameters, figures_of_sums
 from inception.results.report import read_scalars
-from terngrad.asynchronous.staleness import Staleness
+from terngrad.asynchronous.bound import Staleness
 from terngrad.service.figures import Figures
 
 
@@ -24,9 +24,9 @@ def clock():
     return Clock()
 
 
-def adding(server):
+def summing(server):
     """What a ps tells that adds the gradients of two workers."""
-    return lambda: adding_told(server, ["a:1", "b:2"])
+    return lambda: figures_of_sums(server, ["a:1", "b:2"])
 
 
 @pytest.fixture
@@ -40,12 +40,12 @@ def server(clock):
             figures.sent(worker, 2_000_000)
         figures.made(step)
     aggregator = SimpleNamespace(held_bytes=5_000_000)
-    counts = {"dropped": {1: 4}, "idle_visits": {1: 3}, "lost_ps": (1, 2)}
+    counts = {"dropped": {1: 4}, "idle_sessions": {1: 3}, "lost_ps": (1, 2)}
     return SimpleNamespace(figures=figures, aggregator=aggregator, coordinator=True, **counts)
 
 
 def test_a_line_tells_the_traffic_the_straggler_and_what_is_held(server, clock, capsys):
-    report = PsReport(adding(server), "ps 0", 30.0, None, clock=clock)
+    report = PsReport(summing(server), "ps 0", 30.0, None, clock=clock)
     clock.now = 29.0
     report.beat()
     assert not capsys.readouterr().out
@@ -67,7 +67,7 @@ def test_a_line_tells_in_how_many_steps_a_backup_worker_took_part(server, clock,
     for step in range(3, 10):
         server.figures.pushed(0, step, 0.0)
         server.figures.made(step)
-    report = PsReport(adding(server), "ps 0", 30.0, None, clock=clock)
+    report = PsReport(summing(server), "ps 0", 30.0, None, clock=clock)
     clock.now = 30.0
     report.beat()
     told = capsys.readouterr().out
@@ -79,7 +79,7 @@ def test_a_folder_that_cannot_be_written_ends_the_figures_not_the_ps(server, clo
     (tmp_path / "file").write_text("")
     lines = []
     folder = str(tmp_path / "file" / "ps_0")
-    report = PsReport(adding(server), "ps 0", 30.0, folder, lines.append, clock)
+    report = PsReport(summing(server), "ps 0", 30.0, folder, lines.append, clock)
     for now in (30.0, 60.0):
         clock.now = now
         server.figures.made(int(now))
@@ -89,7 +89,7 @@ def test_a_folder_that_cannot_be_written_ends_the_figures_not_the_ps(server, clo
 
 
 def test_tensorboard_gets_the_same_by_worker(server, clock, tmp_path):
-    report = PsReport(adding(server), "ps 0", 30.0, str(tmp_path / "ps_0"), clock=clock)
+    report = PsReport(summing(server), "ps 0", 30.0, str(tmp_path / "ps_0"), clock=clock)
     assert not list(tmp_path.iterdir())
     clock.now = 10.0
     report.report()
@@ -109,8 +109,8 @@ def test_tensorboard_gets_the_same_by_worker(server, clock, tmp_path):
             "ps/share_of_steps/1": 1.0,
             "ps/dropped_gradients/0": 0.0,
             "ps/dropped_gradients/1": 4.0,
-            "ps/idle_visits/0": 0.0,
-            "ps/idle_visits/1": 3.0,
+            "ps/idle_sessions/0": 0.0,
+            "ps/idle_sessions/1": 3.0,
         }
     )
 
@@ -133,11 +133,11 @@ def holder():
 
 def test_a_line_tells_pace_staleness_traffic_waiting_and_what_was_dropped(holder):
     said = []
-    report = PsReport(lambda: holding_told(holder), "ps 0", 30.0, None, said.append)
+    report = PsReport(lambda: figures_of_parameters(holder), "ps 0", 30.0, None, said.append)
     for _ in range(2):  # nothing comes in between
         report.report()
     assert said == [
         "ps 0: step 50000 (0.3 updates/sec), staleness mean 2.00 max 4; "
-        "worker 0: 2 updates, 2.0 MB in, 4.0 MB out, held for 1.5 s; "
-        "worker 1: 1 updates, 1 too late, 1.0 MB in, 2.0 MB out, held for 0.0 s"
+        "worker 0: 2 updates, 2.0 MB in, 4.0 MB out, blocked for 1.5 s; "
+        "worker 1: 1 updates, 1 too late, 1.0 MB in, 2.0 MB out, blocked for 0.0 s"
     ]

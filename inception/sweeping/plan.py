@@ -54,7 +54,7 @@ class Plan:
     pruner: str
 
     @property
-    def facts(self) -> dict[str, str]:
+    def description(self) -> dict[str, str]:
         """The plan in words, to be compared with that of a study."""
         words = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         words["launcher"] = " ".join(self.launcher)
@@ -91,7 +91,7 @@ class Plan:
         )
 
     def make_pruner(self) -> optuna.pruners.BasePruner:
-        """Returns what decides which trials are hopeless."""
+        """Returns what decides which trials are pruned."""
         return PRUNERS[self.pruner]()
 
     def queued(self) -> list[Mapping[str, Any]]:
@@ -104,7 +104,7 @@ class Plan:
 
     def check_same(self, known: Mapping[str, str], study: str) -> None:
         """Raises ValueError, which names the difference, if a study has another plan."""
-        for name, word in self.facts.items():
+        for name, word in self.description.items():
             if known.get(name) != word:
                 raise ValueError(
                     f"study {study} has another {name}: {known.get(name)} (now {word}); "

@@ -13,8 +13,8 @@ from absl.flags import FlagValues
 
 from inception import app
 from inception.flags import command_line, slim, table
+from inception.flags.command_line import flags_of
 from inception.flags.configs import TrainConfig
-from inception.flags.defined import flags_of
 from inception.flags.table import refuse
 
 TRAIN_DIR = "train_dir"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from inception.flags.defined import flags_of
+from inception.flags.command_line import flags_of
 from inception.sweeping import space
 from inception.sweeping.space import Choices, Range
 

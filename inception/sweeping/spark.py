@@ -23,7 +23,7 @@ from inception.sweeping import messages
 from inception.sweeping.messages import End, Evaluation, Order, Outcome
 from terngrad.connect.acceptor import Acceptor, fixed
 from terngrad.launcher.hosts import WORKSPACE
-from terngrad.spark.errors import reason
+from terngrad.spark.jobs import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

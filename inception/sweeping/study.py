@@ -17,7 +17,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import socket
 import threading
+import time
+from collections.abc import Mapping
+from typing import Any
 
 import optuna
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
@@ -25,13 +30,30 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from inception.flags.table import refuse
-from inception.sweeping import liveness
 from inception.sweeping.messages import End, Evaluation, Outcome
 from inception.sweeping.plan import Plan, point_of
 from inception.sweeping.space import Point
+from terngrad.launcher.state import birth
 
+_LOST_SECS = 120.0  # a sweep on another machine that was silent for so long is lost
+BEAT_SECS = 20.0  # between two signs of life
+
+Sign = Mapping[str, Any]
 _PLAN = "plan"
 _OPEN = (TrialState.WAITING, TrialState.RUNNING)
+
+
+def sign() -> Sign:
+    """Returns a sign of life of this process."""
+    pid = os.getpid()
+    return {"time": time.time(), "host": socket.gethostname(), "pid": pid, "birth": birth(pid)}
+
+
+def is_alive(seen: Sign) -> bool:
+    """Whether the process that gave a sign of life still lives."""
+    if seen["host"] == socket.gethostname():
+        return birth(seen["pid"]) == seen["birth"]
+    return time.time() - seen["time"] < _LOST_SECS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +128,7 @@ class Study:
             return
         for index, params in enumerate(plan.queued()):
             self.optuna.enqueue_trial(params, user_attrs={"point": str(index), "life": 0})
-        self.optuna.set_user_attr(_PLAN, plan.facts)
+        self.optuna.set_user_attr(_PLAN, plan.description)
 
     def next(self) -> Task | None:
         """Returns a trial to run, or None if there is none to start now."""
@@ -126,7 +148,7 @@ class Study:
     def _ask(self) -> Task | None:
         trial = self.optuna.ask(self._plan.distributions)
         number = trial.number
-        trial.set_user_attr("alive", liveness.sign())
+        trial.set_user_attr("alive", sign())
         if "point" not in trial.user_attrs:
             trial.set_user_attr("life", 0)
             trial.set_user_attr("point", f"trial {number}")
@@ -156,7 +178,7 @@ class Study:
                 continue
             is_open = trial.state is TrialState.RUNNING or _was_cut_off(trial)
             seen = trial.user_attrs.get("alive")
-            if is_open and seen and not liveness.is_alive(seen):
+            if is_open and seen and not is_alive(seen):
                 self._queue_again(trial, trial.user_attrs.get("deaths", 0))
 
     def _queue_again(self, trial: FrozenTrial, deaths: int) -> None:
@@ -177,7 +199,7 @@ class Study:
             return not self._may_ask() and not any(t.state in _OPEN for t in self._trials())
 
     def report(self, task: Task, evaluation: Evaluation) -> bool:
-        """Notes an evaluation on the way; returns whether the trial is hopeless."""
+        """Notes an evaluation on the way; returns whether the trial is to be pruned."""
         if not self._plan.pruner:
             return False
         with self._lock:
@@ -224,7 +246,7 @@ class Study:
         """Notes that the trials of this sweep run; to be called every BEAT_SECS."""
         with self._lock:
             for trial in self._mine.values():
-                trial.set_user_attr("alive", liveness.sign())
+                trial.set_user_attr("alive", sign())
 
     def results(self) -> list[FrozenTrial]:
         """Returns the trials that count: the last life of each point."""

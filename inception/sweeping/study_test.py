@@ -6,7 +6,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from inception.sweeping import liveness, study
+from inception.sweeping import study
 from inception.sweeping.messages import End, Evaluation, Outcome
 from inception.sweeping.plan import Plan
 from inception.sweeping.space import Choices, Range
@@ -150,7 +150,7 @@ def test_a_pruned_trial_is_not_tried_again(storage):
 @pytest.mark.parametrize("ended", [False, True], ids=["running", "ended but not queued again"])
 def test_trials_of_a_lost_sweep_go_on_in_another_one_exactly_once(storage, monkeypatch, ended):
     lost = Study(storage, "s", GRID)
-    monkeypatch.setattr(liveness, "sign", lambda: DEAD)
+    monkeypatch.setattr(study, "sign", lambda: DEAD)
     task = lost.next()
     monkeypatch.undo()
     if ended:
@@ -169,7 +169,7 @@ def test_trials_of_a_living_sweep_are_left_to_it(storage):
     assert task.point not in [other.point for other in run_all(second)]
 
 
-def test_a_hopeless_trial_is_known_by_the_median_of_the_others(storage):
+def test_a_trial_below_the_median_of_the_others_is_pruned(storage):
     plan = dataclasses.replace(RANDOM, total=8, pruner="median")
     opened = Study(storage, "s", plan)
     for _ in range(6):
@@ -200,8 +200,8 @@ def test_law_10_a_database_that_cannot_be_opened_is_told():
 
 
 def test_a_process_is_alive_until_it_ends():
-    sign = liveness.sign()
-    assert liveness.is_alive(sign)
-    assert not liveness.is_alive(dict(sign) | {"birth": "another"})
-    assert not liveness.is_alive(dict(sign) | {"host": "elsewhere", "time": 0.0})
-    assert liveness.is_alive(dict(sign) | {"host": "elsewhere"})
+    sign = study.sign()
+    assert study.is_alive(sign)
+    assert not study.is_alive(dict(sign) | {"birth": "another"})
+    assert not study.is_alive(dict(sign) | {"host": "elsewhere", "time": 0.0})
+    assert study.is_alive(dict(sign) | {"host": "elsewhere"})

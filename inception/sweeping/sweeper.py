@@ -8,13 +8,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from inception.sweeping import liveness
 from inception.sweeping.messages import End, Order, Outcome
 from inception.sweeping.places import Channel, Place
 from inception.sweeping.plan import Plan
 from inception.sweeping.program import Program
 from inception.sweeping.report import Report
-from inception.sweeping.study import Study, Task
+from inception.sweeping.study import BEAT_SECS, Study, Task
 
 _LOOK_SECS = 1.0  # between looks for a trial, while others still run
 _LOSSES = 2  # a place that lost so many trials in a row is not used any more
@@ -105,7 +104,7 @@ class Sweeper:
         done = threading.Event()
 
         def beat() -> None:
-            while not done.wait(liveness.BEAT_SECS):
+            while not done.wait(BEAT_SECS):
                 self._study.beat()
 
         thread = threading.Thread(target=beat)

@@ -74,9 +74,7 @@ def test_a_sweep_without_a_complete_trial_has_failed(sweep, outcome, capsys):
     assert "All trials: " in capsys.readouterr().out
 
 
-def test_a_sweep_over_two_lists_ends_with_its_trials_from_best_to_worst_and_pictures(
-    sweep, tmp_path
-):
+def test_a_sweep_over_two_lists_ranks_its_trials_and_draws_pictures(sweep, tmp_path):
     precisions = (0.3, 0.9, 0.1, 0.5)
     ends = [End(Outcome.DONE, "", 1.0, 100, Evaluation(20, value, 1.0)) for value in precisions]
     told = sweep("grad_bits=1,32 initial_learning_rate=0.1,0.2", ends)

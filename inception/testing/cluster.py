@@ -9,7 +9,7 @@ from inception.testing.runs import commands_of
 from terngrad.testing.processes import Started
 
 
-class Cluster(contextlib.AbstractContextManager):
+class ProcessCluster(contextlib.AbstractContextManager):
     """The processes of a cluster by the labels of their lines: "0", "1", "ps 0".
 
     Processes that still run at the end are killed. If a wait fails, the test fails with the lines

@@ -4,9 +4,11 @@ import contextlib
 import dataclasses
 import os
 import re
+import runpy
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -86,7 +88,14 @@ class Run(Started):
         self, workers: int, program: str, flags: Sequence[str], options: Sequence[str] = ()
     ) -> None:
         """Starts the workers; `options` are the launcher's own flags."""
-        command = [sys.executable, "-u", "-m", "inception.testing.launch", *options, str(workers)]
+        command = [
+            sys.executable,
+            "-u",
+            "-m",
+            "inception.testing.forked_launch",
+            *options,
+            str(workers),
+        ]
         super().__init__([*command, program, *flags])
 
 
@@ -178,3 +187,9 @@ def refusal(*flags: str, **environment: str) -> str:
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     return done.stderr
+
+
+def run_program(module: str, *arguments: object) -> None:
+    """Runs a program with arguments, as `python -m` does; SystemExit has the line of an error."""
+    with mock.patch.object(sys, "argv", [module.rpartition(".")[2], *map(str, arguments)]):
+        runpy.run_module(module, run_name="__main__")

@@ -14,11 +14,9 @@ from inception.training.learning_rate import learning_rate
 from inception.training.looping import run_loop, say
 from inception.training.preparation import Ready, prepare
 from inception.training.train import how_to_go_on, worker_batches
-from terngrad.asynchronous.chief import Chief
-from terngrad.asynchronous.client import Client
+from terngrad.asynchronous.chief import Chief, RunFile
+from terngrad.asynchronous.client import Client, Pulled
 from terngrad.asynchronous.gradient import GradientStep
-from terngrad.asynchronous.pulled import Pulled
-from terngrad.asynchronous.run_file import RunFile
 from terngrad.asynchronous.states import States
 from terngrad.asynchronous.stepper import AsynchronousStepper
 from terngrad.asynchronous.updates import state_groups
@@ -92,7 +90,9 @@ def _unsaved(ready: Ready, cluster: ClusterConfig) -> str:
 def _client(ready: Ready, joining: JoinConfig, stop: StopRequest) -> Client:
     sharded, is_stopped = ready.sharded, lambda: bool(stop.signal)
     plan = sharded.plan
-    return Client(joining.connect, sharded.shards, plan.pull_bits, plan.facts, _tell, is_stopped)
+    return Client(
+        joining.connect, sharded.shards, plan.pull_bits, plan.configuration, _tell, is_stopped
+    )
 
 
 def _chief(ready: Ready, client: Client) -> Chief:

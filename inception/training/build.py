@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from inception.flags.configs import TrainConfig
 from inception.flags.table import naming
+from inception.training.batches import LastBatch
 from inception.training.learning_rate import learning_rate
 from inception.training.problem import Problem, net_settings
 from slim.nets import catalog, nets_factory
@@ -22,15 +23,14 @@ from terngrad.layout import DRAWS, Layout, Policy, make_layout
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.training import runtime
 from terngrad.training.averages import MovingAverages
-from terngrad.training.choice import Choice
 from terngrad.training.classifier import Classifier, IdleClassifier
-from terngrad.training.last_batch import LastBatch
 from terngrad.training.local_step import InnerOptimizer, LocalStep, keep_slots
 from terngrad.training.memory import Memory
 from terngrad.training.nodes import spread
 from terngrad.training.optimizers import Momentum, Optimizer, make_optimizer
 from terngrad.training.reduction import Reduction, make_exchange
 from terngrad.training.runner import Runner
+from terngrad.training.runtime import Choice
 from terngrad.training.sequence_lock import SequenceLock
 from terngrad.training.step import TrainStep
 

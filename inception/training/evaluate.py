@@ -19,7 +19,7 @@ from inception.results.logs import timestamp
 from inception.results.metrics import Metrics
 from inception.training import batches, problem, settings
 from inception.training.problem import Problem
-from slim.datasets import dataset_factory, labels
+from slim.datasets import dataset_factory, dataset_info
 from slim.datasets.dataset_factory import Dataset
 from slim.nets import nets_factory
 from terngrad.training import checkpoints
@@ -179,7 +179,7 @@ def _open_writer(eval_dir: str) -> tf.summary.SummaryWriter:
 def _load(path: str, task: Task) -> None:
     settings.check_net(path, task.config.net)
     records = f"the records of {task.config.data_dir}"
-    labels.check_labels(os.path.dirname(path), task.dataset.class_names, records)
+    dataset_info.check_labels(os.path.dirname(path), task.dataset.class_names, records)
     weights = nets_factory.named_variables(task.model)
     checkpoints.restore_weights(path, weights, averages=task.config.restore_avg_var)
 

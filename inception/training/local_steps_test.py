@@ -13,7 +13,7 @@ from inception import programs
 from inception.flags.checks import refuse_beside_local_steps
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
-from inception.testing.cluster import Cluster
+from inception.testing.cluster import ProcessCluster
 from inception.testing.runs import (
     LONGER,
     Run,
@@ -54,7 +54,7 @@ def command(train_dir, engine, **flags):
         flags["variable_update"] = "mpi"
     else:
         ps = int(engine == "parameter_server")
-        launch = [sys.executable, "-m", "inception.testing.launch", f"--ps={ps}", "2"]
+        launch = [sys.executable, "-m", "inception.testing.forked_launch", f"--ps={ps}", "2"]
     return [*launch, "inception.mnist_distributed_train", *arguments(train_dir, **flags)]
 
 
@@ -205,7 +205,7 @@ def test_law_8_a_worker_and_a_ps_that_come_back_change_no_bit(tmp_path):
 def test_an_elastic_all_reduce_goes_on_without_a_worker_and_takes_it_in_again(tmp_path):
     own = ["--local_steps=3", "--grad_bits=32", "--clip_factor=0", "--codec=ternary-feedback"]
     flags = paced_flags_of(tmp_path, *own, "--elastic", "--worker_timeout_secs=200", steps=900)
-    with Cluster(3, 0, *flags) as cluster:
+    with ProcessCluster(3, 0, *flags) as cluster:
         cluster.wait_for("0", r"Worker 0: .* step 12,")
         cluster.kill("1")
         cluster.wait_for("0", r"^Workers 0 and 2 train from step \d+ on\.$")

@@ -11,11 +11,10 @@ from inception.training.preparation import Ready
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.training import checkpoints
 from terngrad.training.loop import Loop
-from terngrad.training.progress import Progress
 from terngrad.training.signals import StopRequest
 from terngrad.training.stepper import Stepper
 from terngrad.training.summaries import Counted, SummaryWriter
-from terngrad.training.timing import Cadence
+from terngrad.training.timing import Cadence, Progress
 
 
 def run_loop(

@@ -63,7 +63,7 @@ def test_law_8_a_training_goes_on_with_its_memory_or_says_that_it_has_none(tmp_p
 @pytest.mark.slow
 @pytest.mark.parametrize("ps", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_law_8_all_workers_of_a_training_go_on_with_their_memories(tmp_path, train_here, ps):
-    command = [sys.executable, "-m", "inception.testing.launch", f"--ps={ps}", "2"]
+    command = [sys.executable, "-m", "inception.testing.forked_launch", f"--ps={ps}", "2"]
     command = [*command, "inception.mnist_distributed_train"]
     for steps in (4, 8):
         done = forked.run([*command, *arguments(tmp_path / "parts", max_steps=steps)])

@@ -16,7 +16,7 @@ from terngrad.codecs.codec import Codec
 from terngrad.codecs.factory import payloads
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.local import LocalExchange
-from terngrad.exchange.network_probe import Network
+from terngrad.exchange.network_probe import NetworkSpeed
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.training.nodes import compute_nodes, draw_keys, spread
 from terngrad.training.reduction import exchange_gradients
@@ -47,7 +47,7 @@ def predict(
     training: Training,
     devices: Sequence[str],
     connection: Connection,
-    network: Network,
+    network: NetworkSpeed,
 ) -> str:
     """Returns how much faster than float32 the training's gradients make it, as a line.
 
@@ -137,7 +137,7 @@ def _sending(
     codecs: Sequence[Codec],
     training: Training,
     connection: Connection,
-    network: Network,
+    network: NetworkSpeed,
     share: float,
 ) -> float:
     """Returns the seconds that gradients travel, codes in a share of their planes' bytes."""
@@ -161,7 +161,7 @@ def _seconds(function: Callable[[], object]) -> float:
     return statistics.median(measured)
 
 
-def _told(name: str, coded: _StepTime, plain: _StepTime, network: Network) -> str:
+def _told(name: str, coded: _StepTime, plain: _StepTime, network: NetworkSpeed) -> str:
     ratio = plain.seconds / coded.seconds
     change = f"{ratio:.1f} x faster" if ratio >= 1 else f"{1 / ratio:.1f} x slower"
     return (

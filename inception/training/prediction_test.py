@@ -6,11 +6,11 @@ import tensorflow as tf
 
 from inception.training import prediction
 from inception.training.prediction import _StepTime
-from terngrad.exchange.network_probe import Network
-from terngrad.testing.buckets import bucket_of
-from terngrad.training.choice import choose_kernels
+from terngrad.exchange.network_probe import NetworkSpeed
+from terngrad.testing.conformance import bucket_of
+from terngrad.training.runtime import choose_kernels
 
-NETWORK = Network(latency_secs=2e-4, bits_per_sec=1e9)
+NETWORK = NetworkSpeed(latency_secs=2e-4, bits_per_sec=1e9)
 
 
 def test_a_part_of_computing_hides_the_network():

@@ -19,12 +19,12 @@ from inception.training.sharded_state import (
     own_settings,
     print_sharded_state,
 )
-from slim.datasets import dataset_factory, labels
+from slim.datasets import dataset_factory, dataset_info
 from slim.datasets.dataset_factory import Dataset
 from terngrad.codecs.factory import find_codec
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.local import LocalExchange
-from terngrad.exchange.network_probe import Network, measure_network
+from terngrad.exchange.network_probe import NetworkSpeed, measure_network
 from terngrad.library.group import Group
 from terngrad.training import checkpoints, runtime
 from terngrad.training.runner import Runner
@@ -116,7 +116,7 @@ def prepare(
     probes = bool(cluster and cluster.predict)
     network = measure_network(group.connection) if probes and group.connection else None
     epoch = examples / (config.batch_size * group.batches_per_step)
-    on_batch = group.pulse.tick if group.size > 1 else None
+    on_batch = group.heartbeat.tick if group.size > 1 else None
     training = build_training(config, goal, epoch, devices, group.connection, on_batch)
     sharded = make_sharded_state(config, holders, group, data, epoch, training) if holders else None
     ready = _restore(
@@ -129,7 +129,7 @@ def prepare(
     return ready
 
 
-def _predict(ready: Ready, network: Network) -> str:
+def _predict(ready: Ready, network: NetworkSpeed) -> str:
     # All workers measure, so that those that share a machine disturb each other as in training.
     return prediction.predict(
         ready.config, ready.goal, ready.training, ready.devices, ready.connection, network
@@ -159,9 +159,11 @@ def _restore(ready: Ready) -> Ready:
 
 def _note_classes(config: TrainConfig, dataset: Dataset) -> None:
     """Writes the names of the classes beside the checkpoints, which hold numbers only."""
-    labels.check_labels(config.train_dir, dataset.class_names, f"the records of {config.data_dir}")
+    dataset_info.check_labels(
+        config.train_dir, dataset.class_names, f"the records of {config.data_dir}"
+    )
     try:
-        labels.write_labels(config.train_dir, dataset.class_names)
+        dataset_info.write_labels(config.train_dir, dataset.class_names)
     except OSError as error:
         why = f"is not writable ({error.strerror})"
         raise refuse("train_dir", config.train_dir, why) from None
@@ -186,7 +188,7 @@ def _count_examples(dataset: Dataset | None, group: Group, cluster: ClusterConfi
     split_data, connection = splits_data(cluster), group.connection
     if connection:
         # All workers have counted their records here, so that none waits for another in TensorFlow.
-        group.compare(settings.data_facts(dataset, split_data))
+        group.compare(settings.data_configuration(dataset, split_data))
     if dataset is None:
         examples = _SYNTHETIC_EXAMPLES
     elif split_data:

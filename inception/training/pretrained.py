@@ -8,7 +8,7 @@ import tensorflow as tf
 from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
 from inception.training import settings
-from slim.datasets import finding, labels
+from slim.datasets import dataset_info, finding
 from slim.nets import catalog
 from slim.weights import keras_files, tf_slim
 from slim.weights.found import Weights
@@ -118,7 +118,7 @@ def _check_origin(path: str, config: TrainConfig, *, has_fresh_classes: bool) ->
         return
     names = finding.get_class_names(config.dataset_name, config.data_dir)
     try:
-        labels.check_labels(os.path.dirname(path), names, f"the records of {config.data_dir}")
+        dataset_info.check_labels(os.path.dirname(path), names, f"the records of {config.data_dir}")
     except ValueError as error:
         raise ValueError(f"{error}; with --fine_tune=True the last layer starts afresh") from None
 

@@ -23,7 +23,7 @@ def test_flags_replace_them():
     assert (found.image_size, found.preprocessing) == (24, "unit")
 
 
-def test_a_net_brings_its_dropout_and_label_smoothing_where_the_config_leaves_them_open():
+def test_a_net_provides_dropout_and_label_smoothing_that_the_config_leaves_open():
     config = configs.TrainConfig(dataset_name="cifar10", net="inception_v3")
     assert problem.net_settings(config) == (0.5, 0.1)  # --dropout_keep_prob has a default
     config = dataclasses.replace(config, dropout_keep_prob=None, label_smoothing=0.0)

@@ -15,7 +15,7 @@ from inception.training.restoring import memory_folder
 from terngrad.cluster.channel import FinishedError, MembershipError
 from terngrad.exchange.parameter_server.membership import LeftAloneError
 from terngrad.training import checkpoints
-from terngrad.training.divergence import NotFiniteError
+from terngrad.training.errors import NotFiniteError
 from terngrad.training.signals import StopRequest, save_while_stuck
 
 _LONGEST_SAVE_SECS = 60.0  # of the main thread, which may save when a loss ends this process

@@ -7,7 +7,7 @@ from inception.cluster.join_config import join_config
 from inception.cluster.joining import tell_hosts
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
-from inception.results.ps_report import PsReport, Server, adding_told, holding_told
+from inception.results.ps_report import PsReport, Server, figures_of_parameters, figures_of_sums
 from inception.training.learning_rate import read_schedule
 from terngrad.connect.calling import ps_name
 from terngrad.library import serving
@@ -35,9 +35,9 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
         name = ps_name(cluster.task_id, cluster.ps_hosts)
         directory = folder if config.save_summaries_secs else None
         if asynchronous:
-            told = functools.partial(holding_told, server)
+            told = functools.partial(figures_of_parameters, server)
         else:
-            told = functools.partial(adding_told, server, cluster.worker_hosts)
+            told = functools.partial(figures_of_sums, server, cluster.worker_hosts)
         return PsReport(told, name, _REPORT_SECS, directory, serving.say)
 
     serving.serve(join_config(cluster), asynchronous, make_report)

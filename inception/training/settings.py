@@ -72,7 +72,7 @@ def describe(
     return json.dumps(settings | dict(own), sort_keys=True)
 
 
-def facts(config: TrainConfig, workers: int) -> dict[str, str]:
+def configuration(config: TrainConfig, workers: int) -> dict[str, str]:
     """Returns, by name, the settings that must be equal on all workers of a training."""
     common = json.loads(describe(config, None, workers))
     common |= {"max_steps": config.max_steps, "tensorflow": tf.version.VERSION}
@@ -82,15 +82,15 @@ def facts(config: TrainConfig, workers: int) -> dict[str, str]:
     return {name: json.dumps(value) for name, value in common.items()}
 
 
-def data_facts(dataset: Dataset | None, split_data: bool) -> dict[str, str]:
-    """Returns the facts about the data that must be equal on all workers; see `facts`."""
-    facts = {"split_data": str(split_data)}
+def data_configuration(dataset: Dataset | None, split_data: bool) -> dict[str, str]:
+    """Returns what the data adds to `configuration`."""
+    configuration = {"split_data": str(split_data)}
     if split_data:
-        facts["data_dir"] = _records(dataset)
+        configuration["data_dir"] = _records(dataset)
     if split_data and dataset:
         digest = records.sample_digest(dataset.files)
-        facts["data_dir (start and end of its files)"] = f"SHA-256 {digest}"
-    return facts
+        configuration["data_dir (start and end of its files)"] = f"SHA-256 {digest}"
+    return configuration
 
 
 def noted(path: str) -> dict[str, object]:

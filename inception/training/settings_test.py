@@ -91,29 +91,29 @@ def test_a_checkpoint_that_notes_less_is_compared_in_what_it_notes(dataset):
 
 
 def test_workers_that_share_records_must_have_the_same(dataset):
-    facts = settings.data_facts(dataset, split_data=True)
-    assert facts["split_data"] == "True"
-    assert facts["data_dir"] == "7 images, 5 bytes, 1 files"
+    configuration = settings.data_configuration(dataset, split_data=True)
+    assert configuration["split_data"] == "True"
+    assert configuration["data_dir"] == "7 images, 5 bytes, 1 files"
     with open(dataset.files[0], "r+b") as file:
         file.write(b"5")  # other records of the same number and size
-    changed = settings.data_facts(dataset, split_data=True)
-    (name,) = (name for name in facts if facts[name] != changed[name])
+    changed = settings.data_configuration(dataset, split_data=True)
+    (name,) = (name for name in configuration if configuration[name] != changed[name])
     assert name == "data_dir (start and end of its files)"
 
 
 def test_workers_that_share_synthetic_images_have_nothing_to_compare_them_by():
-    facts = {"split_data": "True", "data_dir": "synthetic images"}
-    assert settings.data_facts(None, split_data=True) == facts
+    configuration = {"split_data": "True", "data_dir": "synthetic images"}
+    assert settings.data_configuration(None, split_data=True) == configuration
 
 
 def test_workers_with_their_own_records_must_only_all_have_their_own(dataset):
-    assert settings.data_facts(dataset, split_data=False) == {"split_data": "False"}
+    assert settings.data_configuration(dataset, split_data=False) == {"split_data": "False"}
 
 
 @pytest.mark.parametrize(("name", "value"), [("use_encoding", False), ("bucket_elements", 100)])
 def test_workers_must_agree_on_what_changes_only_the_wire(name, value):
-    facts, others = (
-        settings.facts(config, 2)
+    configuration, others = (
+        settings.configuration(config, 2)
         for config in (CONFIG, dataclasses.replace(CONFIG, **{name: value}))
     )
-    assert {key for key in facts if facts[key] != others[key]} == {name}
+    assert {key for key in configuration if configuration[key] != others[key]} == {name}

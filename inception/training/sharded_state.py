@@ -1,4 +1,7 @@
-"""The part of an asynchronous training on the ps, and the facts that its workers must share."""
+"""The part of an asynchronous training on the ps, and its configuration.
+
+All workers must have the same configuration.
+"""
 
 import dataclasses
 import json
@@ -54,11 +57,11 @@ def make_sharded_state(
     check_codecs(codecs, config.codec)
     statistics = sum(v.shape.num_elements() for v in training.classifier.state.values())
     max_code = largest_code(codecs)
-    facts = settings.facts(config, group.size)
-    facts |= settings.data_facts(dataset, cluster.split_data)
-    facts |= {name: json.dumps(value) for name, value in own_settings(cluster).items()}
-    facts["layout"] = layout.fingerprint().hex()
-    facts["kernels"] = training.kernel_choice.kernels.family
+    configuration = settings.configuration(config, group.size)
+    configuration |= settings.data_configuration(dataset, cluster.split_data)
+    configuration |= {name: json.dumps(value) for name, value in own_settings(cluster).items()}
+    configuration["layout"] = layout.fingerprint().hex()
+    configuration["kernels"] = training.kernel_choice.kernels.family
     plan = Plan(
         run=secrets.token_hex(8),
         names=layout.names,
@@ -74,7 +77,7 @@ def make_sharded_state(
         max_staleness=cluster.max_staleness,
         pull_bits=cluster.pull_bits,
         schedule=write_schedule(config, steps_per_epoch),
-        facts=facts,
+        configuration=configuration,
         max_code=max_code,
     )
     ps_count = len(cluster.ps_hosts)

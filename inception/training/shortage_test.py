@@ -6,7 +6,7 @@ import resource
 import pytest
 import tensorflow as tf
 
-from inception.testing.cluster import Cluster
+from inception.testing.cluster import ProcessCluster
 from inception.testing.runs import commands_of, paced_flags_of
 from inception.training.shortage import naming_shortage
 from terngrad.testing.processes import Started
@@ -55,7 +55,7 @@ def test_a_worker_without_memory_ends_all_by_name_and_the_chief_saves(tmp_path):
     # A worker keeps what it frees, so that its steps need no more memory. This one does not.
     wasteful = ["env", "MALLOC_MMAP_MAX_=65536", "MALLOC_MMAP_THRESHOLD_=65536"]
     program = paced_flags_of(tmp_path)
-    with Cluster(2, 1, *program, absent=["1"]) as cluster:
+    with ProcessCluster(2, 1, *program, absent=["1"]) as cluster:
         (command,) = commands_of(*program, [cluster.members["1"].flags])
         cluster.runs["1"] = Started([*wasteful, *command])
         cluster.wait_for("1", r"Worker 1: .* step 20,")

@@ -73,7 +73,7 @@ def _run(ready: Ready, stop: StopRequest, saver: Saver) -> tuple[str | None, boo
         layout=training.layout,
         step=step,
         stride=config.local_steps,
-        pulse=ready.group.pulse,
+        heartbeat=ready.group.heartbeat,
         regain=lambda: _regained(ready),
         is_stopped=lambda: bool(ready.stopped.numpy()),
         may_leave=ready.group.may_leave,

@@ -19,7 +19,7 @@ from inception import programs
 from inception.results import report
 from inception.training import train
 from slim.conversion import convert
-from slim.datasets import labels
+from slim.datasets import dataset_info
 from terngrad.cluster.channel import DifferenceError
 from terngrad.testing import forked
 from terngrad.testing.processes import Started
@@ -208,8 +208,8 @@ def test_what_was_saved_and_from_where_the_same_command_goes_on(tmp_path):
 def test_copies_that_differ_at_the_end_are_told(capsys):
     training = types.SimpleNamespace(state={"variables/w": tf.Variable([1.0])})
 
-    def compare(facts):
-        raise DifferenceError(f"{', '.join(facts)} differ")
+    def compare(configuration):
+        raise DifferenceError(f"{', '.join(configuration)} differ")
 
     group = types.SimpleNamespace(compare=compare)
     ready = types.SimpleNamespace(training=training, group=group, connection=object())
@@ -316,7 +316,7 @@ def test_law_10_a_folder_that_is_full_at_the_start_is_named(digits, tmp_path, re
     def write_labels(folder, names):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # names no file, as a write does
 
-    monkeypatch.setattr(labels, "write_labels", write_labels)
+    monkeypatch.setattr(dataset_info, "write_labels", write_labels)
     said = refusal(digits, tmp_path, net="mlp")
     assert f"flag --train_dir={tmp_path}: is not writable (No space left on device)" in said
 

@@ -11,9 +11,9 @@ from slim.conversion import record_files, shard_writer
 from slim.conversion.options import DEFAULT, JPEG, Form, Options
 from slim.conversion.record_files import Job, WriteShards, record_paths
 from slim.conversion.sources import ArraySource, PictureSource, Source
-from slim.datasets import catalog, files
+from slim.datasets import files, finding
 from slim.datasets.dataset_info import DatasetInfo, Splits
-from slim.datasets.pictures import Pictures
+from slim.datasets.picture_files import Pictures
 
 
 def convert(
@@ -40,7 +40,7 @@ def convert(
     Raises:
       ValueError: the sources are missing or damaged, or the download failed.
     """
-    module = catalog.MODULES[name]
+    module = finding.MODULES[name]
     shards = _shards(module.INFO, num_shards)
     paths = [
         path

@@ -80,9 +80,7 @@ convert.convert("mnist", {out!r}, source_dir={source!r}, options=Options(num_thr
 
 
 @pytest.mark.slow
-def test_files_are_equal_byte_for_byte_in_every_process_and_with_any_number_of_threads(
-    source, tmp_path
-):
+def test_files_have_equal_bytes_in_every_process_and_with_any_number_of_threads(source, tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
     _convert(source, here, num_threads=1)
     command = _CONVERT.format(out=str(there), source=str(source[0]))

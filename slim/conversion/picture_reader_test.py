@@ -213,7 +213,7 @@ def test_a_jpeg_that_only_pillow_decodes_is_encoded_anew(monkeypatch):
     assert np.abs(_decode(stored) - np.asarray(_gradient())).mean() < 6
 
 
-def test_a_jpeg_with_a_warning_is_encoded_anew_so_that_the_training_does_not_repeat_it(capfd):
+def test_a_jpeg_with_a_warning_is_encoded_anew_so_that_training_does_not_warn(capfd):
     content = with_extraneous_bytes(_JPEG)
     stored = picture_reader.read(content)
     assert "extraneous bytes before marker 0xd9" in stored.warning

@@ -19,7 +19,7 @@ from rich.progress import Progress
 from slim.conversion.note import ConversionNote
 from slim.conversion.options import Options
 from slim.conversion.sources import Source
-from slim.datasets import files, labels, records
+from slim.datasets import dataset_info, files, records
 
 _BROKEN_FILE = "broken.txt"
 
@@ -110,8 +110,8 @@ def _run(
     _remove(_unfinished(folder))
     kept = {path for path in expected if os.path.exists(path)}
     if kept and not note.splits():  # records of unknown origin keep their classes
-        labels.check_labels(folder, class_names, "the images")
-    labels.write_labels(folder, class_names)
+        dataset_info.check_labels(folder, class_names, "the images")
+    dataset_info.write_labels(folder, class_names)
     with _ignoring_warnings(), files.progress_bar() as bar:
         for job in jobs:
             note.start(job.split, job.source.description, class_names)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from slim.conversion import picture_reader
 from slim.conversion.options import Form
 from slim.datasets.dataset_info import DatasetInfo
-from slim.datasets.pictures import Pictures, describe
+from slim.datasets.picture_files import Pictures, describe
 from slim.datasets.records import ImageRecord
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 from slim.datasets import picture_files
-from slim.datasets.pictures import BOX_SIDES, Box, printable
+from slim.datasets.picture_files import BOX_SIDES, Box, printable
 
 _SYNSET = re.compile(r"n\d{8}")
 

@@ -9,7 +9,7 @@ from absl import logging
 
 from slim.datasets import records
 from slim.datasets.finding import find_files, get_class_names, get_info
-from slim.datasets.pictures import listed
+from slim.datasets.picture_files import listed
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 from google.protobuf import message
 
-from slim.datasets.pictures import BOX_SIDES
+from slim.datasets.picture_files import BOX_SIDES
 
 ImageShape = tuple[int | None, int | None, int | None]  # H, W, C
 ANY_SHAPE: ImageShape = (None, None, None)

@@ -1,4 +1,4 @@
-"""Finds data sets on disk by name, without TensorFlow."""
+"""The data sets by name: their modules, and their files on disk. Loads no TensorFlow."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ import collections
 import os
 import re
 from collections.abc import Iterable, Sequence
+from types import ModuleType
 
 from absl import logging
 
-from slim.datasets import catalog, labels, mnist
+from slim.datasets import cifar10, dataset_info, fashion_mnist, flowers, imagenet, images, mnist
 from slim.datasets.dataset_info import DatasetInfo
-from slim.datasets.pictures import listed
+from slim.datasets.picture_files import listed
+
+# A module has INFO, `download` and `load`; docs/extending.md says what they do.
+MODULES: dict[str, ModuleType] = {
+    module.INFO.name: module
+    for module in (mnist, fashion_mnist, cifar10, imagenet, flowers, images)
+}
+
 
 _SHARD = r"\d{5}-of-\d{5}"
 
-DATASETS: dict[str, DatasetInfo] = {name: module.INFO for name, module in catalog.MODULES.items()}
+DATASETS: dict[str, DatasetInfo] = {name: module.INFO for name, module in MODULES.items()}
 
 
 def get_info(name: str) -> DatasetInfo:
@@ -34,11 +42,11 @@ def get_class_names(name: str, data_dir: str) -> tuple[str, ...]:
       ValueError: unknown data set, or labels.txt is missing or malformed.
     """
     info = get_info(name)
-    if info.class_names is not None and not labels.exist(data_dir):
+    if info.class_names is not None and not dataset_info.exist(data_dir):
         return tuple(info.class_names)
     if not os.path.isdir(data_dir):
         raise ValueError(f"{data_dir} is no folder; make it with {info.command(data_dir)}")
-    return labels.read_labels(data_dir)
+    return dataset_info.read_labels(data_dir)
 
 
 def find_files(name: str, split: str, data_dir: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import os
 
 from slim.datasets import files, picture_files
 from slim.datasets.dataset_info import DatasetInfo
-from slim.datasets.pictures import Picture, Pictures, set_aside
+from slim.datasets.picture_files import Picture, Pictures, set_aside
 
 INFO = DatasetInfo(
     name="flowers",

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from slim.conversion import convert
-from slim.datasets import imagenet, imagenet_files
+from slim.datasets import imagenet
 from slim.datasets.dataset_factory import get_dataset
 from slim.testing import write_imagenet
 
@@ -142,7 +142,7 @@ def test_faults_of_the_archives_are_named(archives, tmp_path):
     with pytest.raises(ValueError, match=r"img_train\.tar: damaged archive"):
         imagenet.load(str(folder))
     with pytest.raises(ValueError, match=r"holds no archives of pictures such as n01440764\.tar"):
-        imagenet_files.by_synset(str(folder / imagenet.VALIDATION_ARCHIVE), _SYNSETS)
+        imagenet.by_synset(str(folder / imagenet.VALIDATION_ARCHIVE), _SYNSETS)
     with pytest.raises(ValueError, match="holds neither ILSVRC2012_img_train"):
         imagenet.load(str(tmp_path))
 
@@ -192,7 +192,7 @@ def test_sorting_moves_each_picture_once_and_can_be_started_again(archives):
         )
     )
     sort = functools.partial(
-        imagenet_files.sort_into_folders, str(folder), labels="labels", known=_SYNSETS
+        imagenet.sort_into_folders, str(folder), labels="labels", known=_SYNSETS
     )
     with pytest.raises(ValueError, match="labels: line 4 is 'n99999999', which is no synset of"):
         sort([*synsets[:3], "n99999999"])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from slim.datasets import picture_files
 from slim.datasets.dataset_info import DatasetInfo
-from slim.datasets.pictures import Picture, Pictures, listed, printable, set_aside, shuffled
+from slim.datasets.picture_files import Picture, Pictures, listed, printable, set_aside, shuffled
 
 INFO = DatasetInfo(
     name="images",

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from slim.datasets import decoding, files
 from slim.datasets.decoding import ANY_SHAPE, EncodedImage, ImageShape
-from slim.datasets.pictures import BOX_SIDES, Box
+from slim.datasets.picture_files import BOX_SIDES, Box
 
 _COUNTS_FILE = "counts.json"
 _SAMPLED_FILES, _SAMPLED_BYTES = 64, 4096

@@ -1,4 +1,4 @@
-"""AlexNet: the net of the paper, as TernGrad trains it, and TF-Slim's alexnet_v2."""
+"""AlexNet: the paper's net as TernGrad trains it, TF-Slim's alexnet_v2, and the CIFAR-10 net."""
 
 from __future__ import annotations
 
@@ -68,3 +68,19 @@ def _last_layers(net: keras.KerasTensor, scope: Scope, half: int) -> keras.Keras
 
 def _normalize_responses(net: keras.KerasTensor, name: str) -> keras.KerasTensor:
     return LocalResponseNormalization(radius=2, bias=2.0, alpha=1e-4, beta=0.75, name=name)(net)
+
+
+def cifar10_alexnet(
+    images: keras.KerasTensor, num_classes: int, add: NetBuilder
+) -> keras.KerasTensor:
+    """Returns the logits; no dropout, weight decay on fc3 and fc4 only."""
+    net = add.conv(images, 64, 5, "conv1", stddev=0.05, decay=False)
+    net = keras.layers.MaxPooling2D(3, 2, padding="same", name="pool1")(net)
+    net = LocalResponseNormalization(name="norm1")(net)
+    net = add.conv(net, 64, 5, "conv2", stddev=0.05, bias=0.1, decay=False)
+    net = LocalResponseNormalization(name="norm2")(net)
+    net = keras.layers.MaxPooling2D(3, 2, padding="same", name="pool2")(net)
+    net = keras.layers.Flatten(name="flatten")(net)
+    net = add.dense(net, 384, "fc3", stddev=0.04, bias=0.1)
+    net = add.dense(net, 192, "fc4", stddev=0.04, bias=0.1)
+    return add.dense(net, num_classes, "logits", stddev=1 / 192, activation=None, decay=False)

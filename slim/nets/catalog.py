@@ -121,7 +121,7 @@ NETS = {
         _of("lenet", "lenet_slim"), 28, 1, "lenet", has_dropout=True, min_image_size=4
     ),
     "cifarnet": NetSpec(_of("cifarnet"), 32, 3, "cifarnet", has_dropout=True, min_image_size=4),
-    "cifar10_alexnet": NetSpec(_of("cifar10_alexnet"), 24, 3, "cifarnet"),
+    "cifar10_alexnet": NetSpec(_of("alexnet", "cifar10_alexnet"), 24, 3, "cifarnet"),
     "resnet_20": NetSpec(
         _of("resnet_cifar", "resnet_20"), 32, 3, "cifarnet", logits_layers=("resnet_20/logits",)
     ),

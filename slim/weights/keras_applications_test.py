@@ -84,7 +84,7 @@ def test_resnet_v2_equals_keras_after_the_first_pooling(twins):
     assert _correlation(ours(images), theirs(images)) > 0.999
 
 
-def test_resnet_v1_differs_from_keras_in_strides_biases_and_the_order_of_colours_only(twins):
+def test_resnet_v1_differs_from_keras_only_in_strides_biases_and_order_of_colours(twins):
     """Keras strides in the first 1x1 convolution of a block, TF-Slim in the last 3x3 one.
 
     Its convolutions also have biases, which normalization cancels, and blue is its first colour. Up

@@ -1,7 +1,8 @@
-"""The bound on how far a worker may run ahead of the slowest."""
+"""Staleness, and the bound on how far a worker may run ahead of the slowest."""
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -70,3 +71,23 @@ class Bound:
         oldest = self._clock() - self._timeout_secs
         takes_part = lambda worker: worker in self._held or self._seen_at[worker] > oldest
         return {worker: n for worker, n in self._steps.items() if takes_part(worker)}
+
+
+@dataclasses.dataclass
+class Staleness:
+    """Statistics of the updates since the last report."""
+
+    count: int = 0
+    total: int = 0
+    largest: int = 0
+
+    def add(self, value: int) -> None:
+        """Counts an update."""
+        self.count += 1
+        self.total += value
+        self.largest = max(self.largest, value)
+
+    @property
+    def mean(self) -> float:
+        """The mean staleness; 0 without updates."""
+        return self.total / self.count if self.count else 0.0

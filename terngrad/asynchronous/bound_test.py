@@ -58,7 +58,7 @@ def test_nobody_waits_for_a_worker_that_has_gone():
     assert_goes_on(thread)
 
 
-def test_nobody_waits_for_a_worker_that_makes_no_step_for_so_long_nor_is_it_behind_afterwards():
+def test_the_staleness_bound_ignores_a_worker_that_makes_no_step_for_too_long():
     now = [0.0]
     bound = Bound(SECS, lambda: now[0])
     bound.step(1)

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from terngrad.asynchronous.acts import BEGIN, BYE, ENTER, FETCH, PULL, PUSH, STATE
-from terngrad.asynchronous.framing import collect, frames
+from terngrad.asynchronous.messages import (
+    BEGIN,
+    BYE,
+    ENTER,
+    FETCH,
+    PULL,
+    PUSH,
+    STATE,
+    RunStatus,
+    collect,
+    frames,
+)
 from terngrad.asynchronous.proposal import CallError, Proposal, read_entry
-from terngrad.asynchronous.status import RunStatus
 from terngrad.asynchronous.store import OtherRunError
 from terngrad.asynchronous.workers import Workers, WorkerStream
 from terngrad.connect.channel import Channel
@@ -90,12 +99,12 @@ class Caller:
             raise CallError("only worker 0 may end a run")
 
     def _enter(self, call: Call, content: bytearray) -> Iterator[bytes]:
-        run, facts = read_entry(content)
+        run, configuration = read_entry(content)
         if not call.incarnation:
             raise CallError("incarnation is 0 in ENTER; allowed are 1 and more")
         if self.stream.incarnation not in (0, call.incarnation):
             raise CallError("incarnation differs from that of the stream's first ENTER")
-        status = self._store.enter(self.stream.worker, run, facts)
+        status = self._store.enter(self.stream.worker, run, configuration)
         if not self.stream.incarnation:
             self.stream.incarnation = call.incarnation
             self._workers.enter(self.stream)

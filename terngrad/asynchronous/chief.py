@@ -8,16 +8,49 @@ checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import json
+import os
+from collections.abc import Callable, Mapping
 
+from terngrad import durable
 from terngrad.asynchronous.client import Client
 from terngrad.asynchronous.plan import Plan
-from terngrad.asynchronous.run_file import RunFile
 from terngrad.asynchronous.states import States
 from terngrad.asynchronous.updates import state_bytes
 from terngrad.cluster.membership import difference
 
+_NAME = ".asynchronous_run"
 _LAST_UPDATES_SECS = 5.0  # for pushes to the other ps after ps 0 has all updates
+
+
+class RunFile:
+    """The name of the run in progress, and the configuration that all its workers share."""
+
+    def __init__(self, train_dir: str) -> None:
+        """Places the file in the folder of the checkpoints."""
+        self._path = os.path.join(train_dir, _NAME)
+
+    def read(self) -> tuple[str, dict[str, str]]:
+        """Returns the run and its configuration; an empty name without a valid file."""
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                said = json.load(file)
+            return str(said["run"]), dict(said["facts"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return "", {}
+
+    def write(self, run: str, configuration: Mapping[str, str]) -> None:
+        """Writes the file of a run."""
+        temporary = f"{self._path}.saving"
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump({"run": run, "facts": dict(configuration)}, file)
+        durable.publish(temporary, self._path)
+
+    def remove(self) -> None:
+        """Removes the file after the run has ended and was saved."""
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(self._path)
 
 
 class Chief:
@@ -53,18 +86,20 @@ class Chief:
         Raises:
           MembershipError: a ps cannot be reached, or refuses this worker.
         """
-        run, facts = self._run_file.read()
+        run, configuration = self._run_file.read()
         statuses = self._client.enter(run)
         held = min(status.version for status in statuses)
         if run and all(status.run == run for status in statuses) and held >= step:
-            changed = difference(self._plan.facts, facts, "this worker", "the run before")
+            changed = difference(
+                self._plan.configuration, configuration, "this worker", "the run before"
+            )
             if not changed:
                 self._tell(f"The run continues with the state of the ps at step {held}.")
                 return
             self._tell(f"The run of the ps, at step {held}, is not continued: {changed}.")
         packed = self._states.pack()
         # Written first, so that a restarted chief finds this run or none, but no earlier run.
-        self._run_file.write(self._plan.run, self._plan.facts)
+        self._run_file.write(self._plan.run, self._plan.configuration)
         self._client.begin(self._plan, packed, step)
         self._tell(f"A run begins at step {step}{f', {checkpoint}' if checkpoint else ''}.")
 

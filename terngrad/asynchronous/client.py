@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from typing import TypeVar
 
-from terngrad.asynchronous.acts import BEGIN, BYE, ENTER, FETCH, PULL, PUSH, STATE
+import numpy as np
+
+from terngrad.asynchronous.messages import (
+    BEGIN,
+    BYE,
+    ENTER,
+    FETCH,
+    PULL,
+    PUSH,
+    STATE,
+    RunStatus,
+    status_in,
+)
 from terngrad.asynchronous.plan import Plan
-from terngrad.asynchronous.pulled import Pulled, check_bytes, read_pulled
 from terngrad.asynchronous.remote import RemotePs
 from terngrad.asynchronous.space import Shard
-from terngrad.asynchronous.status import RunStatus, status_in
 from terngrad.cluster.channel import MembershipError, name_of
 from terngrad.connect.channel import KeepAlive
 from terngrad.connect.config import ConnectConfig
@@ -22,8 +33,62 @@ from terngrad.service.messages import Call, Reply
 
 _LOOK_SECS = 0.3
 _MOST_UNTAKEN = 1 << 16  # values of staleness; older ones are dropped
-
 _T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Pulled:
+    """The parameters for a worker's next gradient.
+
+    Attributes:
+      version: number of updates at ps 0, the global step.
+      versions: number of updates at each ps.
+      parameters: parameters of each ps, flat float32 or float16.
+      statistics: moving statistics, float32.
+      finished: whether the run has all its updates.
+      stopped: whether worker 0 has ended the run early.
+      saved: whether worker 0 has saved the run that it ended.
+    """
+
+    version: int
+    versions: tuple[int, ...]
+    parameters: tuple[np.ndarray, ...]
+    statistics: np.ndarray
+    finished: bool
+    stopped: bool
+    saved: bool
+
+
+def read_pulled(
+    replies: Sequence[tuple[Reply, bytearray]], shards: Sequence[Shard], pull_bits: int
+) -> Pulled:
+    """Reads the replies of all ps; a parameter has `pull_bits` bits.
+
+    Raises:
+      MembershipError: the number of bytes from a ps does not fit its shard.
+    """
+    first = replies[0][0]
+    parameters, statistics = [], []
+    for ps, (shard, (_, content)) in enumerate(zip(shards, replies, strict=True)):
+        check_bytes(ps, content, shard.pulled_bytes(pull_bits))
+        values = np.frombuffer(content, f"<f{pull_bits // 8}", shard.size)
+        parameters.append(values)
+        statistics.append(np.frombuffer(content, "<f4", offset=values.nbytes))
+    return Pulled(
+        first.version,
+        tuple(reply.version for reply, _ in replies),
+        tuple(parameters),
+        statistics[0],
+        first.finished,
+        any(reply.stopped for reply, _ in replies),
+        any(reply.saved for reply, _ in replies),
+    )
+
+
+def check_bytes(ps: int, content: bytearray, size: int) -> None:
+    """Raises MembershipError unless a ps has sent `size` bytes."""
+    if len(content) != size:
+        raise MembershipError(f"ps {ps} sent {len(content)} bytes; allowed are {size}")
 
 
 class Client:
@@ -34,7 +99,7 @@ class Client:
         config: ConnectConfig,
         shards: Sequence[Shard],
         pull_bits: int,
-        facts: Mapping[str, str],
+        configuration: Mapping[str, str],
         tell: Callable[[str], None] = lambda line: None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -44,7 +109,7 @@ class Client:
           config: of this worker; a ps may start later, and be away for the time-out.
           shards: shard of each ps.
           pull_bits: bits of a pulled parameter, 32 or 16.
-          facts: settings that must be equal on all workers.
+          configuration: settings that must be equal on all workers.
           tell: called with a line when a ps is lost, and when it is back.
           stopped: whether this worker was asked to end; it then does not wait for a ps.
         """
@@ -56,7 +121,7 @@ class Client:
         incarnation = secrets.randbits(63) + 1
         self._alive = KeepAlive()
         self._servers = [
-            RemotePs(config, ps, incarnation, facts, tell, stopped, self._alive)
+            RemotePs(config, ps, incarnation, configuration, tell, stopped, self._alive)
             for ps in range(len(config.ps_hosts))
         ]
         self._threads = futures.ThreadPoolExecutor(len(self._servers))

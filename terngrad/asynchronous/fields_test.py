@@ -24,7 +24,7 @@ class Outer:
     share: float
     shapes: tuple[tuple[int, ...], ...]
     inner: Inner
-    facts: Mapping[str, str]
+    labels: Mapping[str, str]
 
 
 VALUES = {
@@ -32,7 +32,7 @@ VALUES = {
     "share": 0.5,
     "shapes": [[1, 2], []],
     "inner": {"names": ["a"]},
-    "facts": {"a": "b"},
+    "labels": {"a": "b"},
 }
 OUTER = Outer(1, 0.5, ((1, 2), ()), Inner(True, ("a",)), {"a": "b"})
 
@@ -54,7 +54,7 @@ def test_lists_become_tuples_and_fields_that_are_left_out_get_their_default():
         ({"inner": []}, "inner is of type list; allowed is an object"),
         ({"inner": {"flag": 1}}, "inner.flag is of type int; allowed is bool"),
         ({"inner": {"other": 1}}, "inner has an unknown field 'other'"),
-        ({"facts": {"a": 1}}, r"facts\['a'\] is of type int; allowed is str"),
+        ({"labels": {"a": 1}}, r"labels\['a'\] is of type int; allowed is str"),
         ({"other": 1}, "outer has an unknown field 'other'"),
     ],
 )
@@ -77,7 +77,7 @@ def test_law_10_a_missing_field_is_named():
         ({"shapes": ((1,), [2])}, r"shapes\[1\] is of type list; allowed is tuple"),
         ({"inner": Inner(flag=1)}, "inner.flag is of type int"),
         ({"inner": None}, "inner is of type NoneType; allowed is Inner"),
-        ({"facts": {1: "b"}}, "a key of facts is of type int"),
+        ({"labels": {1: "b"}}, "a key of labels is of type int"),
     ],
 )
 def test_a_record_that_was_made_in_python_is_checked_alike(change, text):

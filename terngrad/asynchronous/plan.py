@@ -12,6 +12,7 @@ from terngrad.limits import MAX_NODES, MAX_SUM
 from terngrad.training.slots import SLOTS
 
 MAX_ELEMENTS = 1 << 30  # of a net, on all ps
+_CONFIGURATION = "facts"  # its key in JSON: snapshots and messages of earlier versions have it
 _LONGEST_RUN = 64  # characters
 _MAX_INT64 = (1 << 63) - 1
 
@@ -39,7 +40,7 @@ class Plan:
       max_staleness: see `Bound`; -1 = no bound.
       pull_bits: bits of a parameter that is sent to a worker, 32 or 16.
       schedule: text from which the ps' program makes the learning rate.
-      facts: settings that must be equal on all workers, by name.
+      configuration: settings that must be equal on all workers, by name.
       max_code: largest magnitude of a node's code. A ps needs no more of the codec, whose code only
         the workers may have.
     """
@@ -58,7 +59,7 @@ class Plan:
     max_staleness: int
     pull_bits: int
     schedule: str
-    facts: Mapping[str, str]
+    configuration: Mapping[str, str]
     max_code: int = 1
 
     def __post_init__(self) -> None:
@@ -110,7 +111,9 @@ class Plan:
 
     def to_json(self) -> str:
         """Returns the plan as JSON, for a message or a file."""
-        return json.dumps(dataclasses.asdict(self))
+        values = dataclasses.asdict(self)
+        values[_CONFIGURATION] = values.pop("configuration")
+        return json.dumps(values)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
@@ -119,6 +122,8 @@ class Plan:
             values = json.loads(text)
             if isinstance(values, dict) and isinstance(policy := values.get("policy"), dict):
                 values["policy"] = {k: v for k, v in policy.items() if k not in FORMER_FIELDS}
+            if isinstance(values, dict) and _CONFIGURATION in values:
+                values["configuration"] = values.pop(_CONFIGURATION)
             return fields.read(cls, values)
         except PlanError:
             raise

@@ -59,7 +59,7 @@ def read_proposal(
 
 
 def read_entry(content: bytes | bytearray) -> tuple[str, dict[str, str]]:
-    """Returns the run that a worker was in, and its facts; CallError if it is no such JSON."""
+    """Returns a worker's run and its configuration; raises CallError if the JSON is malformed."""
     try:
         said = json.loads(bytes(content))
         return str(said["run"]), {str(k): str(v) for k, v in said["facts"].items()}

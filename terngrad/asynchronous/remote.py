@@ -8,8 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from terngrad.asynchronous.acts import ENTER, PULL, PUSH
-from terngrad.asynchronous.framing import collect, frames
+from terngrad.asynchronous.messages import ENTER, PULL, PUSH, collect, frames
 from terngrad.cluster.channel import MembershipError
 from terngrad.connect.calling import AwayError, ChannelOpener, Search, why_ended
 from terngrad.connect.channel import Channel, End, FrameError, KeepAlive
@@ -37,7 +36,7 @@ class RemotePs:
         config: ConnectConfig,
         ps: int,
         incarnation: int,
-        facts: Mapping[str, str],
+        configuration: Mapping[str, str],
         tell: Callable[[str], None],
         stopped: Callable[[], bool],
         alive: KeepAlive,
@@ -48,7 +47,7 @@ class RemotePs:
           config: of this worker; the ps may be away for its time-out.
           ps: index of the ps to call.
           incarnation: number of this process; not 0.
-          facts: settings that must be equal on all workers.
+          configuration: settings that must be equal on all workers.
           tell: called with a line when the ps is lost, and when it is back.
           stopped: whether this worker was asked to end; it then soon gives up a ps that is away.
           alive: keeps the channel alive between calls.
@@ -56,13 +55,13 @@ class RemotePs:
         self.run = ""
         self._caller = ChannelOpener(config, "Update", ps, LONGEST_RESULT)
         self._name, self._alive = self._caller.name, alive
-        self._incarnation, self._facts = incarnation, dict(facts)
+        self._incarnation, self._configuration = incarnation, dict(configuration)
         self._timeout_secs = config.timeout_secs
         self._tell, self._stopped = tell, stopped
         self._stream: Channel | None = None
         self._stream_was_open = self._was_there = False
         self._unkept = ""  # the last such reason that was told
-        self._heard_at: float | None = None  # last sign of the ps in a call; None between calls
+        self._received_at: float | None = None  # last sign of the ps in a call; None between calls
         self._using, self._closed = threading.Lock(), threading.Event()
 
     def call(
@@ -75,7 +74,7 @@ class RemotePs:
         """Calls, and waits for the reply.
 
         Args:
-          call: see terngrad/asynchronous/acts.py.
+          call: see terngrad/asynchronous/messages.py.
           content: content of the call.
           size: bytes of the reply's content, if it has any.
           again: called with the reply to ENTER when a lost ps is back; returns another call without
@@ -107,8 +106,8 @@ class RemotePs:
 
     def hurry(self) -> None:
         """Gives up a call in which a ps has been silent for 5 s, as this worker must end."""
-        heard_at, stream = self._heard_at, self._stream
-        if stream and heard_at is not None and time.monotonic() > heard_at + _STOP_SECS:
+        received_at, stream = self._received_at, self._stream
+        if stream and received_at is not None and time.monotonic() > received_at + _STOP_SECS:
             stream.cut()
 
     def close(self) -> None:
@@ -178,13 +177,13 @@ class RemotePs:
         return Call(act=ENTER, incarnation=self._incarnation)
 
     def _entry_content(self) -> bytes:
-        return json.dumps({"run": self.run, "facts": self._facts}).encode()
+        return json.dumps({"run": self.run, "facts": self._configuration}).encode()
 
     def _exchange(
         self, call: Call, content: bytes | memoryview, size: int
     ) -> tuple[Reply, bytearray]:
         channel = self._stream
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         try:
             with contextlib.suppress(OSError):  # reading tells why
                 for frame in frames(call, content):
@@ -204,11 +203,11 @@ class RemotePs:
                 raise self._lost() from None
             raise
         finally:
-            self._heard_at = None
+            self._received_at = None
 
     def _noting(self, channel: Channel) -> Iterator[memoryview]:
         for message in channel:
-            self._heard_at = time.monotonic()
+            self._received_at = time.monotonic()
             yield message
 
     def _lost(self) -> Exception:

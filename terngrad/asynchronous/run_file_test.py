@@ -2,7 +2,7 @@
 
 import pytest
 
-from terngrad.asynchronous.run_file import RunFile
+from terngrad.asynchronous.chief import RunFile
 
 
 def test_a_run_is_noted_until_it_has_ended(tmp_path):

@@ -10,11 +10,10 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from terngrad.asynchronous import framing, remote
-from terngrad.asynchronous.acts import BEGIN, BYE, ENTER, FETCH, MORE, PUSH, STATE
+from terngrad.asynchronous import messages, remote
 from terngrad.asynchronous.client import Client
-from terngrad.asynchronous.framing import frames
 from terngrad.asynchronous.keeping import Keeping
+from terngrad.asynchronous.messages import BEGIN, BYE, ENTER, FETCH, MORE, PUSH, STATE, frames
 from terngrad.asynchronous.plan import MAX_ELEMENTS, Plan, PlanError
 from terngrad.asynchronous.remote import RemotePs
 from terngrad.asynchronous.server import Server
@@ -31,8 +30,8 @@ from terngrad.ops.reference import ReferenceKernels
 from terngrad.service.messages import Call, join_frame
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.plans import FACTS, PLAN, gradient
-from terngrad.testing.strangers import WORKERS, admitted, config_of, hello_of, stranger
+from terngrad.testing.plans import CONFIGURATION, PLAN, gradient
+from terngrad.testing.ps_clients import WORKERS, admitted, call_ps, config_of, hello_of
 from terngrad.training import schedules
 
 SECS = HANG_SECS
@@ -60,8 +59,8 @@ def served(empty):
     return empty
 
 
-def entry(worker=1, facts=FACTS, run=""):
-    content = json.dumps({"run": run, "facts": facts}).encode()
+def entry(worker=1, configuration=CONFIGURATION, run=""):
+    content = json.dumps({"run": run, "facts": configuration}).encode()
     return [*frames(Call(act=ENTER, incarnation=7 + worker), content)]
 
 
@@ -72,7 +71,7 @@ def push(content, sequence=1, version=0):
 def told(served, *messages, worker=1):
     """Returns the error that ends a caller's stream."""
     hello = hello_of(served[1], worker, "Update")
-    end, details = stranger(served[1], hello, messages=[*messages, *bye()])
+    end, details = call_ps(served[1], hello, messages=[*messages, *bye()])
     return "" if end is End.DONE else details
 
 
@@ -117,8 +116,11 @@ def test_a_push_is_applied_once_however_often_it_comes(served):
         ),
         ([*entry(), *frames(Call(act=FETCH), b"1")], "1 bytes; allowed are 0"),
         ([*entry(), *frames(Call(act=BEGIN), b"{}")], "only worker 0 may begin a run"),
-        (entry(facts=FACTS | {"batch_size": "9"}), "batch_size is 9 on worker 1 .* and 8 on"),
-        (entry(facts=FACTS | {"layout": "\ud800"}), r"layout is \? on worker 1"),
+        (
+            entry(configuration=CONFIGURATION | {"batch_size": "9"}),
+            "batch_size is 9 on worker 1 .* and 8 on",
+        ),
+        (entry(configuration=CONFIGURATION | {"layout": "\ud800"}), r"layout is \? on worker 1"),
         ([*entry(), *frames(Call(act=FETCH, last=True))], "only worker 0 may end a run"),
         ([*entry(), *entry(0)], "incarnation differs from that of the stream's first ENTER"),
         ([*frames(Call(act=ENTER, incarnation=1), b"\xff")], "must be JSON"),
@@ -175,7 +177,7 @@ def test_an_asynchronous_ps_demands_the_secret(served):
     other = Server(config_of([host], 0, secret=b"a secret of many characters"), server.store)
     other.start(host)
     try:
-        _, details = stranger(host, hello_of(host, purpose="Update"), messages=entry())
+        _, details = call_ps(host, hello_of(host, purpose="Update"), messages=entry())
         assert "this training was started with a secret, which this process lacks" in details
     finally:
         other.close()
@@ -191,7 +193,7 @@ def test_law_10_why_the_chief_begins_no_run_is_told_to_the_others_and_ends_the_p
     server, host = empty
     tell_failure(host, "--train_dir=/x: is not writable")
     assert not server.wait(0.1)  # another worker may come
-    client = Client(config_of([host], 1), [None], 32, FACTS)
+    client = Client(config_of([host], 1), [None], 32, CONFIGURATION)
     why = "--train_dir=/x: is not writable"
     with pytest.raises(MembershipError, match=rf"^worker 0 \(one:1\) failed: {why}$"):
         client.await_run()
@@ -229,9 +231,9 @@ def test_a_chief_that_comes_again_begins_its_run(empty):
     assert not server.workers.failure
 
 
-def test_a_chief_that_fails_after_it_has_entered_is_believed_unless_one_begins_a_run(empty):
+def test_a_failure_that_the_chief_reports_counts_until_a_run_begins(empty):
     server, host = empty
-    client = Client(config_of([host], 0), [None], 32, FACTS)
+    client = Client(config_of([host], 0), [None], 32, CONFIGURATION)
     client.enter()
     assert server.workers.present == [0]
     tell_failure(host, "the disk is full")
@@ -253,7 +255,7 @@ def _ps(served):
     """The ps as worker 1 sees it, which has entered; its lines are in `said`."""
     said, alive = [], KeepAlive()
     stopped = lambda: False
-    ps = RemotePs(config_of([served[1]], 1), 0, 8, FACTS, said.append, stopped, alive)
+    ps = RemotePs(config_of([served[1]], 1), 0, 8, CONFIGURATION, said.append, stopped, alive)
     ps.said = said
     ps.enter()
     yield ps
@@ -263,7 +265,7 @@ def _ps(served):
 
 def test_a_worker_whose_messages_a_ps_cannot_take_ends_with_one_line(ps):
     with (
-        mock.patch.object(framing, "PIECE_BYTES", 4 * PIECE_BYTES),
+        mock.patch.object(messages, "PIECE_BYTES", 4 * PIECE_BYTES),
         pytest.raises(MembershipError, match=r"refused this worker: .* bytes; allowed are"),
     ):
         ps.call(Call(act=PUSH, sequence=1), bytes(4 * PIECE_BYTES))

@@ -7,18 +7,17 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from terngrad.asynchronous.client import Client
+from terngrad.asynchronous.client import Client, Pulled
 from terngrad.asynchronous.gradient import Computed, GradientStep, broken_floats, contents
-from terngrad.asynchronous.pulled import Pulled
 from terngrad.asynchronous.space import Shard
 from terngrad.codecs.codec import Codec
 from terngrad.layout import Layout
 from terngrad.training.classifier import Losses
-from terngrad.training.divergence import NotFiniteError, not_finite
-from terngrad.training.progress import Progress, make_progress
+from terngrad.training.errors import NotFiniteError, not_finite
 from terngrad.training.schedules import Schedule
 from terngrad.training.stepper import Shown, Stepper
 from terngrad.training.summaries import SummaryWriter
+from terngrad.training.timing import Progress, make_progress
 
 
 @dataclasses.dataclass

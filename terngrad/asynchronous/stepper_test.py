@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from terngrad.asynchronous.client import Pulled
 from terngrad.asynchronous.gradient import Computed, check_codecs
-from terngrad.asynchronous.pulled import Pulled
 from terngrad.asynchronous.space import make_shards
 from terngrad.asynchronous.stepper import AsynchronousStepper
 from terngrad.codecs.factory import make_codecs
@@ -15,7 +15,7 @@ from terngrad.layout import Policy, make_layout
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.training import schedules
 from terngrad.training.classifier import Losses
-from terngrad.training.divergence import DivergedError
+from terngrad.training.errors import DivergedError
 from terngrad.training.loop import Loop
 from terngrad.training.signals import StopRequest
 from terngrad.training.timing import Cadence
@@ -106,7 +106,7 @@ def loop_of(ps, saved, *, outcome=None, **cadence):
     return loop, reports
 
 
-def test_steps_between_checkpoints_are_the_runs_and_those_between_reports_the_workers():
+def test_checkpoints_count_the_steps_of_the_run_and_reports_those_of_the_worker():
     ps, saved = PretendedPs(), []
     loop, reports = loop_of(ps, saved, save_every=25)
     checkpoint, _ = loop.run(None, StopRequest())
@@ -155,7 +155,7 @@ def test_law_10_what_is_not_finite_is_named_and_not_pushed(outcome, what):
     assert ps.pushes == 0
 
 
-def test_the_first_step_is_observed_and_staleness_is_written_with_reports_and_at_the_end():
+def test_the_first_step_is_observed_and_staleness_is_written_with_each_report():
     ps = PretendedPs(most=50)
     loop, _ = loop_of(ps, [], summary_secs=1000.0)
     loop.writer = PretendedWriter()

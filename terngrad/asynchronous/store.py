@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from terngrad.asynchronous.bound import Staleness
 from terngrad.asynchronous.keeping import Keeper, Keeping
+from terngrad.asynchronous.messages import RunStatus
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.proposal import CallError, Proposal, read_proposal
 from terngrad.asynchronous.space import Shard
-from terngrad.asynchronous.staleness import Staleness
-from terngrad.asynchronous.status import RunStatus
 from terngrad.asynchronous.updates import Updates
 from terngrad.cluster.channel import name_of
 from terngrad.cluster.membership import difference
@@ -42,7 +42,7 @@ class Pushed(enum.Enum):
     DROPPED = 3  # the run has all its updates, or has ended
 
 
-class _Held(NamedTuple):
+class _CurrentRun(NamedTuple):
     """The current run; replaced as a whole, so that it may be read without the lock."""
 
     plan: Plan
@@ -90,7 +90,7 @@ class Store:
         self._keeper, self._tell = Keeper(keeping, ps, ps_count, tell), tell
         self._lock = threading.RLock()
         self._pushes, self._pushes_changed = _Pushes.APPLY, threading.Condition(self._lock)
-        self._held: _Held | None = None
+        self._current: _CurrentRun | None = None
         self._confirmed = False
         self._applied: dict[int, tuple[int, int]] = {}  # see `Applied`
         self._staleness = Staleness()
@@ -105,16 +105,16 @@ class Store:
     def status(self) -> RunStatus:
         """The status of the run."""
         with self._lock:
-            if self._held is None:
+            if self._current is None:
                 return RunStatus("", 0, True, False)
-            plan, version = self._held.plan, self.version
+            plan, version = self._current.plan, self.version
             finished = self._confirmed and version >= plan.max_steps
             return RunStatus(plan.run, version, not self._confirmed, finished)
 
     @property
     def version(self) -> int:
         """Number of updates that were applied."""
-        held = self._held
+        held = self._current
         return held.updates.version if held else 0
 
     @property
@@ -125,28 +125,28 @@ class Store:
     @property
     def max_staleness(self) -> int:
         """Bound on the staleness in the run; -1 = no bound."""
-        held = self._held
+        held = self._current
         return held.plan.max_staleness if held else -1
 
     def pushed_bytes(self, run: str) -> int:
         """Returns the bytes of a gradient of a run; for the errors see `push`."""
         return self._of(run).shard.pushed_bytes
 
-    def enter(self, worker: int, run: str, facts: Mapping[str, str]) -> RunStatus:
+    def enter(self, worker: int, run: str, configuration: Mapping[str, str]) -> RunStatus:
         """Lets a worker enter; `run` is the run that it was in before, or "".
 
         Raises:
-          CallError: the worker's facts differ from those of the run.
+          CallError: the worker's configuration differ from those of the run.
         """
         with self._lock:
-            plan = self._held.plan if self._held else None
+            plan = self._current.plan if self._current else None
             if plan and run == plan.run and not self._confirmed:
                 self._confirmed = True
                 self._tell(f"Run {run} continues at step {self.version}.")
-            # Worker 0 may begin another run with its own facts.
+            # Worker 0 may begin another run with its own configuration.
             if plan and worker:
                 names = name_of(0, self._worker_hosts), name_of(worker, self._worker_hosts)
-                if text := difference(plan.facts, facts, *names):
+                if text := difference(plan.configuration, configuration, *names):
                     raise CallError(text)
             return self.status
 
@@ -164,8 +164,8 @@ class Store:
             raise CallError("the state has values that are not finite")
         with self._lock:
             text = f"Run {plan.run} begins at step {version}"
-            if self._held:
-                text += f", in the place of run {self._held.plan.run} at step {self.version}"
+            if self._current:
+                text += f", in the place of run {self._current.plan.run} at step {self.version}"
             self._load(plan, shard, content, version)
             self._applied.clear()
             self._confirmed = True
@@ -202,7 +202,7 @@ class Store:
         with self._lock:
             push = held, worker, incarnation, sequence
             if (pushed := self._unapplied(*push)) is None and self._keeper.is_due(self.version):
-                is_due = lambda: held is self._held and self._keeper.is_due(self.version)
+                is_due = lambda: held is self._current and self._keeper.is_due(self.version)
                 if not self._pushes_changed.wait_for(lambda: not is_due(), _UNKEPT_SECS):
                     raise UnkeptError(self._keeper.failure)
                 pushed = self._unapplied(*push)
@@ -231,13 +231,13 @@ class Store:
         """Returns the parameters as workers pull them; no bytes while the run waits."""
         with self._lock:
             status = self.status
-            return status, b"" if status.waits else self._held.updates.pulled()
+            return status, b"" if status.waits else self._current.updates.pulled()
 
     def state(self) -> tuple[RunStatus, bytes]:
         """Returns the state for a checkpoint; no bytes while the run waits."""
         with self._lock:
             status = self.status
-            return status, b"" if status.waits else self._held.updates.state()
+            return status, b"" if status.waits else self._current.updates.state()
 
     def untold_staleness(self) -> list[int]:
         """Returns the staleness of the updates since the last call, at most the last 512."""
@@ -255,8 +255,10 @@ class Store:
     def keep(self) -> None:
         """Writes a snapshot, unless there is nothing new or snapshots are off."""
         with self._lock:
-            if self._held and self._confirmed:
-                self._keeper.keep(self._held.plan.to_json(), self._applied, self._held.updates)
+            if self._current and self._confirmed:
+                self._keeper.keep(
+                    self._current.plan.to_json(), self._applied, self._current.updates
+                )
                 self._pushes_changed.notify_all()
 
     def keep_again(self) -> None:
@@ -272,12 +274,12 @@ class Store:
             self._keeper.close()
 
     def _unapplied(
-        self, held: _Held, worker: int, incarnation: int, sequence: int
+        self, held: _CurrentRun, worker: int, incarnation: int, sequence: int
     ) -> Pushed | None:
         """Returns what becomes of a gradient that is not applied; None = it is to be applied."""
         while self._pushes == _Pushes.WAIT:
             self._pushes_changed.wait()
-        if held is not self._held:
+        if held is not self._current:
             raise OtherRunError
         process, last = self._applied.get(worker, (incarnation, 0))
         if process == incarnation and sequence <= last:
@@ -286,8 +288,8 @@ class Store:
             return Pushed.DROPPED
         return None
 
-    def _of(self, run: str) -> _Held:
-        held = self._held
+    def _of(self, run: str) -> _CurrentRun:
+        held = self._current
         if held is None and not run:
             raise CallError("this ps holds no parameters; worker 0 must first begin a run")
         if held is None or run != held.plan.run or not self._confirmed:
@@ -304,8 +306,8 @@ class Store:
         self._untold.append(min(value, (1 << 32) - 1))
 
     def _load(self, plan: Plan, shard: Shard, content: bytes | bytearray, version: int) -> None:
-        self._held = None  # frees its memory before the next run needs its own
+        self._current = None  # frees its memory before the next run needs its own
         updates = Updates(plan, shard, self._kernels, self._make_schedule(plan.schedule))
         updates.load(content, version)
-        self._held = _Held(plan, shard, updates)
+        self._current = _CurrentRun(plan, shard, updates)
         self._keeper.begin()

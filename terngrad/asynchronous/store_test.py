@@ -20,7 +20,7 @@ from terngrad.asynchronous.store import OtherRunError, Pushed, Store, UnkeptErro
 from terngrad.asynchronous.updates import Updates
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.plans import FACTS, PLAN, gradient
+from terngrad.testing.plans import CONFIGURATION, PLAN, gradient
 from terngrad.training import schedules
 
 WORKERS = ["one:1", "two:2"]
@@ -54,7 +54,7 @@ def test_a_ps_that_dies_loses_fewer_updates_than_a_snapshot_takes(tmp_path, upda
     again = store_in(tmp_path)
     assert updates - 4 < again.version <= updates
     assert again.state()[1] == again.pulled()[1] == b""  # another run may begin
-    again.enter(0, PLAN.run, FACTS)
+    again.enter(0, PLAN.run, CONFIGURATION)
     assert again.state() == states[again.version]
 
 
@@ -63,7 +63,7 @@ def test_what_was_applied_before_a_snapshot_is_not_applied_after_it(tmp_path):
     push(store, 3)
     again = store_in(tmp_path, steps=1)
     assert again.version == 3
-    again.enter(0, PLAN.run, FACTS)
+    again.enter(0, PLAN.run, CONFIGURATION)
     push(again, 3)
     assert again.version == 3
     push(again, 1, first=4)
@@ -112,8 +112,8 @@ def test_a_run_that_begins_replaces_another_or_goes_on_is_told(tmp_path):
     push(store, 4)
     begun(store, dataclasses.replace(PLAN, run="another run"), version=2)
     again = store_in(tmp_path, tell=said.append)
-    again.enter(0, "another run", FACTS)
-    again.enter(1, "another run", FACTS)
+    again.enter(0, "another run", CONFIGURATION)
+    again.enter(1, "another run", CONFIGURATION)
     assert said == [
         "Run a run begins at step 0.",
         "Run another run begins at step 2, in the place of run a run at step 4.",
@@ -140,10 +140,10 @@ def test_a_snapshot_serves_the_workers_of_its_run_and_no_others(tmp_path):
     begun(store_in(tmp_path))
     again = store_in(tmp_path)
     assert again.status == (PLAN.run, 0, True, False)
-    assert again.enter(1, "", FACTS).waits
-    assert again.enter(1, "another run", FACTS).waits
-    assert not again.enter(1, PLAN.run, FACTS).waits
-    assert not again.enter(0, "", FACTS).waits
+    assert again.enter(1, "", CONFIGURATION).waits
+    assert again.enter(1, "another run", CONFIGURATION).waits
+    assert not again.enter(1, PLAN.run, CONFIGURATION).waits
+    assert not again.enter(0, "", CONFIGURATION).waits
 
 
 def test_a_damaged_snapshot_is_named_and_an_older_one_is_used(tmp_path):
@@ -289,7 +289,7 @@ def test_an_older_snapshot_may_be_chosen_once(tmp_path):
 
     def chosen(version):
         store = store_in(tmp_path, tell=said.append, chosen=version)
-        store.enter(0, PLAN.run, FACTS)
+        store.enter(0, PLAN.run, CONFIGURATION)
         return store
 
     with pytest.raises(LookupError, match="there are snapshots of these steps: 4, 8, 12"):
@@ -310,9 +310,7 @@ def test_an_older_snapshot_may_be_chosen_once(tmp_path):
     assert chosen(-1).version == 12 and chosen(8).version == 8
 
 
-def test_a_snapshot_that_can_neither_be_used_nor_set_aside_is_told_and_an_older_one_used(
-    tmp_path, monkeypatch
-):
+def test_an_unusable_snapshot_is_reported_and_an_older_one_is_loaded(tmp_path, monkeypatch):
     push(begun(store_in(tmp_path)), 4)
     description, content = snapshots.load(f"{tmp_path}/snapshot-4")
     writer = snapshots.Writer(str(tmp_path))

@@ -25,18 +25,18 @@ from terngrad.codecs.factory import largest_code, make_codecs
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
 from terngrad.testing.addresses import free_addresses
-from terngrad.testing.exhaustive import sample
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.nets import make_batches, make_model
 from terngrad.testing.proxy import Kind, Proxy, plan
-from terngrad.testing.strangers import config_of
+from terngrad.testing.ps_clients import config_of
+from terngrad.testing.selection import sample
 from terngrad.testing.threads import in_threads
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
-from terngrad.training.choice import choose_kernels
 from terngrad.training.classifier import Classifier
 from terngrad.training.optimizers import make_optimizer
 from terngrad.training.reduction import Reduction
+from terngrad.training.runtime import choose_kernels
 from terngrad.training.step import TrainStep
 
 SECS, RATE, DECAY = HANG_SECS, 0.05, 0.99
@@ -59,7 +59,7 @@ class Worker:
         step = tf.Variable(0, dtype=tf.int64, trainable=False)
         reduction = Reduction(codecs, exchange, step, 3, first_node=rank * nodes)
         self.compute = GradientStep(self.classifier, self.layout, reduction)
-        facts = {"layout": self.layout.fingerprint().hex()}
+        configuration = {"layout": self.layout.fingerprint().hex()}
         options = {"optimizer": "gd", "pull_bits": 32, "max_steps": 1000, "max_staleness": -1}
         self.plan = Plan(
             run="a run",
@@ -73,14 +73,20 @@ class Worker:
             momentum=0.9,
             averages_decay=DECAY,
             schedule="",
-            facts=facts,
+            configuration=configuration,
             **options | plan,
         )
         self.optimizer = make_optimizer(self.plan.optimizer, variables, 0.9)
         self.averages = MovingAverages(variables, DECAY)
         self.state = state_of(self.classifier, self.optimizer, self.averages)
         self.told, self.stopped = [], False
-        what = self.shards, self.plan.pull_bits, facts, self.told.append, lambda: self.stopped
+        what = (
+            self.shards,
+            self.plan.pull_bits,
+            configuration,
+            self.told.append,
+            lambda: self.stopped,
+        )
         self.client = Client(config_of(hosts, rank, workers=names_of(workers)), *what)
 
     def begin(self):
@@ -216,7 +222,7 @@ def test_parameters_are_pulled_rounded_to_half_precision(tmp_path):
 
 
 @pytest.mark.slow
-def test_workers_end_after_exactly_as_many_updates_and_none_is_staler_than_the_bound(tmp_path):
+def test_workers_end_after_exactly_as_many_updates_within_the_staleness_bound(tmp_path):
     bound, steps = 1, 40
     with serving(tmp_path, 2, workers=3) as (servers, hosts):
         plan = {"max_steps": steps, "max_staleness": bound}
@@ -295,7 +301,7 @@ def test_a_run_begins_though_a_stream_breaks_when_the_state_is_sent(tmp_path, mo
 
 
 @pytest.mark.slow
-def test_another_process_of_a_worker_that_is_here_waits_and_a_new_one_of_one_that_left_goes_on(
+def test_a_second_process_of_a_connected_worker_waits_until_that_worker_has_left(
     tmp_path,
 ):
     with serving(tmp_path, workers=2) as (_, hosts):
@@ -320,7 +326,7 @@ def test_who_waits_for_a_run_keeps_its_stream_and_enters_the_next_before_it_pull
         other.client.await_run()
         assert other.client.pull().version == 0
         assert other.told == []
-        chief.plan = dataclasses.replace(chief.plan, facts={"layout": "another"})
+        chief.plan = dataclasses.replace(chief.plan, configuration={"layout": "another"})
         chief.begin_at(servers[0], "another run")
         with pytest.raises(MembershipError, match="layout"):
             other.client.pull()
@@ -482,7 +488,7 @@ def test_a_ps_that_would_send_too_much_is_named_before_anything_is_allocated(tmp
 
 
 @pytest.mark.slow
-def test_law_10_variables_that_stay_float_are_named_where_their_gradient_is_not_finite(tmp_path):
+def test_law_10_float_variables_with_gradients_that_are_not_finite_are_named(tmp_path):
     with serving(tmp_path) as (_, hosts):
         worker = Worker(hosts)
         worker.begin()

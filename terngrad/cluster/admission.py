@@ -4,11 +4,16 @@ Any program can connect to an open port. A connection that sends nothing, or gar
 the processes of the training. A process of another training gets an error message. With TLS a
 process is admitted if its certificate is for its host. If the processes share a secret, each shows
 that it has it. A caller that has shown neither learns nothing of the training.
+
+Without TLS the network must be trusted, as for MPI. Other programs may still connect by mistake,
+and must do no harm.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import queue
 import secrets
 import socket
 import threading
@@ -26,10 +31,10 @@ from terngrad.cluster.channel import (
     printable,
     split_address,
 )
-from terngrad.cluster.peer import LONGEST_MESSAGE, Peer
+from terngrad.cluster.heartbeat import BegunOperations
 from terngrad.connect.acceptor import Connection
 from terngrad.connect.calling import connect
-from terngrad.connect.channel import Channel
+from terngrad.connect.channel import Channel, FrameError
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import (
     NO_INTRODUCTION,
@@ -41,13 +46,68 @@ from terngrad.connect.listener import Listener
 from terngrad.connect.log_limiter import LogLimiter
 from terngrad.connect.tls import ChangedError, EncryptionError
 
+LONGEST_MESSAGE = 1 << 20  # bytes
 _PURPOSE = "Membership"
 _FOREVER_SECS = 1e8  # the processes may do something else before they watch each other
 _RETRY_SECS = 0.2
-_TOKEN, _TOKEN_BYTES = "token", 16
 _MOST_WAITING = 64  # connections that are not admitted, besides one for each process
 _GRACE_SECS = 2.0  # lets the chief's own time-out, which says more, arrive first
 _RULE = "all processes need the same list of hosts, and each its own index"
+
+
+class Peer:
+    """A connection to another process.
+
+    Attributes:
+      rank: index of the other process.
+      channel: carries the messages.
+      received_at: time of its last message, on the clock of the watching `Membership`.
+      batches: its last reported progress; see `Heartbeat`.
+      left: whether it announced that it ends.
+      is_leaving: whether it has begun its last operation, and may still wait for others to leave.
+      begun: the operations with the others that it has begun, as it last reported.
+      answers: its messages other than signs of life; None after the last one.
+    """
+
+    def __init__(self, channel: Channel, rank: int) -> None:
+        """Takes ownership of a channel."""
+        self.rank = rank
+        self.received_at = 0.0
+        self.batches: int | None = None
+        self.left = False
+        self.is_leaving = False
+        self.begun = BegunOperations()
+        self.answers: queue.Queue[dict | None] = queue.Queue()
+        self.channel = channel
+
+    def send(self, message: dict) -> None:
+        """Sends a message; a broken connection shows only in `receive`."""
+        with contextlib.suppress(OSError):
+            self.channel.send(json.dumps(message).encode())
+
+    def receive(self) -> dict | None:
+        """Waits for the next message; returns None if the connection ended.
+
+        Raises:
+          ForeignError: the data received is not a message.
+        """
+        try:
+            text = next(iter(self.channel), None)
+            message = None if text is None else json.loads(bytes(text))
+        except FrameError as error:
+            raise ForeignError(str(error)) from None
+        except (ValueError, RecursionError):
+            raise ForeignError("a message that is not JSON") from None
+        if message is not None and not isinstance(message, dict):
+            raise ForeignError("a message that is not a JSON object")
+        return message
+
+    def close(self) -> None:
+        """Ends the connection; messages already sent still arrive."""
+        self.channel.cut()
+
+
+_TOKEN, _TOKEN_BYTES = "token", 16
 
 
 def join(config: ConnectConfig, address: str) -> dict[int, Peer]:
@@ -72,7 +132,7 @@ def join(config: ConnectConfig, address: str) -> dict[int, Peer]:
 def receive_all(
     config: ConnectConfig, listener: socket.socket, failure: str = ""
 ) -> dict[int, Peer]:
-    """Does the chief's part of `join` and closes the listener; see also `tell_failure`."""
+    """Runs the chief's part of `join` and closes the listener; see also `tell_failure`."""
     with ChiefListener(config, listener) as listening:
         listening.fail(failure)
         all_came = listening.wait(config.timeout_secs)
@@ -91,7 +151,7 @@ def receive_all(
 def reach_chief(
     config: ConnectConfig, addresses: Sequence[str], failure: str = ""
 ) -> dict[int, Peer]:
-    """Does the others' part of `join`; tries several addresses of the chief.
+    """Runs the other processes' part of `join`; tries several addresses of the chief.
 
     See also `tell_failure`.
     """
@@ -141,7 +201,7 @@ def tell_failure(config: ConnectConfig, address: str, why: str) -> None:
 
 
 def share_token(config: ConnectConfig, peers: Mapping[int, Peer]) -> bytes:
-    """Returns a token that the chief draws and hands to the others, right after `join`.
+    """Returns a token that the chief draws and sends to the others, right after `join`.
 
     With a secret it cannot be made from what is sent alone.
 
@@ -233,7 +293,7 @@ class ChiefListener:
             return True
 
     def fail(self, text: str) -> None:
-        """Tells the others that they must end, and why; the first reason counts, "" is none."""
+        """Tells the others why they must end; the first reason counts, "" is none."""
         with self._changed:
             if self.failure or not text:
                 return
@@ -245,7 +305,7 @@ class ChiefListener:
         """Says why each absent process has not joined."""
         absent = self.absent()
         names = [name_of(rank, self._hosts) for rank in absent if rank not in self._refused]
-        # Also of a second process 0; but a stranger may have called itself one that is here.
+        # Also of a second process 0; but an unknown caller may have called itself one that is here.
         texts = [text for rank, text in self._refused.items() if rank in (0, *absent)]
         if names:
             texts.append(f"{', '.join(names)} did not join within {timeout_secs:g} s")

@@ -14,18 +14,18 @@ from terngrad.cluster import admission
 from terngrad.cluster.channel import MembershipError, OtherFailedError, split_address
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import MAGIC, VERSION, Hello, frame
-from terngrad.testing import meeting
+from terngrad.testing import rendezvous
 from terngrad.testing.addresses import free_address
-from terngrad.testing.exhaustive import sample
-from terngrad.testing.meeting import TIMEOUT, assert_met, hosts_of, received
 from terngrad.testing.proxy import Kind, Proxy, plan
+from terngrad.testing.rendezvous import TIMEOUT, assert_met, hosts_of, received
+from terngrad.testing.selection import sample
 from terngrad.testing.threads import in_threads
 
 SECRET = b"a secret of many characters"
 
 
 def joining(rank, address, hosts=None, timeout_secs=TIMEOUT, secret=b""):
-    return meeting.joining(rank, address, hosts or hosts_of(2), timeout_secs, secret=secret)
+    return rendezvous.joining(rank, address, hosts or hosts_of(2), timeout_secs, secret=secret)
 
 
 def connected(address):
@@ -87,18 +87,18 @@ def test_law_10_a_process_with_other_hosts_is_refused_and_learns_why_if_it_may(s
         assert f"worker 0 (host0:2222): Refused 127.0.0.1: {line}\n" in capfd.readouterr().out
 
 
-def test_a_stranger_is_not_taken_for_a_process_that_is_here():
+def test_an_unknown_caller_is_not_taken_for_a_process_that_is_here():
     address, hosts = free_address(), hosts_of(3)
     listener = admission.listen(*split_address(address))
     with admission.ChiefListener(ConnectConfig(hosts, 0), listener) as reception:
         held = connected(address)
         held.sendall(hello_of(1, hosts))
         await_that(lambda: reception.absent() == [2])
-        stranger = connected(address)
-        stranger.sendall(hello_of(1, ["host0:2222", "other:2222"]))
-        assert stranger.recv(1)
+        unknown = connected(address)
+        unknown.sendall(hello_of(1, ["host0:2222", "other:2222"]))
+        assert unknown.recv(1)
         assert reception.complaint(5.0) == "worker 2 (host2:2222) did not join within 5 s"
-        stranger.close()
+        unknown.close()
         held.close()
 
 
@@ -233,7 +233,7 @@ def await_that(condition):
 def test_a_caller_that_does_not_belong_to_the_training_disturbs_nobody(noise, told, capsys):
     address = free_address()
 
-    def stranger_then_member():
+    def unknown_then_member():
         with connected(address) as s, contextlib.suppress(OSError):
             s.sendall(noise)
             s.shutdown(socket.SHUT_WR)
@@ -241,13 +241,13 @@ def test_a_caller_that_does_not_belong_to_the_training_disturbs_nobody(noise, to
                 pass
         return joining(1, address)()
 
-    assert_met(in_threads(joining(0, address), stranger_then_member))
+    assert_met(in_threads(joining(0, address), unknown_then_member))
     said = capsys.readouterr().out
     assert told in said and said.count("\n") == bool(told), said
     assert "\x1b" not in said
 
 
-def test_strangers_that_say_nothing_or_little_delay_nobody():
+def test_unknown_callers_that_say_nothing_or_little_delay_nobody():
     address = free_address()
     results, join = [], joining(0, address)
     chief = threading.Thread(target=lambda: results.append(join()))
@@ -265,7 +265,7 @@ def test_strangers_that_say_nothing_or_little_delay_nobody():
                 assert s.recv(1) == b""
 
 
-def test_a_crowd_of_strangers_is_bounded_and_keeps_nobody_out():
+def test_many_unknown_callers_are_bounded_and_keep_nobody_out():
     address = free_address()
     results, join = [], joining(0, address)
     chief = threading.Thread(target=lambda: results.append(join()))
@@ -293,7 +293,7 @@ def test_over_a_bad_network_processes_meet_or_learn_why_not(seed):
     assert not slow or all(isinstance(result, dict) for result in results), results
 
 
-def test_a_time_out_stays_one_while_strangers_keep_knocking():
+def test_a_time_out_stays_one_while_unknown_callers_keep_connecting():
     address, over = free_address(), threading.Event()
     join = joining(0, address, timeout_secs=0.5)
 

@@ -35,11 +35,11 @@ class PortError(MembershipError):
 
 
 class ForeignError(ValueError):
-    """The data received is not a message: another kind of program is at the other end."""
+    """The received data is not a message: the other end is another program."""
 
 
 def printable(text: object, longest: int = _LONGEST_QUOTED) -> str:
-    """Returns what another process has said, for a message or log: one line that no one can forge.
+    """Returns another process' text for a message or log, in one line that cannot be forged.
 
     Characters that are not printable, such as line ends and escape sequences, are escaped.
     """

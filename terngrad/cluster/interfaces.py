@@ -130,7 +130,7 @@ def use(interface: Interface, host: str | None, others: Mapping[str, str]) -> st
 
 
 def _leads_there(interface: Interface, host: str) -> bool:
-    """Whether the system sends packets to a host by an interface, as far as that is known."""
+    """Whether the system sends packets to a host through an interface, as far as is known."""
     try:
         return is_loopback(host) or address_towards(host) in interface.addresses
     except OSError:

@@ -16,9 +16,8 @@ from typing import Any
 
 from terngrad.cluster import interfaces, run_secret
 from terngrad.cluster.addresses import Interface, host_and_port, is_loopback_address, listen
-from terngrad.cluster.admission import reach_chief, receive_all
+from terngrad.cluster.admission import Peer, reach_chief, receive_all
 from terngrad.cluster.membership import end_process
-from terngrad.cluster.peer import Peer
 from terngrad.connect.config import ConnectConfig
 
 _LOOPBACK = "127.0.0.1"

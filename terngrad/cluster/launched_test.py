@@ -9,7 +9,7 @@ import pytest
 
 from terngrad.cluster import launched
 from terngrad.cluster.addresses import Interface
-from terngrad.testing.meeting import TIMEOUT, assert_met
+from terngrad.testing.rendezvous import TIMEOUT, assert_met
 from terngrad.testing.threads import in_threads
 
 

@@ -1,9 +1,12 @@
 """Checks that the processes of a training agree on their settings and are alive.
 
-Before training all processes compare facts (flags, layout, parameters); an error names the first
-difference. During training the chief and each other process exchange signs of life and progress. If
-a process dies, hangs or becomes unreachable, the others end with its name, even if they are stuck
-in an exchange: a separate thread in each process watches and ends that process.
+Before training all processes compare their configuration (flags, layout, parameters); an error
+names the first difference. During training the chief and each other process exchange heartbeats
+and progress. If a process dies, hangs or becomes unreachable, the others end with its name, even if
+they are stuck in an exchange: a separate thread in each process watches and ends that process.
+
+If two processes reach the chief but not each other, all are alive but the training stands still:
+`Reachability` finds them.
 """
 
 from __future__ import annotations
@@ -16,27 +19,77 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from terngrad.cluster.addresses import Interface, dial
+from terngrad.cluster.admission import Peer
 from terngrad.cluster.channel import (
     DifferenceError,
     ForeignError,
     MembershipError,
     SharedError,
     name_of,
+    split_address,
 )
-from terngrad.cluster.peer import Peer
-from terngrad.cluster.pulse import Begun, Pulse, Standstill, divergence
-from terngrad.cluster.reachability import Reachability
+from terngrad.cluster.heartbeat import BegunOperations, Heartbeat, StallDetector, divergence
 from terngrad.connect.config import ConnectConfig
 
+_LONGEST_CALL_SECS = 5.0
 _LONGEST_BEAT_SECS = 1.0
 _BEATS = 4  # minimum number of signs of life before a time-out
 _LAST_WORDS_SECS = 2.0
 LOST_STATUS = os.EX_TEMPFAIL  # exit status of a process that ends because of another
+
+
+class Reachability:
+    """Connects to the other processes' ports and measures how long each has not answered."""
+
+    def __init__(
+        self,
+        addresses: Mapping[int, str],
+        timeout_secs: float,
+        interface: Interface | None = None,
+    ) -> None:
+        """Does not connect yet.
+
+        Args:
+          addresses: HOST:PORT at which each other process listens, by rank.
+          timeout_secs: a process is unreachable after this long without an answer.
+          interface: from which to connect; None = any.
+        """
+        self._addresses, self._interface = addresses, interface
+        self._timeout_secs = timeout_secs
+        self._call_secs = min(_LONGEST_CALL_SECS, timeout_secs / 4)
+        self._reached_at: dict[int, float] = {}
+
+    def forget(self) -> None:
+        """Drops the times of all earlier answers."""
+        self._reached_at.clear()
+
+    def unreachable(self, now: float) -> int | None:
+        """Connects to all; returns a process that has not answered for too long, None if all have.
+
+        Args:
+          now: seconds, on a clock that stops while this process is stopped.
+        """
+        for rank, address in self._addresses.items():
+            if self._answers(address):
+                self._reached_at[rank] = now
+            elif now - self._reached_at.setdefault(rank, now) > self._timeout_secs:
+                return rank
+        return None
+
+    def _answers(self, address: str) -> bool:
+        try:
+            dial(split_address(address), self._call_secs, self._interface).close()
+        except OSError:
+            return False
+        return True
+
+
 _shown: list[BaseException] = []
 # Held while a traceback is written, which another thread's last words would cut in two.
 speaking = threading.RLock()
 
-Facts = Mapping[str, str]
+Configuration = Mapping[str, str]
 
 
 def sleep(secs: float) -> float:
@@ -46,7 +99,7 @@ def sleep(secs: float) -> float:
 
 
 def end_process(message: str, status: int = 1) -> None:
-    """Ends this process at once, even if TensorFlow holds its main thread or nobody can read.
+    """Ends this process at once, even if TensorFlow blocks its main thread or the output is closed.
 
     With an empty message it says nothing.
     """
@@ -70,7 +123,7 @@ def end_because_of_another(message: str) -> None:
 
 
 def with_last_acts(message: str, acts: Iterable[Callable[[], str]]) -> str:
-    """Returns a last message and what each act says, such as what it saved; "" = nothing."""
+    """Returns a last message with what each act reports, such as what it saved; "" = nothing."""
     parts = [message]
     for act in acts:
         try:
@@ -104,7 +157,7 @@ class Membership(contextlib.AbstractContextManager):
         peers: Mapping[int, Peer],
         *,
         on_loss: Callable[[str], None] = end_process,
-        pulse: Pulse | None = None,
+        heartbeat: Heartbeat | None = None,
         addresses: Mapping[int, str] = MappingProxyType({}),
         sleep: Callable[[float], float] = sleep,
     ) -> None:
@@ -116,7 +169,7 @@ class Membership(contextlib.AbstractContextManager):
           peers: connections by rank: the chief (0) has one to each other process, and each other
             process has one to the chief.
           on_loss: called once, from a thread, with a message about the lost process.
-          pulse: progress of this process; None = it reports none.
+          heartbeat: progress of this process; None = it reports none.
           addresses: HOST:PORT at which each other process listens in steps, by rank; empty if the
             processes do not connect to each other.
           sleep: sleeps some seconds; returns the time afterwards.
@@ -125,8 +178,8 @@ class Membership(contextlib.AbstractContextManager):
         self._timeout_secs = timeout_secs = config.timeout_secs
         self._beat_secs = min(_LONGEST_BEAT_SECS, timeout_secs / _BEATS)
         self._on_loss = on_loss
-        self._pulse = pulse or Pulse()
-        self._standstill = Standstill(timeout_secs)
+        self._heartbeat = heartbeat or Heartbeat()
+        self._stalls = StallDetector(timeout_secs)
         self._reachability = Reachability(addresses, timeout_secs, config.interface)
         self._clock = 0.0  # seconds of watching, without the time in which this process was stopped
         self._sleep = sleep
@@ -140,21 +193,21 @@ class Membership(contextlib.AbstractContextManager):
         if addresses:
             threading.Thread(target=self._call_others, daemon=True).start()
 
-    def agree(self, facts: Facts) -> None:
-        """Compares facts with the chief's; all processes must call this equally often.
+    def agree(self, configuration: Configuration) -> None:
+        """Compares a configuration with the chief's; all processes must call this equally often.
 
         Returns only after all have called it; waits for the others as long as they live.
 
         Raises:
-          DifferenceError: names the process, the fact, and both values; all leave each other.
+          DifferenceError: names the process, the setting, and both values; all leave each other.
           MembershipError: names the process that left.
         """
         if self._rank:
             chief = self._peers[0]
-            chief.send({"facts": dict(facts)})
+            chief.send({"facts": dict(configuration)})
             verdict = self._answer(chief)["verdict"]
         else:
-            verdict = self._compare(facts)
+            verdict = self._compare(configuration)
             self._tell({"verdict": verdict})
         if verdict:
             self._leave(self._bye())
@@ -177,10 +230,12 @@ class Membership(contextlib.AbstractContextManager):
         else:
             self._leave({"failed": reason_of(error), "shared": isinstance(error, SharedError)})
 
-    def _compare(self, facts: Facts) -> str:
-        all_facts = {rank: self._answer(peer)["facts"] for rank, peer in self._peers.items()}
+    def _compare(self, configuration: Configuration) -> str:
+        all_configurations = {
+            rank: self._answer(peer)["facts"] for rank, peer in self._peers.items()
+        }
         try:
-            compare({0: facts} | all_facts, self._hosts)
+            compare({0: configuration} | all_configurations, self._hosts)
         except DifferenceError as error:
             return str(error)
         return ""
@@ -193,22 +248,22 @@ class Membership(contextlib.AbstractContextManager):
 
     def _listen(self, peer: Peer) -> None:
         while (message := self._receive(peer)) is not None:
-            peer.heard_at = self._clock
+            peer.received_at = self._clock
             if "beat" in message:
                 peer.batches = message["beat"]
                 if not peer.is_leaving:  # a beat may be older than the last operation
-                    peer.begun = Begun.read(message.get("begun"))
+                    peer.begun = BegunOperations.read(message.get("begun"))
             elif "failed" in message:
                 blame = "" if message.get("shared") else f"{self._name(peer.rank)} failed: "
                 self._lose(f"{blame}{message['failed']}")
             elif "lost" in message:
                 self._lose(self._as_told(message["lost"]))
             elif "leaving" in message:
-                peer.begun = Begun(message.get("begun", 0))
+                peer.begun = BegunOperations(message.get("begun", 0))
                 peer.is_leaving = True
                 peer.answers.put(None)
             elif "bye" in message:
-                peer.begun = Begun(message.get("begun", 0))
+                peer.begun = BegunOperations(message.get("begun", 0))
                 with self._changed:
                     peer.left = peer.is_leaving = True
                     self._changed.notify_all()
@@ -243,19 +298,19 @@ class Membership(contextlib.AbstractContextManager):
             # While this process was stopped, or got no CPU time, it could not receive either.
             self._clock += min(now - last, 2 * self._beat_secs)
             last = now
-            self._tell({"beat": self._pulse.batches, "begun": self._pulse.begun})
+            self._tell({"beat": self._heartbeat.batches, "begun": self._heartbeat.begun})
             if loss := self._silent() or self._gone() or self._diverged() or self._behind():
                 self._lose(loss)
 
     def _silent(self) -> str:
         for rank, peer in self._peers.items():
-            silent = self._clock - peer.heard_at
+            silent = self._clock - peer.received_at
             if not peer.left and silent > self._timeout_secs:
                 return f"{self._name(rank)} hangs: it sent nothing for {silent:.0f} s"
         return ""
 
     def _gone(self) -> str:
-        begun = self._pulse.begun.count
+        begun = self._heartbeat.begun.count
         for rank, peer in self._peers.items():
             if peer.is_leaving and peer.begun.count < begun:
                 return (
@@ -266,20 +321,20 @@ class Membership(contextlib.AbstractContextManager):
 
     def _diverged(self) -> str:
         here = {rank: peer.begun for rank, peer in self._peers.items() if not peer.is_leaving}
-        return divergence(here | {self._rank: self._pulse.begun}, self._name)
+        return divergence(here | {self._rank: self._heartbeat.begun}, self._name)
 
     def _bye(self) -> dict:
-        return {"bye": True, "begun": self._pulse.begun.count}
+        return {"bye": True, "begun": self._heartbeat.begun.count}
 
     def _behind(self) -> str:
         if self._rank:  # only the chief knows the progress of all
             return ""
-        self._standstill.note(0, self._pulse.batches, self._clock, self._pulse.begun.count)
+        self._stalls.note(0, self._heartbeat.batches, self._clock, self._heartbeat.begun.count)
         for rank, peer in self._peers.items():
-            self._standstill.note(rank, peer.batches, self._clock, peer.begun.count)
-        if self._standstill.is_hopeless(self._clock):
-            return f"no worker made a step for {self._standstill.hopeless_secs:g} s"
-        if not (late := self._standstill.late(self._clock)):
+            self._stalls.note(rank, peer.batches, self._clock, peer.begun.count)
+        if self._stalls.should_give_up(self._clock):
+            return f"no worker made a step for {self._stalls.give_up_secs:g} s"
+        if not (late := self._stalls.late(self._clock)):
             return ""
         names = ", ".join(self._name(rank) for rank in late)
         return f"{names}: no next batch for {self._timeout_secs:g} s while the others wait"
@@ -287,7 +342,7 @@ class Membership(contextlib.AbstractContextManager):
     def _call_others(self) -> None:
         while not self._over:
             self._sleep(self._timeout_secs / _BEATS)
-            if self._pulse.batches is None:  # the others may not listen yet, or any more
+            if self._heartbeat.batches is None:  # the others may not listen yet, or any more
                 self._reachability.forget()
             elif (rank := self._reachability.unreachable(self._clock)) is not None:
                 self._lose(f"{self._name(rank)} cannot be reached from {self._name(self._rank)}")
@@ -315,7 +370,7 @@ class Membership(contextlib.AbstractContextManager):
         """Sends the last message; the chief, which relays messages, waits for the others first."""
         if "bye" in message and self._rank == 0:
             self._is_leaving = True
-            self._tell({"leaving": True, "begun": self._pulse.begun.count})
+            self._tell({"leaving": True, "begun": self._heartbeat.begun.count})
             is_over = lambda: self._over or all(peer.left for peer in self._peers.values())
             with self._changed:
                 self._changed.wait_for(is_over, self._timeout_secs)
@@ -334,21 +389,21 @@ class Membership(contextlib.AbstractContextManager):
         return name_of(rank, self._hosts)
 
 
-def compare(facts: Mapping[int, Facts], hosts: Sequence[str]) -> None:
-    """Compares the facts of all processes with those of the first.
+def compare(configuration: Mapping[int, Configuration], hosts: Sequence[str]) -> None:
+    """Compares the configuration of each process with that of the first.
 
     Raises:
-      DifferenceError: names the process, the fact, and both values.
+      DifferenceError: names the process, the setting, and both values.
     """
-    first, *others = sorted(facts)
+    first, *others = sorted(configuration)
     for rank in others:
         names = name_of(first, hosts), name_of(rank, hosts)
-        if text := difference(facts[first], facts[rank], *names):
+        if text := difference(configuration[first], configuration[rank], *names):
             raise DifferenceError(text)
 
 
-def difference(mine: Facts, theirs: Facts, my_name: str, their_name: str) -> str:
-    """Returns the first fact that differs between two processes, and how; "" if none does."""
+def difference(mine: Configuration, theirs: Configuration, my_name: str, their_name: str) -> str:
+    """Returns the first setting that differs between two processes, and how; "" if none does."""
     for name in sorted(mine.keys() | theirs.keys()):
         here, there = mine.get(name, "nothing"), theirs.get(name, "nothing")
         if here != there:

@@ -16,11 +16,11 @@ import pytest
 
 from terngrad.cluster.admission import join
 from terngrad.cluster.channel import MembershipError, SharedError
+from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.cluster.membership import Membership, sleep, with_last_acts
-from terngrad.cluster.pulse import Pulse
 from terngrad.connect.config import ConnectConfig
 from terngrad.testing.addresses import free_address
-from terngrad.testing.meeting import TIMEOUT, hosts_of
+from terngrad.testing.rendezvous import TIMEOUT, hosts_of
 from terngrad.testing.threads import in_threads
 
 SHORT = 4.0  # seconds of a `Clock` after which a silent process counts as lost
@@ -80,7 +80,7 @@ def await_that(condition):
 
 def pass_time(clock, members, secs, silent=(), at_once=BEAT):
     """Lets time pass, until a member finds a loss; all but the silent ones hear each other."""
-    hears = lambda member, peer: peer.heard_at >= member._clock - 2 * BEAT
+    hears = lambda member, peer: peer.received_at >= member._clock - 2 * BEAT
     for _ in range(round(secs / at_once)):
         clock.advance(at_once)
         if any(member._over for member in members):
@@ -90,7 +90,7 @@ def pass_time(clock, members, secs, silent=(), at_once=BEAT):
                 await_that(lambda m=member, r=rank, p=peer: r in silent or hears(m, p))
 
 
-def join_all(count, timeout_secs=TIMEOUT, pulses=None, addresses=None, clock=None):
+def join_all(count, timeout_secs=TIMEOUT, heartbeats=None, addresses=None, clock=None):
     """Returns the members and a queue of the losses they report: (rank, text)."""
     address, losses, hosts = free_address(), queue.Queue(), hosts_of(count)
     configs = [ConnectConfig(hosts, rank, (), TIMEOUT) for rank in range(count)]
@@ -100,7 +100,7 @@ def join_all(count, timeout_secs=TIMEOUT, pulses=None, addresses=None, clock=Non
             dataclasses.replace(configs[rank], timeout_secs=timeout_secs),
             peers[rank],
             on_loss=lambda text, rank=rank: losses.put((rank, text)),
-            pulse=pulses and pulses[rank],
+            heartbeat=heartbeats and heartbeats[rank],
             addresses=addresses[rank] if addresses else {},
             sleep=clock.sleep if clock else sleep,
         )
@@ -118,8 +118,8 @@ def end(members):
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_all_join_agree_and_leave_without_a_loss(count):
     members, losses = join_all(count)
-    for facts in ({"layout": "abc"}, {"parameters": "def"}):
-        calls = (lambda m=m, f=facts: m.agree(f) for m in members)
+    for configuration in ({"layout": "abc"}, {"parameters": "def"}):
+        calls = (lambda m=m, f=configuration: m.agree(f) for m in members)
         assert in_threads(*calls) == [None] * count
     end(members)
     assert losses.empty()
@@ -127,8 +127,12 @@ def test_all_join_agree_and_leave_without_a_loss(count):
 
 def test_law_10_a_difference_is_named_with_both_values():
     members, _ = join_all(3)
-    facts = [{"batch_size": "32", "net": "lenet"}] * 2 + [{"batch_size": "16", "net": "lenet"}]
-    errors = in_threads(*(lambda m=m, f=f: m.agree(f) for m, f in zip(members, facts, strict=True)))
+    configuration = [{"batch_size": "32", "net": "lenet"}] * 2 + [
+        {"batch_size": "16", "net": "lenet"}
+    ]
+    errors = in_threads(
+        *(lambda m=m, f=f: m.agree(f) for m, f in zip(members, configuration, strict=True))
+    )
     text = r"batch_size is 16 on worker 2 \(host2:2222\) and 32 on worker 0 \(host0:2222\)"
     for error in errors:
         with pytest.raises(MembershipError, match=text):
@@ -166,16 +170,16 @@ def test_a_process_that_dies_is_named_to_all_others(lost):
 
 
 def test_a_process_that_another_than_the_chief_cannot_reach_is_named_to_all(clock):
-    closed, pulses = free_address(), [Pulse() for _ in range(3)]
+    closed, heartbeats = free_address(), [Heartbeat() for _ in range(3)]
     with socket.create_server(("127.0.0.1", 0)) as open_port:
         reached = "{}:{}".format(*open_port.getsockname())
         addresses = [{1: reached, 2: reached}, {0: reached, 2: closed}, {0: reached, 1: reached}]
-        members, losses = join_all(3, SHORT, pulses, addresses, clock)
+        members, losses = join_all(3, SHORT, heartbeats, addresses, clock)
         pass_time(clock, members, 2 * SHORT)
         assert losses.empty()  # nobody makes steps yet
         with contextlib.ExitStack() as stack:
-            for pulse in pulses:
-                stack.enter_context(pulse.steps(0))
+            for heartbeat in heartbeats:
+                stack.enter_context(heartbeat.steps(0))
             pass_time(clock, members, LONG)
             told = dict(losses.get(timeout=TIMEOUT) for _ in range(3))
     assert told.keys() == {0, 1, 2}
@@ -249,9 +253,9 @@ def test_law_10_one_that_ends_before_all_agree_is_named(how):
 
 
 def test_a_chief_that_leaves_early_is_named_at_once_and_keeps_its_exit_status():
-    pulses = [Pulse(), Pulse()]
-    members, losses = join_all(2, pulses=pulses)
-    pulses[1].begin("barrier")
+    heartbeats = [Heartbeat(), Heartbeat()]
+    members, losses = join_all(2, heartbeats=heartbeats)
+    heartbeats[1].begin("barrier")
     end(members[:1])
     rank, text = losses.get(timeout=TIMEOUT)
     assert (rank, text[:42]) == (1, "worker 1 (host1:2222) ends: worker 0 (host")
@@ -261,13 +265,13 @@ def test_a_chief_that_leaves_early_is_named_at_once_and_keeps_its_exit_status():
 
 
 def test_members_in_different_operations_are_named_by_all(clock):
-    pulses = [Pulse(), Pulse(), Pulse()]
-    members, losses = join_all(3, SHORT, pulses, clock=clock)
-    for pulse in pulses:
-        pulse.begin("a step")
-    for pulse, what in zip(pulses[1:], ("all_gather", "a step"), strict=True):
-        pulse.begin(what)  # while the chief computes
-    pulses[0].begin("a step")
+    heartbeats = [Heartbeat(), Heartbeat(), Heartbeat()]
+    members, losses = join_all(3, SHORT, heartbeats, clock=clock)
+    for heartbeat in heartbeats:
+        heartbeat.begin("a step")
+    for heartbeat, what in zip(heartbeats[1:], ("all_gather", "a step"), strict=True):
+        heartbeat.begin(what)  # while the chief computes
+    heartbeats[0].begin("a step")
     pass_time(clock, members, LONG)
     found = dict(losses.get(timeout=TIMEOUT) for _ in members)
     where = "all_gather on worker 1 (host1:2222)"
@@ -291,11 +295,11 @@ def test_neither_a_long_time_nor_a_pause_of_the_whole_job_loses_anybody(stopped_
 
 @pytest.mark.parametrize("late", [0, 1, 2])
 def test_one_that_gets_no_batch_while_the_others_wait_is_named(late, clock):
-    pulses = [Pulse() for _ in range(3)]
-    members, losses = join_all(3, SHORT, pulses, clock=clock)
-    for pulse in pulses:
-        pulse.batches = 7
-    pulses[late].batches = 6
+    heartbeats = [Heartbeat() for _ in range(3)]
+    members, losses = join_all(3, SHORT, heartbeats, clock=clock)
+    for heartbeat in heartbeats:
+        heartbeat.batches = 7
+    heartbeats[late].batches = 6
     pass_time(clock, members, SHORT)
     assert losses.empty()
     pass_time(clock, members, LONG)
@@ -308,10 +312,10 @@ def test_one_that_gets_no_batch_while_the_others_wait_is_named(late, clock):
 
 @pytest.mark.parametrize("batches", [(7, 7, 7), (None, 7, 7), (7, None, 6 + 1)])
 def test_one_that_computes_or_saves_for_long_is_not_behind(batches, clock):
-    pulses = [Pulse() for _ in range(3)]
-    members, losses = join_all(3, SHORT, pulses, clock=clock)
-    for pulse, count in zip(pulses, batches, strict=True):
-        pulse.batches = count
+    heartbeats = [Heartbeat() for _ in range(3)]
+    members, losses = join_all(3, SHORT, heartbeats, clock=clock)
+    for heartbeat, count in zip(heartbeats, batches, strict=True):
+        heartbeat.batches = count
     pass_time(clock, members, 2 * SHORT)
     assert losses.empty()
     end(members)

@@ -19,11 +19,11 @@ from terngrad.cluster.addresses import listen
 from terngrad.cluster.channel import MembershipError, name_of, split_address
 from terngrad.connect.acceptor import Connection
 from terngrad.connect.calling import connect
+from terngrad.connect.channel import end_if_silent
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import AdmissionError, Hello
 from terngrad.connect.listener import Listener
 from terngrad.connect.log_limiter import LogLimiter
-from terngrad.connect.silence import end_if_silent
 
 _PURPOSE = "Mesh"
 _MOST_WAITING = 64  # callers at a time that are not admitted, besides one for each process

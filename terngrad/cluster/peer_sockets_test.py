@@ -53,10 +53,10 @@ def close(sockets):
 def test_each_process_gets_a_socket_to_each_other(capfd):
     hosts = free_addresses(4)
     with opened(hosts, [b"secret"] * 4) as peers:
-        # Strangers: silent, garbage, another service, one that looks and goes.
-        strangers = [socket.create_connection(split_address(host)) for host in hosts[:3]]
-        strangers[1].sendall(b"\0" * 100)
-        strangers[2].sendall(b"GET / HTTP/1.0\r\n\r\n")
+        # Unknown callers: silent, garbage, another service, one that looks and goes.
+        callers = [socket.create_connection(split_address(host)) for host in hosts[:3]]
+        callers[1].sendall(b"\0" * 100)
+        callers[2].sendall(b"GET / HTTP/1.0\r\n\r\n")
         socket.create_connection(split_address(hosts[0])).close()
         found = connected(peers)
         for rank, sockets in enumerate(found):
@@ -66,8 +66,8 @@ def test_each_process_gets_a_socket_to_each_other(capfd):
         for rank, sockets in enumerate(found):
             for other, each in sockets.items():
                 assert each.recv(2) == bytes([other, rank])
-        for stranger in strangers:
-            stranger.close()
+        for unknown in callers:
+            unknown.close()
         # The port stays open, so that the others can see that it is reachable.
         socket.create_connection(split_address(hosts[3]), TIMEOUT_SECS).close()
         for sockets in found:
@@ -91,7 +91,7 @@ def test_a_taken_port_is_named():
         PeerSockets(ConnectConfig([host], 0), b"secret")
 
 
-def test_silent_strangers_are_sent_away_and_bounded(monkeypatch):
+def test_silent_unknown_callers_are_rejected_and_bounded(monkeypatch):
     monkeypatch.setattr(listener, "_INTRODUCTION_SECS", 0.5)
     hosts = free_addresses(2)
     with opened(hosts, [b"secret"] * 2) as peers, contextlib.ExitStack() as stack:
@@ -99,8 +99,8 @@ def test_silent_strangers_are_sent_away_and_bounded(monkeypatch):
         crowd = [stack.enter_context(socket.create_connection(address)) for _ in range(100)]
         found = connected(peers)
         assert all(isinstance(sockets, dict) for sockets in found)
-        for stranger in crowd:
-            stranger.settimeout(TIMEOUT_SECS)
-            assert stranger.recv(1) == b""
+        for unknown in crowd:
+            unknown.settimeout(TIMEOUT_SECS)
+            assert unknown.recv(1) == b""
         for sockets in found:
             close(sockets)

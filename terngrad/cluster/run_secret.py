@@ -44,22 +44,22 @@ def shared(environment: Mapping[str, str] = os.environ) -> bytes:
 
 
 def new_nonce() -> bytes:
-    """Returns a number that nobody has seen before."""
+    """Returns a new nonce."""
     return secrets.token_bytes(NONCE_BYTES)
 
 
 def proof(secret: bytes, speaker: str, *nonces: bytes) -> bytes:
-    """Shows that a process has the secret, without telling it.
+    """Returns a proof that a process has the secret, which does not reveal it.
 
     Args:
       secret: not empty.
       speaker: who shows it, so that nobody can return what another process has sent.
       nonces: of the process that asks and, perhaps, of this one.
     """
-    said = speaker.encode(errors="surrogatepass")  # it may hold whatever a stranger sends
+    said = speaker.encode(errors="surrogatepass")  # it may hold whatever an unknown caller sends
     return hmac.digest(secret, b"\n".join([said, *nonces]), hashlib.sha256)
 
 
 def is_proof(said: bytes, secret: bytes, speaker: str, *nonces: bytes) -> bool:
-    """Whether a process has shown what `proof` gives."""
+    """Whether a process has sent the right `proof`."""
     return hmac.compare_digest(said, proof(secret, speaker, *nonces))

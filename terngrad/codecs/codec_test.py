@@ -21,7 +21,7 @@ from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import plane_count
 from terngrad.training.classifier import Losses
-from terngrad.training.divergence import not_finite
+from terngrad.training.errors import not_finite
 from terngrad.training.reduction import exchange_gradients
 
 NAMES = ["a/kernel", "a/bias", "b/kernel", "b/bias"]

@@ -1,4 +1,4 @@
-"""Accepts connections from anybody, and hears what their callers say first.
+"""Accepts connections from anybody, and reads what their callers send first.
 
 One thread serves all and waits for none, so that callers cost no threads, and silent ones keep
 nobody out. Neither a lack of descriptors nor any other error ends it.
@@ -54,7 +54,7 @@ class _GreetingError(Exception):
 
 
 class Acceptor:
-    """Hears each caller with a `Greeting`."""
+    """Reads what each caller sends first, with a `Greeting`."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Acceptor:
             raise
 
     def close(self) -> None:
-        """Listens no longer; connections that were taken stay. Any thread may call."""
+        """Stops listening; accepted connections stay. Any thread may call."""
         self._is_closed = True
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)  # wakes the thread
@@ -178,7 +178,7 @@ class Acceptor:
             self._reject(next(each for each in callers if not of_host or each.address == host))
 
     def _read(self, caller: PendingConnection) -> None:
-        """Reads what has arrived, and lets its greeting go on."""
+        """Reads the bytes that have arrived, and continues the greeting."""
         if caller._is_leaving:
             self._drain(caller)
             return
@@ -197,7 +197,7 @@ class Acceptor:
             raise
 
     def _begin(self, caller: PendingConnection) -> bool:
-        """Begins a greeting; False if the caller has left without a word."""
+        """Begins a greeting; False if the caller closed the connection without sending anything."""
         if not caller.connection.recv(1, socket.MSG_PEEK):
             self._close(caller)
             return False
@@ -212,7 +212,7 @@ class Acceptor:
         return True
 
     def _go_on(self, caller: PendingConnection) -> None:
-        """Lets a greeting hear what it wanted, and say what it wants next."""
+        """Gives a greeting the bytes it asked for; it returns how many it needs next."""
         said, caller._received = caller._received or None, b""
         try:
             caller._wanted = caller._greeting.send(said)
@@ -223,7 +223,7 @@ class Acceptor:
             raise _GreetingError from error
 
     def _fill(self, caller: PendingConnection) -> bool:
-        """Reads as many bytes as the greeting wants; False if it has gone, or all is said."""
+        """Reads bytes for the greeting; False if the caller has gone or the greeting is over."""
         while (left := caller._wanted - len(caller._received)) > 0:
             more = caller.connection.recv(min(left, _MOST_AT_ONCE))
             if not more:
@@ -233,7 +233,7 @@ class Acceptor:
         return bool(caller._wanted)
 
     def _end(self, caller: PendingConnection, *, is_taken: bool) -> None:
-        """Hands a connection over, or lets its caller read why it is not taken."""
+        """Hands over an accepted connection, or lets a rejected caller read why."""
         if is_taken:
             self._forget(caller)
             return
@@ -243,7 +243,7 @@ class Acceptor:
         self._drain(caller)
 
     def _drain(self, caller: PendingConnection) -> None:
-        """Drops what comes: a connection closed with bytes unread takes its last words back."""
+        """Drops incoming bytes: closing a socket with unread bytes discards the last message."""
         try:
             # Also below TLS, which may have failed.
             own = isinstance(caller.connection, EncryptedSocket)
@@ -277,7 +277,7 @@ class Acceptor:
             self._selector.unregister(caller.connection)
 
     def _complain(self, error: BaseException) -> None:
-        """Says what is wrong, once until it is something else."""
+        """Logs an error once, until another one occurs."""
         text = f"Connections cannot be accepted: {error}"
         if text != self._last_told:
             self._last_told = text
@@ -288,7 +288,7 @@ class Acceptor:
 def fixed(
     size: int, take: Callable[[Connection, bytes], bool]
 ) -> Callable[[PendingConnection], Greeting]:
-    """Returns what hears a hello of a fixed size; `take` uses it, and says whether it fits."""
+    """Returns a greeting of a fixed size; `take` returns whether it accepts the hello."""
 
     def greet(caller: PendingConnection) -> Greeting:
         return take(caller.connection, (yield size))

@@ -97,7 +97,7 @@ def test_an_address_has_a_share_of_the_callers_who_wait():
             assert each.recv(1) == b"1"
 
 
-def test_who_leaves_without_a_word_is_told_from_the_late_and_from_those_that_leave_later():
+def test_a_caller_that_leaves_before_its_hello_is_rejected_but_not_a_late_one():
     rejected = []
     settings = {"on_rejected": lambda caller: rejected.append(caller.address), "most": 1}
     with accepting(fixed(5, answer), **settings) as (call, _):

@@ -94,7 +94,7 @@ class Search:
         return max(_FIRST_PAUSE_SECS, self._until - time.monotonic())
 
     def hurry(self, secs: float) -> None:
-        """Ends the search in at most `secs` seconds, because this worker must end."""
+        """Ends the search within `secs` seconds, because this worker must end."""
         self._until = min(self._until, time.monotonic() + secs)
         self._within = "before this worker had to end"
 
@@ -190,7 +190,7 @@ class ChannelOpener:
                 raise MembershipError(f"{self.name} is not called any more: this worker ends")
 
     def send_last(self, messages: Sequence[bytes]) -> None:
-        """Sends messages over a channel of their own; waits until the ps has read them.
+        """Sends messages over a new channel; waits until the ps has read them.
 
         A ps that cannot be reached, or refuses this worker, does not learn them.
         """
@@ -232,8 +232,8 @@ def connect(
             hosts = config.ps_hosts or config.worker_hosts
             host, _ = split_address(hosts[hello.callee])
             connected = _encrypted(connected, config.members, host, deadline)
-        hear = lambda: _receive(connected, deadline)
-        their_secs = introduction.introduce(hello, config.secret, connected.sendall, hear)
+        receive = lambda: _receive(connected, deadline)
+        their_secs = introduction.introduce(hello, config.secret, connected.sendall, receive)
         opened.pop_all()
     return connected, their_secs
 

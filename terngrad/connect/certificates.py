@@ -1,6 +1,6 @@
 """The certificates of a training: their files, for whom each is valid, and which are withdrawn.
 
-A certificate also says as whom its holder may come: its names are those of the hosts whose places
+A certificate also limits who its holder may be: its names are those of the hosts whose places
 it may take. Serial numbers of withdrawn certificates stand in a file, which is read anew when it
 changes.
 """

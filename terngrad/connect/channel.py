@@ -1,7 +1,7 @@
 """Messages over a socket, plain or with TLS: 4 bytes of length, little-endian, then the message.
 
-A length with its highest bit is of a word of the channel itself: nothing, as a sign of life, or why
-this side ends. Who hears nothing for too long ends the channel, so that it can open another.
+A length with its highest bit set begins a control message: a heartbeat, which is empty, or why this
+side ends. A side that receives nothing for too long ends the channel, so that it can open another.
 docs/wire-format.md describes the bytes.
 """
 
@@ -23,9 +23,9 @@ import numpy as np
 
 from terngrad.cluster.channel import LONGEST_REASON
 from terngrad.connect.acceptor import Connection
-from terngrad.connect.silence import end_if_silent
 from terngrad.connect.tls import ChangedError, EncryptedSocket, EncryptionError, has_ended
 
+_PROBES = 4
 _SIZE_BYTES = 4
 _OWN = 1 << 31  # marks the length of a word of the channel itself
 _LONGEST_ENDING = 1 << 13
@@ -35,12 +35,32 @@ _MORE = getattr(socket, "MSG_MORE", 0)  # a length in a packet of its own would 
 _READ_BYTES = 1 << 18  # that wake a reader: fewer would wake it for each packet
 _LONGEST_SLEEP_SECS = 1.0  # of a reader: old systems do not make room for as many
 _BEATS = 4  # signs of life in the silence that ends a channel
-_LONGEST_BEAT_SECS, _SHORTEST_BEAT_SECS = 5.0, 0.05
 _LINGER_SECS = 2.0  # for the other side to read why this one ends
 
 
+def end_if_silent(connection: socket.socket | EncryptedSocket, secs: float) -> None:
+    """Lets the system end a connection whose other side has not answered for `secs` seconds.
+
+    Systems other than Linux lack some of the options, and end it later.
+    """
+    whole = max(1, min(round(secs), 20_000))
+    options = {
+        "TCP_KEEPIDLE": max(1, whole // _PROBES),
+        "TCP_KEEPINTVL": max(1, whole // _PROBES),
+        "TCP_KEEPCNT": _PROBES,
+        "TCP_USER_TIMEOUT": 1000 * whole,
+    }
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in options.items():
+        if (option := getattr(socket, name, None)) is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+_LONGEST_BEAT_SECS, _SHORTEST_BEAT_SECS = 5.0, 0.05
+
+
 class FrameError(ValueError):
-    """The bytes are no message."""
+    """The bytes are not a valid message."""
 
 
 class End(enum.Enum):
@@ -51,7 +71,7 @@ class End(enum.Enum):
     ENDED = "ended"  # it may open another channel
     UNKEPT = "unkept"  # the other side cannot take it now
     LOST = "lost"  # without a word
-    SILENT = "silent"  # likewise; nothing was heard for too long
+    SILENT = "silent"  # likewise; nothing was received for too long
 
 
 class Ending(NamedTuple):
@@ -95,7 +115,7 @@ class Channel:
         self._socket, self._longest, self._silence_secs = connected, longest, timeout_secs / 2
         beat_secs = (their_timeout_secs or timeout_secs) / 2 / _BEATS
         self.beat_secs = min(max(beat_secs, _SHORTEST_BEAT_SECS), _LONGEST_BEAT_SECS)
-        self._heard_at = self._sent_at = time.monotonic()
+        self._received_at = self._sent_at = time.monotonic()
         self._sending, self._unread = threading.Lock(), threading.Event()
         self._unread.set()  # while no thread iterates
         self._closing = weakref.finalize(self, connected.close)  # when no thread uses it any more
@@ -107,7 +127,7 @@ class Channel:
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has found its end yet."""
+        """Whether no end of the channel has been found yet."""
         return not self._is_cut and self.ending is None
 
     @property
@@ -116,11 +136,11 @@ class Channel:
         return not self.is_open or has_ended(self._socket)
 
     def wait_at_most(self, secs: float) -> None:
-        """Ends the channel after a silence of this length, from now on."""
-        self._silence_secs, self._heard_at = secs, time.monotonic()
+        """Sets the silence after which the channel ends."""
+        self._silence_secs, self._received_at = secs, time.monotonic()
 
     def release(self) -> None:
-        """Gives the socket back, which does not block."""
+        """Returns the socket, which does not block, and gives up its ownership."""
         self._closing.detach()
         self._socket.settimeout(0)
 
@@ -138,7 +158,7 @@ class Channel:
         self._send(len(message), message)
 
     def keep_alive(self) -> None:
-        """Gives a sign of life if nothing was sent lately; never waits."""
+        """Sends a heartbeat if nothing was sent lately; never waits."""
         is_due = time.monotonic() - self._sent_at >= self.beat_secs / 2
         if not is_due or not self._sending.acquire(blocking=False):
             return
@@ -153,7 +173,7 @@ class Channel:
             self._sending.release()
 
     def end(self, ending: Ending | None = None) -> None:
-        """Sends no more; tells the other side why, if there is a reason to tell."""
+        """Stops sending; sends the reason, if any."""
         with contextlib.suppress(OSError):
             if ending:
                 text = json.dumps([ending.end.value, ending.why[:LONGEST_REASON]]).encode()
@@ -161,12 +181,12 @@ class Channel:
             self._socket.shutdown(socket.SHUT_WR)
 
     def finish(self, ending: Ending) -> None:
-        """Ends, and waits a little for the other side to do so, else it may not learn why."""
+        """Ends the channel and waits briefly, so that the other side reads the reason."""
         self.end(ending)
         self.drain(_LINGER_SECS)
 
     def drain(self, secs: float) -> None:
-        """Drops what comes until the other side has ended, or for so long; then cuts.
+        """Drops incoming messages until the other side has ended, or for `secs` seconds; then cuts.
 
         As long as another thread iterates, that reads what comes.
         """
@@ -184,7 +204,7 @@ class Channel:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def __iter__(self) -> Iterator[memoryview]:
-        """Yields messages until the channel ends, however it does; see `ending`.
+        """Yields messages until the channel ends; see `ending` for how it ended.
 
         Raises:
           FrameError: a message is too long.
@@ -208,7 +228,7 @@ class Channel:
                     yield message
 
     def _take_own(self, size: int) -> None:
-        """Reads a word of the channel itself, after its length."""
+        """Reads a control message of the channel, after its length."""
         if not size:
             return
         if size > _LONGEST_ENDING:
@@ -245,7 +265,7 @@ class Channel:
                     return False
                 filled += count
         except TimeoutError:
-            self.ending = Ending(End.SILENT, f"nothing was heard for {self._silence_secs:g} s")
+            self.ending = Ending(End.SILENT, f"nothing was received for {self._silence_secs:g} s")
             self.cut()
         except OSError as error:
             self.changed = error if isinstance(error, ChangedError) else None
@@ -272,15 +292,15 @@ class Channel:
             except (BlockingIOError, TimeoutError) as error:
                 if isinstance(error, TimeoutError) and is_plain:  # of the system: ETIMEDOUT
                     raise
-                if time.monotonic() - self._heard_at > secs:
+                if time.monotonic() - self._received_at > secs:
                     raise TimeoutError from None
                 continue
-            self._heard_at = time.monotonic()
+            self._received_at = time.monotonic()
             return count
 
 
 class KeepAlive:
-    """A thread that gives signs of life on all channels of this process that still exist."""
+    """A thread that sends heartbeats on all open channels of this process."""
 
     def __init__(self) -> None:
         """Starts without channels."""

@@ -185,13 +185,13 @@ def test_who_hears_nothing_ends_a_channel_that_signs_of_life_would_keep(members)
         assert not futures.wait([reading], 1.0).done
         alive.stop()
         assert reading.result(SECS) == []
-        assert there.ending == Ending(End.SILENT, "nothing was heard for 0.2 s")
+        assert there.ending == Ending(End.SILENT, "nothing was received for 0.2 s")
 
 
 def test_a_reader_that_was_stopped_first_reads_what_has_come(members):
     with connected(members, secs=0.4) as (here, there):
         here.send(b"message")
-        there._heard_at -= 100
+        there._received_at -= 100
         assert bytes(next(iter(there))) == b"message"
 
 

@@ -13,7 +13,7 @@ from terngrad.connect.tls import Members
 
 @dataclasses.dataclass(frozen=True)
 class ConnectConfig:
-    """Where the processes of a training are, and how this one shows that it belongs to them.
+    """The addresses of a training's processes, and how this one proves that it belongs to them.
 
     Attributes:
       worker_hosts: "host:port" of each worker, the same list in all processes.
@@ -41,6 +41,6 @@ class ConnectConfig:
         return name_of(self.rank, self.worker_hosts)
 
     def hello(self, purpose: str, callee: int, rules: str = "", failed: str = "") -> Hello:
-        """Returns what this worker says first to the process with index `callee`; see `Hello`."""
+        """Returns the hello of this worker to the process with index `callee`."""
         hosts = list(self.worker_hosts), list(self.ps_hosts)
         return Hello(purpose, self.rank, callee, *hosts, rules, self.timeout_secs, failed)

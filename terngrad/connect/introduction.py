@@ -1,4 +1,4 @@
-"""What a process says to one that it connects to, and how each shows the other the secret, if any.
+"""The handshake of two processes: who connects to whom, and proofs of the secret, if any.
 
 All are frames: 4 bytes of length, little-endian, then JSON. The caller sends `MAGIC` and its hello.
 Where there is a secret, the listener answers with a number that nobody has seen before and the
@@ -80,7 +80,7 @@ class AdmissionError(Exception):
 
 
 class UnprovenError(AdmissionError):
-    """A listener has not shown what this process demands of it."""
+    """A listener has not proved that it has the secret."""
 
 
 class ForeignProgramError(UnprovenError):
@@ -94,7 +94,7 @@ def frame(message: Mapping[str, object]) -> bytes:
 
 
 def read(text: bytes) -> dict:
-    """Returns the message in a frame, without its length; an empty one if it is something else."""
+    """Returns the message in a frame, without its length; an empty one if it is malformed."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -103,7 +103,7 @@ def read(text: bytes) -> dict:
 
 
 def hello_in(said: Mapping[str, object]) -> Hello | None:
-    """Returns the hello in a message, of any version; None if it is none."""
+    """Returns the hello in a message, of any version; None if there is none."""
     if not isinstance(version := said.get("version"), int) or version != VERSION:
         is_other = isinstance(version, int) and 0 < version < _LARGEST_INDEX
         return Hello("", 0, 0, (), version=version) if is_other else None
@@ -125,7 +125,7 @@ def hello_in(said: Mapping[str, object]) -> Hello | None:
 def receive_hello(
     send: Callable[[bytes], object], check: Callable[[Hello], None], secret: bytes
 ) -> Generator[int, bytes, Hello]:
-    """Hears an introduction, as a part of a `Greeting`; returns the caller's hello.
+    """Receives an introduction, as a part of a `Greeting`; returns the caller's hello.
 
     Args:
       send: sends bytes to the caller.
@@ -171,7 +171,7 @@ def receive_hello(
 
 
 def introduce(
-    hello: Hello, secret: bytes, send: Callable[[bytes], object], hear: Callable[[], dict]
+    hello: Hello, secret: bytes, send: Callable[[bytes], object], receive: Callable[[], dict]
 ) -> float:
     """Introduces this process to another; returns the time after which that counts it as lost.
 
@@ -179,15 +179,15 @@ def introduce(
       hello: of this process.
       secret: that the other must have, too; b"" = none.
       send: sends bytes.
-      hear: returns the next message.
+      receive: returns the next message.
 
     Raises:
       AdmissionError: the other refuses this process, or has not the same secret.
-      OSError: of `send` and `hear`.
+      OSError: of `send` and `receive`.
     """
     nonce = run_secret.new_nonce() if secret else b""
     send(MAGIC + frame(dataclasses.asdict(hello) | ({"nonce": nonce.hex()} if secret else {})))
-    answer = hear()
+    answer = receive()
     if secret and "refused" not in answer:
         if "proof" not in answer:
             raise UnprovenError(run_secret.UNKNOWN)
@@ -198,7 +198,7 @@ def introduce(
             send(frame({"proof": ""}))  # so that the other can say why nobody came
             raise UnprovenError(run_secret.DIFFERENT)
         send(frame({"proof": run_secret.proof(secret, caller, theirs, nonce).hex()}))
-        answer = hear()
+        answer = receive()
         if refuses and "refused" not in answer:
             raise UnprovenError(run_secret.DIFFERENT)
     if "welcome" not in answer:
@@ -230,7 +230,7 @@ def _receive_frame() -> Generator[int, bytes, dict]:
 
 
 def _octets(message: Mapping[str, object], name: str) -> bytes:
-    """Returns bytes that a message holds; b"" if it holds something else."""
+    """Returns a bytes field of a message; b"" if the field is malformed."""
     try:
         return bytes.fromhex(message.get(name, ""))
     except (TypeError, ValueError):

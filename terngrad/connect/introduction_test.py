@@ -23,16 +23,16 @@ def test_who_may_come_no_more_when_it_has_shown_the_secret_is_refused():
     hearing = introduction.receive_hello(sent.append, check, SECRET)
     wanted = next(hearing)
 
-    def hear(said):
+    def receive(said):
         nonlocal wanted
         while said:
             part, said = said[:wanted], said[wanted:]
             wanted = hearing.send(part)
 
-    hear(MAGIC + frame(dataclasses.asdict(HELLO) | {"nonce": nonce.hex()}))
+    receive(MAGIC + frame(dataclasses.asdict(HELLO) | {"nonce": nonce.hex()}))
     why.append("withdrawn")
     asked = bytes.fromhex(introduction.read(sent[0][SIZE_BYTES:])["nonce"])
     proof = run_secret.proof(SECRET, HELLO.speakers[0], asked, nonce)
     with pytest.raises(AdmissionError, match="withdrawn") as raised:
-        hear(frame({"proof": proof.hex()}))
+        receive(frame({"proof": proof.hex()}))
     assert raised.value.hello == HELLO

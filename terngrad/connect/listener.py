@@ -23,7 +23,7 @@ from terngrad.connect.tls import ALL_OR_NONE, FIRST_OCTET, EncryptedSocket
 
 MOST_WAITING = 256  # connections that are not admitted, besides one for each worker
 _MOST_OF_ADDRESS = 32  # likewise, of one address
-_MOST_COMPLAINTS = 10  # about strangers, and as many about members, logged in a minute
+_MOST_COMPLAINTS = 10  # about unknown callers, and as many about members, logged in a minute
 _INTRODUCTION_SECS = 10.0  # for the handshake, too
 _LONGEST_ANSWER = 1 << 13  # characters, of up to 6 bytes in a frame
 
@@ -87,7 +87,7 @@ class Listener:
         self._acceptor.start()
 
     def close(self) -> None:
-        """Listens no longer; connections that were taken stay."""
+        """Stops listening; accepted connections stay."""
         self._acceptor.close()
 
     # ---- All in the acceptor's thread ----------------------------------------
@@ -113,7 +113,7 @@ class Listener:
             then()
         except AdmissionError as error:
             known = hello or error.hello
-            complain(self._log, caller.address, error.fault, "strangers")
+            complain(self._log, caller.address, error.fault, "unknown callers")
             self._on_refused(known, error.fault)
             told = str(error) if self._tells and known else error.short or str(error)
             answer = {"refused": told[:_LONGEST_ANSWER], "again": error.again}
@@ -144,13 +144,13 @@ class Listener:
 
     def _reject(self, caller: PendingConnection) -> None:
         if caller.fault:
-            complain(self._log, caller.address, caller.fault, "strangers")
+            complain(self._log, caller.address, caller.fault, "unknown callers")
             self._on_refused(None, caller.fault)
         else:
             self._rejected[caller.address] += 1
 
     def _look(self) -> None:
-        """Logs what became of strangers; ends connections whose certificates were withdrawn."""
+        """Logs how unknown callers ended; closes connections whose certificates were withdrawn."""
         rejected, self._rejected = self._rejected, collections.Counter()
         for address, count in rejected.items():
             text = f"Ended {count} connections from {address} that did not introduce themselves."
@@ -175,7 +175,7 @@ def complain(log: LogLimiter, address: str, why: str, kind: str = "members") -> 
       log: gets the line.
       address: of its host.
       why: what is wrong with it.
-      kind: of whom it is; strangers cannot use up the lines about members.
+      kind: of whom it is; unknown callers cannot use up the lines about members.
 
     Returns:
       The text without unprintable characters.

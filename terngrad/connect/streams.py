@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import resource
 import threading
 import time
 import weakref
@@ -11,7 +14,7 @@ from functools import partial
 
 from terngrad.cluster.addresses import listen
 from terngrad.cluster.channel import name_of, split_address
-from terngrad.connect import descriptors, listener
+from terngrad.connect import listener
 from terngrad.connect.acceptor import Connection
 from terngrad.connect.channel import Channel, KeepAlive
 from terngrad.connect.config import ConnectConfig
@@ -19,9 +22,51 @@ from terngrad.connect.introduction import AdmissionError, Hello
 from terngrad.connect.listener import MOST_WAITING, Listener
 from terngrad.connect.log_limiter import LogLimiter
 
+_ENOUGH = 1 << 16
+_OWN = 64  # for snapshots, logs, event files and threads that start later
 GRACE_SECS = 5.0  # for workers to learn the outcome and leave, perhaps after they reconnect
 _END_SECS = 2.0
 _SPARE_THREADS = 16  # for workers that have come back before their last streams are over
+
+
+def raise_limit() -> None:
+    """Raises the limit of open files as far as this process may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # a container may forbid it
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def most_connections(wanted: int, needed: int, others: int = 0) -> int:
+    """Returns how many connections a server may hold, so that this process never lacks files.
+
+    Args:
+      wanted: number without such a limit.
+      needed: number below which the server is of no use.
+      others: connections that this process holds besides.
+
+    Raises:
+      ValueError: so many do not fit; the message names the limit.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
+    most = min(wanted, soft - _OWN - others - _open_files())
+    if most < needed:
+        least = soft + needed - most
+        raise ValueError(
+            f"the limit of open files (ulimit -n) is {soft}; allowed is {least} and more"
+        )
+    return most
+
+
+def _open_files() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:  # not on Linux
+        return 128
+
 
 # Opens a stream of a worker; returns what threads of the ps then do with it. It must not wait.
 # AdmissionError says why it does not.
@@ -59,7 +104,7 @@ class Streams:
         self._purposes, self._log, self._longest, self._rules = purposes, log, longest, rules
         workers = len(self._worker_hosts)
         streams = 2 * len(purposes) * workers  # one that comes back may do so early
-        self._most = descriptors.most_connections(MOST_WAITING + workers, workers, streams)
+        self._most = most_connections(MOST_WAITING + workers, workers, streams)
         self._pool = _started_pool(threads * workers + _SPARE_THREADS)
         self._running: set[futures.Future] = set()
         self._addresses: weakref.WeakKeyDictionary[Channel, str] = weakref.WeakKeyDictionary()

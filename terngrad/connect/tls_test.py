@@ -16,12 +16,12 @@ from terngrad.cluster.membership import Membership
 from terngrad.connect.certificates import serial_of
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.tls import Members
-from terngrad.testing import meeting
+from terngrad.testing import rendezvous
 from terngrad.testing.addresses import free_address
 from terngrad.testing.certificates import make_certificates
-from terngrad.testing.exhaustive import sample
-from terngrad.testing.meeting import TIMEOUT, assert_met, received
 from terngrad.testing.proxy import Fault, Kind, Proxy, plan
+from terngrad.testing.rendezvous import TIMEOUT, assert_met, received
+from terngrad.testing.selection import sample
 from terngrad.testing.threads import in_threads
 
 HOSTS = ["127.0.0.1:2222", "127.0.0.1:2223", "127.0.0.1:2224"]
@@ -38,17 +38,17 @@ def _files(tmp_path_factory):
 
 
 def joining(rank, address, tls, hosts=HOSTS[:2], timeout_secs=TIMEOUT):
-    return meeting.joining(rank, address, hosts, timeout_secs, Members(tls) if tls else None)
+    return rendezvous.joining(rank, address, hosts, timeout_secs, Members(tls) if tls else None)
 
 
-def test_all_meet_and_a_stranger_hears_nothing(files):
+def test_all_join_and_an_unknown_caller_learns_nothing(files):
     address = free_address()
     tls = files["ours"]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.load_verify_locations(tls.ca)
 
-    def stranger():
+    def unknown():
         plain = socket.create_connection(split_address(address), TIMEOUT)
         refused = pytest.raises((ssl.SSLError, ConnectionResetError))
         with refused, context.wrap_socket(plain) as encrypted:
@@ -56,7 +56,7 @@ def test_all_meet_and_a_stranger_hears_nothing(files):
         return joining(2, address, tls, HOSTS)()
 
     chief, second, third = in_threads(
-        joining(0, address, tls, HOSTS), joining(1, address, tls, HOSTS), stranger
+        joining(0, address, tls, HOSTS), joining(1, address, tls, HOSTS), unknown
     )
     assert_met([chief, second, third])
     tokens = in_threads(
@@ -69,12 +69,12 @@ def test_all_meet_and_a_stranger_hears_nothing(files):
 
 
 @pytest.mark.parametrize("said", [b"", b"{", b"\x16\x03\x01"])
-def test_a_stranger_that_has_gone_before_its_turn_ends_no_meeting(files, said):
+def test_an_unknown_caller_that_leaves_before_its_turn_does_not_stop_the_others(files, said):
     address, tls = free_address(), files["ours"]
     listener = listen(*split_address(address))
-    with socket.create_connection(split_address(address), TIMEOUT) as stranger:
-        stranger.sendall(said)
-        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    with socket.create_connection(split_address(address), TIMEOUT) as unknown:
+        unknown.sendall(said)
+        unknown.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     config = ConnectConfig(HOSTS[:2], 0, (), TIMEOUT, Members(tls))
     chief = lambda: admission.receive_all(config, listener)
     assert_met(in_threads(chief, joining(1, address, tls)))

@@ -201,7 +201,7 @@ def test_where_all_are_needed_a_worker_that_has_made_no_step_is_waited_for():
     assert sorted(cluster.taken()) == [0, 1, 2]
 
 
-def test_who_comes_and_goes_without_contributing_waits_longer_each_time_and_is_named():
+def test_a_worker_that_rejoins_without_contributing_waits_longer_and_is_named():
     cluster = entered()
     cluster.leave()
     waits = []
@@ -215,7 +215,7 @@ def test_who_comes_and_goes_without_contributing_waits_longer_each_time_and_is_n
         cluster.leave()
         assert cluster.make_step()
     assert waits == [0, 5, 10, 20, 40, 80]
-    assert cluster.coordinator.idle_visits == {2: 8}
+    assert cluster.coordinator.idle_sessions == {2: 8}
     (line,) = [line for line in cluster.lines if line.endswith("it may join again in 20 s.")]
     assert line.startswith("worker 2 (host2:1) came and left 5 times without contributing")
 
@@ -238,8 +238,8 @@ def test_who_has_contributed_need_not_wait_to_join_again():
     cluster = entered()
     cluster.leave()
     cluster.join()
-    assert cluster.coordinator.idle_visits == {2: 2}
+    assert cluster.coordinator.idle_sessions == {2: 2}
     assert cluster.make_step(0, 2) and cluster.make_step(0, 2)
-    assert cluster.coordinator.idle_visits == {}
+    assert cluster.coordinator.idle_sessions == {}
     cluster.leave()
-    assert cluster.coordinator.idle_visits == {}
+    assert cluster.coordinator.idle_sessions == {}

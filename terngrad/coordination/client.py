@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from terngrad.cluster.channel import FinishedError, MembershipError
-from terngrad.cluster.pulse import Pulse
+from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.connect.link import ChannelLink
 from terngrad.coordination import groups
 from terngrad.service.messages import Order, Report, Values, View
@@ -62,7 +62,7 @@ class CoordinatorClient:
         """Starts without a link."""
         self._events = events
         self._link: ChannelLink | None = None
-        self._pulse = Pulse()
+        self._heartbeat = Heartbeat()
         self.changed = threading.Condition()
         self.ended = ""
         self.saver: int | None = None
@@ -73,9 +73,9 @@ class CoordinatorClient:
         self._values: dict[str, tuple[int, dict[int, bytes]]] = {}  # by name: round, values
         self._parts: list[bytes] = []  # of a donor's state
 
-    def use(self, link: ChannelLink, pulse: Pulse) -> None:
-        """Starts a link and sends over it; `pulse` is the progress of this worker."""
-        self._link, self._pulse = link, pulse
+    def use(self, link: ChannelLink, heartbeat: Heartbeat) -> None:
+        """Starts a link and sends over it; `heartbeat` is the progress of this worker."""
+        self._link, self._heartbeat = link, heartbeat
         link.start()
 
     def move(self, link: ChannelLink) -> None:
@@ -89,10 +89,10 @@ class CoordinatorClient:
 
     def tell_progress(self) -> None:
         """Reports the progress of this worker."""
-        pulse, report = self._pulse, Report()
-        report.progress.is_stepping = pulse.batches is not None
-        report.progress.batches = pulse.batches or 0
-        begun = pulse.begun
+        heartbeat, report = self._heartbeat, Report()
+        report.progress.is_stepping = heartbeat.batches is not None
+        report.progress.batches = heartbeat.batches or 0
+        begun = heartbeat.begun
         report.progress.begun, report.progress.operation = begun.count, begun.last
         report.progress.alike = begun.alike
         self._send(report)

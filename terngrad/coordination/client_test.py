@@ -3,7 +3,7 @@
 import pytest
 
 from terngrad.cluster.channel import MembershipError
-from terngrad.cluster.pulse import Pulse
+from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.coordination.client import CoordinatorClient, Events, InterruptionError
 from terngrad.coordination.coordinator import Coordinator
 from terngrad.coordination.states import Rules
@@ -36,7 +36,7 @@ def _joined():
     coordinator = Coordinator(["a:1", "b:2"], Rules(2, False, 10.0), send, tell=lambda line: None)
     links = [Link(worker, coordinator) for worker in range(2)]
     for client, link in zip(clients, links, strict=True):
-        client.use(link, Pulse())
+        client.use(link, Heartbeat())
     return clients, links, told
 
 

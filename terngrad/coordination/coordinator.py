@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from terngrad.cluster.channel import LONGEST_REASON
-from terngrad.cluster.pulse import Begun
+from terngrad.cluster.heartbeat import BegunOperations
 from terngrad.coordination import decisions, groups
 from terngrad.coordination.decisions import Ask, Dismiss, End
 from terngrad.coordination.states import (
@@ -162,7 +162,7 @@ class Coordinator:
         self._last_wait = ""  # for what the next view waits
 
     @property
-    def has_more_to_tell(self) -> bool:
+    def has_more_to_send(self) -> bool:
         """Whether workers that have not come yet must learn why there is no training."""
         with self._lock:
             return self._failed_early and bool(self.state.expected)
@@ -192,11 +192,11 @@ class Coordinator:
             return self.state.dropped
 
     @property
-    def idle_visits(self) -> collections.Counter[int]:
+    def idle_sessions(self) -> collections.Counter[int]:
         """How often each worker lately came and left without contributing to a step."""
         with self._lock:
-            visits = enumerate(record.idle_visits for record in self.state.records)
-            return +collections.Counter(dict(visits))
+            sessions = enumerate(record.idle_sessions for record in self.state.records)
+            return +collections.Counter(dict(sessions))
 
     @property
     def lost_ps(self) -> tuple[int, ...]:
@@ -236,8 +236,8 @@ class Coordinator:
             if self.outcome is None:
                 if self.state.records[worker].has_reported:  # others only connect and leave
                     self._tell(f"{self.state.name(worker)} {why}.")
-                if decisions.is_idle_visit(self.state, worker):
-                    self._note_idle_visit(worker)
+                if decisions.is_idle_session(self.state, worker):
+                    self._note_idle_session(worker)
                 if interrupts:
                     self._ask()
             self._go_on()
@@ -335,13 +335,13 @@ class Coordinator:
                 report, session.pending = session.pending, None
                 self._take_report(worker, report)
 
-    def _note_idle_visit(self, worker: int) -> None:
+    def _note_idle_session(self, worker: int) -> None:
         record = self.state.records[worker]
-        record.idle_visits += 1
-        if secs := decisions.delay_secs(record.idle_visits):
+        record.idle_sessions += 1
+        if secs := decisions.delay_secs(record.idle_sessions):
             record.joins_after = self.state.clock() + secs
             self._tell(
-                f"{self.state.name(worker)} came and left {record.idle_visits} times without "
+                f"{self.state.name(worker)} came and left {record.idle_sessions} times without "
                 f"contributing to a step: it may join again in {secs:g} s."
             )
 
@@ -350,7 +350,7 @@ class Coordinator:
             return
         record = self.state.records[worker]
         if -1 < record.session.chosen_for < step:  # the steps before were made
-            record.session.has_contributed, record.idle_visits = True, 0
+            record.session.has_contributed, record.idle_sessions = True, 0
         for decided, contributors in self.state.selection.ready(worker, step):
             for chosen in contributors:
                 self.state.records[chosen].session.chosen_for = decided
@@ -360,13 +360,15 @@ class Coordinator:
 
     def _note_progress(self, worker: int, message: Report) -> None:
         told, record = message.progress, self.state.records[worker]
-        record.session.begun = Begun(told.begun, told.operation[:LONGEST_REASON], told.alike)
+        record.session.begun = BegunOperations(
+            told.begun, told.operation[:LONGEST_REASON], told.alike
+        )
         if self.state.view is not None and worker not in self.state.members:
             return
         if told.is_stepping:
             record.lacks_state = False
         batches = told.batches if told.is_stepping else None
-        self.state.standstill.note(worker, batches, self.state.clock(), told.begun)
+        self.state.stalls.note(worker, batches, self.state.clock(), told.begun)
 
     def _note_lost_ps(self, worker: int, content: bytes) -> None:
         """Notes which ps a worker does without; no worker waits for these any more.
@@ -406,7 +408,7 @@ class Coordinator:
     def _finish(self, worker: int) -> None:
         state = self.state
         state.records[worker].change(WorkerEvent.FINISH)
-        state.standstill.forget(worker)
+        state.stalls.forget(worker)
         state.some_are_done = True
         # Workers that hang cannot say that they are done. Those that come late must not be
         # alone: they learn that this one has left if they need it.
@@ -474,8 +476,8 @@ class Coordinator:
             self._tell(f"{self.state.name(worker)}: {decision.why}.")
             self.state.lose(worker, "hung", hangs=True)
             self._drop(worker)
-        if decision.stood_still_at is not None:
-            self.state.stood_still_at = decision.stood_still_at
+        if decision.stalled_at is not None:
+            self.state.stalled_at = decision.stalled_at
             self._tell(f"{decision.why}: all report their steps.")
         self._ask()
 

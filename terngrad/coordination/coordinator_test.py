@@ -340,7 +340,7 @@ def lost(*servers):
     return {"lost_ps": groups.pack(servers)}
 
 
-def test_a_view_does_without_the_ps_that_any_member_has_lost_and_uses_them_when_all_are_back():
+def test_a_view_excludes_the_ps_that_any_member_has_lost_until_they_are_back():
     cluster, view = begun(2, elastic=True, servers=3)
     cluster.tell(0, **lost(1))  # its step is given up already
     assert cluster.taken() == {0: ["lost_ps", "freeze"], 1: ["lost_ps", "freeze"]}
@@ -386,9 +386,7 @@ def test_law_10_a_worker_cannot_do_without_ps_that_the_training_needs(elastic, s
 
 
 @pytest.mark.parametrize(("worker", "ends"), [(1, False), (0, True)])
-def test_where_the_coordinator_moves_only_the_first_worker_ends_a_training_that_has_not_begun(
-    worker, ends
-):
+def test_before_the_first_step_only_the_first_worker_ends_an_elastic_training(worker, ends):
     cluster = CoordinatedWorkers(elastic=True, coordinator_moves=True)
     cluster.connect(0, 1)
     cluster.tell(worker, failed="no memory")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from terngrad.cluster import pulse
-from terngrad.cluster.pulse import HOPELESS
+from terngrad.cluster import heartbeat
+from terngrad.cluster.heartbeat import GIVE_UP_TIME_OUTS
 from terngrad.coordination import groups
 from terngrad.coordination.states import JOINED, CoordinatorState, Phase, Status
 from terngrad.service.messages import StateReport, View
@@ -20,7 +20,7 @@ _MOST_AHEAD = 10**11  # numbers of views count milliseconds: about three years
 _MOST_AT_FIRST = 1 << 61  # a coordinator that starts again may have a clock years behind the last
 _GRACE_SECS = 5.0  # for workers to find a coordinator that has started again
 _IDLE_SECS = 5.0  # for which the others wait for a member that has made no step yet
-_MOST_IDLE = 2  # visits without a contribution before a worker must wait to join again
+_MOST_IDLE = 2  # sessions without a contribution before a worker must wait to join again
 _FIRST_DELAY_SECS, _LONGEST_DELAY_SECS = 5.0, 600.0
 
 
@@ -38,7 +38,7 @@ class Ask:
 
     abandoned: Iterable[int] = ()  # workers that hang; the others continue without them
     why: str = ""
-    stood_still_at: int | None = None  # see `CoordinatorState`; None if the members make steps
+    stalled_at: int | None = None  # see `CoordinatorState`; None if the members make steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,18 +237,18 @@ def interrupts(state: CoordinatorState, worker: int) -> bool:
     return worker not in state.idle or worker in state.selection.active
 
 
-def is_idle_visit(state: CoordinatorState, worker: int) -> bool:
+def is_idle_session(state: CoordinatorState, worker: int) -> bool:
     """Returns whether a worker that leaves was there in vain, though others could train."""
     session = state.records[worker].session
     could_train = state.view is not None and state.rules.needed < len(state.records)
     return could_train and session.has_reported and not session.has_contributed
 
 
-def delay_secs(idle_visits: int) -> float:
-    """Returns how long a worker must wait to join after so many idle visits in a row."""
-    if idle_visits <= _MOST_IDLE:
+def delay_secs(idle_sessions: int) -> float:
+    """Returns how long a worker must wait to join after so many idle sessions in a row."""
+    if idle_sessions <= _MOST_IDLE:
         return 0.0
-    doublings = min(idle_visits - 1 - _MOST_IDLE, 10)
+    doublings = min(idle_sessions - 1 - _MOST_IDLE, 10)
     return min(_LONGEST_DELAY_SECS, _FIRST_DELAY_SECS * 2.0**doublings)
 
 
@@ -285,7 +285,7 @@ def mismatch(state: CoordinatorState) -> End | None:
             left = f"{state.name(worker)} left after {made} operations with the others"
             more = f"of which {state.name(first)} has begun {begun[first].count}"
             return End(f"{left}, {more}: all need equally many batches and calls", [worker])
-    why = pulse.divergence(begun, state.name)
+    why = heartbeat.divergence(begun, state.name)
     return End(why) if why else None
 
 
@@ -307,19 +307,19 @@ def _why_it_waited(state: CoordinatorState, secs: float) -> str:
 
 
 def _while_stepping(state: CoordinatorState) -> End | Ask | None:
-    now, rules, standstill = state.clock(), state.rules, state.standstill
+    now, rules, stalls = state.clock(), state.rules, state.stalls
     if gone := state.gone & state.members:
         if state.some_are_done and not state.responsive:
             return None  # a worker lost since then may come back and learn that all are done
         enough = len(state.responsive) >= rules.needed  # counts workers that are about to join
         may_go_on = rules.elastic or state.selection or enough
         return Ask() if may_go_on else End(state.explain(gone))
-    if standstill.is_hopeless(now):
-        why = f"no worker made a step for {standstill.hopeless_secs:g} s"
+    if stalls.should_give_up(now):
+        why = f"no worker made a step for {stalls.give_up_secs:g} s"
         # A worker that hangs within the step does not answer. If all do, they try it once more.
-        at = standstill.most_batches
-        return End(why) if at == state.stood_still_at else Ask(why=why, stood_still_at=at)
-    if late := state.responsive & {*standstill.late(now)}:
+        at = stalls.most_batches
+        return End(why) if at == state.stalled_at else Ask(why=why, stalled_at=at)
+    if late := state.responsive & {*stalls.late(now)}:
         why = f"no next batch for {rules.timeout_secs:g} s while the others wait"
         left = state.connected & state.members - late
         if rules.elastic or len(left) >= rules.needed:
@@ -330,17 +330,17 @@ def _while_stepping(state: CoordinatorState) -> End | Ask | None:
 
 def _while_forming(state: CoordinatorState) -> End | Ask | None:
     now, limit, missing = state.clock(), state.rules.timeout_secs, missing_reports(state)
-    waited, stuck = now - state.since, state.standstill.stuck
+    waited, stuck = now - state.since, state.stalls.stuck
     are_idle = missing and missing <= state.idle
     if are_idle and waited > _IDLE_SECS and len(state.live) >= state.rules.needed:
         return Ask(missing, f"made no step, and does not report its step for {waited:.0f} s")
-    all_hang = waited > limit and missing <= {*stuck(now, HOPELESS)}
-    is_hopeless = all_hang or waited > HOPELESS * limit
+    all_hang = waited > limit and missing <= {*stuck(now, GIVE_UP_TIME_OUTS)}
+    should_give_up = all_hang or waited > GIVE_UP_TIME_OUTS * limit
     # A worker that is silent within a step hangs; compiling and saving may take any time.
-    hanging = missing if is_hopeless else missing & {*stuck(now)}
-    if hanging and waited > limit and _can_go_on(state, from_checkpoint=is_hopeless):
+    hanging = missing if should_give_up else missing & {*stuck(now)}
+    if hanging and waited > limit and _can_go_on(state, from_checkpoint=should_give_up):
         return Ask(hanging, f"no report of its step for {waited:.0f} s")
-    if missing and is_hopeless and not awaited(state):
+    if missing and should_give_up and not awaited(state):
         # Where others are done, there is nothing left that these could hold up.
         return End("" if state.some_are_done else _why_no_view(state, missing, waited), missing)
     if not state.connected and not awaited(state):

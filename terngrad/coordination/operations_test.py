@@ -140,7 +140,7 @@ def test_a_worker_that_leaves_while_the_others_compute_ends_nobody():
     assert cluster.outcome == ""
 
 
-def test_a_worker_that_leaves_before_the_others_have_connected_does_not_end_the_training():
+def test_a_worker_that_leaves_before_all_have_connected_does_not_end_the_training():
     cluster = CoordinatedWorkers(2)
     cluster.connect(1)
     cluster.tell(1, bye=True)

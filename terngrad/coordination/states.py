@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from terngrad.cluster.channel import name_of
-from terngrad.cluster.pulse import Begun, Standstill
+from terngrad.cluster.heartbeat import BegunOperations, StallDetector
 from terngrad.coordination import groups
 from terngrad.service.messages import StateReport, View
 
@@ -143,7 +143,9 @@ class Session:
     ended_ps: frozenset[int] = frozenset()  # ps at whose addresses nobody listens
     ended_in_view: frozenset[int] = frozenset()  # those that were heard of until they ended
     leaves: bool = False  # it has said that it ends, and the others go on
-    begun: Begun = dataclasses.field(default_factory=Begun)  # operations with the others
+    begun: BegunOperations = dataclasses.field(
+        default_factory=BegunOperations
+    )  # operations with the others
 
 
 @dataclasses.dataclass
@@ -155,7 +157,7 @@ class WorkerRecord:
     has_reported: bool = False  # in any session; only then its losses are logged
     lacks_state: bool = False  # it is a receiver of the view, and has made no step since
     session: Session = dataclasses.field(default_factory=Session)
-    idle_visits: int = 0  # its last sessions in which it reported and contributed to no step
+    idle_sessions: int = 0  # its last sessions in which it reported and contributed to no step
     joins_after: float = 0.0  # time before which it joins only if it is needed
     lost_at: float | None = None  # None while it is connected or done, and before any connects
     loss: str = ""  # how it was lost; "" = it is not lost
@@ -230,8 +232,8 @@ class CoordinatorState:
         self.view: View | None = None  # the last one of this coordinator, number `number`
         self.members: frozenset[int] = frozenset()  # of that view
         self.selection: StepSelection | None = None  # None = all members make each step
-        self.standstill = Standstill(rules.timeout_secs)  # progress of the members
-        self.stood_still_at: int | None = None  # batches when they last made no step for very long
+        self.stalls = StallDetector(rules.timeout_secs)  # progress of the members
+        self.stalled_at: int | None = None  # batches when they last made no step for very long
         self.some_are_done = False  # a worker has reported that it is done
         self.outcome: str | None = None  # "" = the training is done, else why it failed
         self._hosts, self._has_begun = hosts, False
@@ -380,7 +382,7 @@ class CoordinatorState:
         self.selection = None
         if view.needed < len(self.members):
             self.selection = StepSelection(self.members, view.needed, view.steps)
-        self.standstill = Standstill(self.rules.timeout_secs)
+        self.stalls = StallDetector(self.rules.timeout_secs)
         for worker, record in enumerate(self.records):
             record.lacks_state = worker in receivers
             if worker in self.members:

@@ -93,7 +93,7 @@ def test_a_worker_that_hangs_before_the_first_view_is_abandoned_but_not_the_chie
             assert cluster.outcome.startswith("worker 0 (host0:1) hangs")
 
 
-def stand_still(cluster, batches, begun=(0, 0)):
+def stall(cluster, batches, begun=(0, 0)):
     """Both workers of a cluster are in the same step for ten time-outs."""
     for operations in begun:
         for worker in (0, 1):
@@ -101,9 +101,9 @@ def stand_still(cluster, batches, begun=(0, 0)):
         cluster.pass_secs(5 * SECS + 1)
 
 
-def test_workers_that_begin_operations_within_a_call_of_many_batches_do_not_stand_still():
+def test_operations_within_a_call_of_many_batches_count_as_progress():
     cluster, _ = begun(2)
-    stand_still(cluster, 5, begun=(7, 8))
+    stall(cluster, 5, begun=(7, 8))
     assert (cluster.taken(), cluster.outcome) == ({}, None)
     cluster.pass_secs(5 * SECS)
     assert cluster.taken() == {0: ["freeze"], 1: ["freeze"]}
@@ -112,7 +112,7 @@ def test_workers_that_begin_operations_within_a_call_of_many_batches_do_not_stan
 @pytest.mark.parametrize("rules", [{"elastic": True}, {"needed": 1}, {}], ids=str)
 def test_a_worker_that_hangs_amid_the_step_of_all_is_abandoned_or_named(rules):
     cluster, view = begun(2, **rules)
-    stand_still(cluster, 5)
+    stall(cluster, 5)
     assert (cluster.taken(), cluster.outcome) == ({0: ["freeze"], 1: ["freeze"]}, None)
     cluster.report_live(0, steps=4, view=view)
     cluster.progress(0, None)
@@ -126,9 +126,9 @@ def test_a_worker_that_hangs_amid_the_step_of_all_is_abandoned_or_named(rules):
         assert cluster.outcome == "worker 1 (host1:1) hangs: it has not reported its step for 11 s"
 
 
-def test_a_worker_whose_stream_breaks_is_awaited_before_another_that_hangs_ends_the_training():
+def test_a_worker_may_reconnect_before_a_hung_worker_ends_the_training():
     cluster, view = begun(2, needed=1)
-    stand_still(cluster, 5)
+    stall(cluster, 5)
     cluster.report_live(0, steps=4, view=view)
     cluster.progress(0, None)
     cluster.pass_secs(SECS - 1)
@@ -143,15 +143,15 @@ def test_a_worker_whose_stream_breaks_is_awaited_before_another_that_hangs_ends_
     assert members(cluster.taken()[0][-1]) == (0,)
 
 
-def test_a_step_that_all_try_in_vain_a_second_time_ends_the_training_and_another_step_does_not():
+def test_a_step_that_fails_twice_for_all_workers_ends_the_training():
     cluster, view = begun(2)
     for steps in (4, 7):
-        stand_still(cluster, steps + 1)
+        stall(cluster, steps + 1)
         assert cluster.taken() == {0: ["freeze"], 1: ["freeze"]}
         cluster.report_live(0, 1, steps=steps, view=view)
         (view,) = cluster.taken()[0]
         assert members(view) == (0, 1)
-    stand_still(cluster, 8)
+    stall(cluster, 8)
     assert cluster.outcome == "no worker made a step for 100 s"
 
 
@@ -159,11 +159,11 @@ def test_a_backup_worker_that_stands_still_is_noticed_although_the_others_are_do
     cluster, _ = begun(2, needed=1)
     cluster.progress(0, None)
     cluster.tell(0, bye=True)
-    stand_still(cluster, 5)
+    stall(cluster, 5)
     assert cluster.taken()[1] == ["freeze"]
 
 
-def test_where_the_only_worker_with_the_state_hangs_for_very_long_the_chief_goes_on_anew():
+def test_the_chief_starts_anew_if_the_only_worker_with_the_state_hangs_for_long():
     cluster, _ = begun(2, elastic=True)
     cluster.progress(1, 3)
     cluster.pass_secs(5 * SECS)

@@ -16,7 +16,7 @@ import tensorflow as tf
 from terngrad.cluster import launched
 from terngrad.exchange.two_shot import Transport
 
-_PATIENCE = 3  # the caller reports a lost process before Gloo does, because it can name it
+_TIME_OUTS = 3  # the caller reports a lost process before Gloo does, because it can name it
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ def start(timeout_secs: float) -> HorovodTransport:
     Raises:
       ValueError: no launcher that Horovod was built for started this process.
     """
-    os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(_PATIENCE * timeout_secs)))
+    os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(_TIME_OUTS * timeout_secs)))
     hvd.init()
     if why := launched.misfit(hvd.size(), os.environ):
         built = "with" if hvd.mpi_built() else "without"

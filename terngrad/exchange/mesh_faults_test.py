@@ -13,9 +13,9 @@ from terngrad.exchange.sockets import SocketTransport
 from terngrad.ops import tls
 from terngrad.ops.mesh import Mesh
 from terngrad.testing.certificates import make_certificates
-from terngrad.testing.exhaustive import sample
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.proxy import Fault, Kind, Proxy, plan
+from terngrad.testing.selection import sample
 from terngrad.testing.threads import in_threads
 
 NAMES = ["worker 0 (one:1)", "worker 1 (two:2)"]

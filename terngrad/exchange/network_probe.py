@@ -16,7 +16,7 @@ _SECS = 0.3  # of the longest message
 _OCTET = 8  # bits
 
 
-class Network(NamedTuple):
+class NetworkSpeed(NamedTuple):
     """What a message costs.
 
     Attributes:
@@ -28,7 +28,7 @@ class Network(NamedTuple):
     bits_per_sec: float
 
 
-def measure_network(connection: Connection) -> Network:
+def measure_network(connection: Connection) -> NetworkSpeed:
     """Gathers messages of one number, and of growing size, for about a second.
 
     All processes call it at the same time and get the same result, that of the slowest.
@@ -40,7 +40,7 @@ def measure_network(connection: Connection) -> Network:
         size, seconds = larger, _seconds(connection, larger, "bandwidth of a longer message")
     carried = _OCTET * size * connection.gather_copies
     # A message that is short for this network takes hardly longer than one of a number.
-    return Network(latency, carried / max(seconds - latency, seconds / 10))
+    return NetworkSpeed(latency, carried / max(seconds - latency, seconds / 10))
 
 
 def _seconds(connection: Connection, size: int, name: str) -> float:

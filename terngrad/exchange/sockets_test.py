@@ -20,8 +20,8 @@ from terngrad.layout import MAX_CODES
 from terngrad.ops.gradient_kernels import EncodeInputs
 from terngrad.ops.mesh import Decoding, Encoding, Kind
 from terngrad.testing.addresses import free_addresses
-from terngrad.testing.buckets import bucket_of
 from terngrad.testing.certificates import make_certificates
+from terngrad.testing.conformance import bucket_of
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.threads import in_threads
 

@@ -6,10 +6,16 @@ import tensorflow as tf
 
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
-from terngrad.testing.conformance import POLICIES, SHAPES, STEPS, gradients_of
-from terngrad.testing.engines import delivered, parameter_servers
-from terngrad.testing.exhaustive import sample
+from terngrad.testing.conformance import (
+    POLICIES,
+    SHAPES,
+    STEPS,
+    delivered,
+    gradients_of,
+    parameter_servers,
+)
 from terngrad.testing.processes import mpirun
+from terngrad.testing.selection import sample
 
 _PLANES_UP, _PLANES_DOWN = 5, 5  # most planes of sums over a process' nodes and over all 4
 

@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from terngrad.cluster.admission import Peer
 from terngrad.cluster.channel import MembershipError, SharedError
+from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.cluster.membership import Membership, end_process, with_last_acts
-from terngrad.cluster.peer import Peer
-from terngrad.cluster.pulse import Pulse
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.tls import CONNECTION
 from terngrad.exchange.operation_errors import is_operation_error, reason
@@ -20,7 +20,7 @@ def watching(
     config: ConnectConfig,
     peers: Mapping[int, Peer],
     *,
-    pulse: Pulse,
+    heartbeat: Heartbeat,
     addresses: Mapping[int, str] = MappingProxyType({}),
     on_loss: Callable[[str], None] = end_process,
     at_loss: Sequence[Callable[[], str]] = (),
@@ -37,7 +37,7 @@ def watching(
     lose, failure = (lambda message: on_loss(with_last_acts(message, at_loss))), None
     try:
         with Membership(
-            config, peers, on_loss=lose, pulse=pulse, addresses=addresses
+            config, peers, on_loss=lose, heartbeat=heartbeat, addresses=addresses
         ) as membership:
             try:
                 yield membership

@@ -7,15 +7,15 @@ import tensorflow as tf
 
 from terngrad.cluster import admission
 from terngrad.cluster.channel import MembershipError, SharedError
-from terngrad.cluster.pulse import Pulse
+from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.connect.config import ConnectConfig
 from terngrad.exchange.watching import watching
 from terngrad.testing.addresses import free_address
-from terngrad.testing.meeting import TIMEOUT, hosts_of
+from terngrad.testing.rendezvous import TIMEOUT, hosts_of
 from terngrad.testing.threads import in_threads
 
 
-def test_bytes_that_change_between_two_processes_blame_none_and_nobody_waits_for_a_time_out():
+def test_corrupted_bytes_blame_no_process_and_end_the_training_at_once():
     address, hosts = free_address(), hosts_of(3)
     config = lambda rank: ConnectConfig(hosts, rank, (), TIMEOUT)
     join = lambda rank: lambda: admission.join(config(rank), address)
@@ -26,7 +26,9 @@ def test_bytes_that_change_between_two_processes_blame_none_and_nobody_waits_for
     def process(rank, ends):
         # Each has its own: whoever takes another's message leaves before its own comes.
         lost, acts = queue.Queue(), [lambda: f"saved by {rank}"]
-        with watching(config(rank), peers[rank], pulse=Pulse(), on_loss=lost.put, at_loss=acts):
+        with watching(
+            config(rank), peers[rank], heartbeat=Heartbeat(), on_loss=lost.put, at_loss=acts
+        ):
             if ends:
                 raise error
             return lost.get(timeout=TIMEOUT)
@@ -53,7 +55,7 @@ def test_a_process_whose_operation_failed_saves_before_it_ends(error, why):
     text = rf"^an operation between the workers failed: {why}; saved x$"
     with (
         pytest.raises(MembershipError, match=text),
-        watching(ConnectConfig(hosts_of(1), 0, (), 0.1), {}, pulse=Pulse(), at_loss=acts),
+        watching(ConnectConfig(hosts_of(1), 0, (), 0.1), {}, heartbeat=Heartbeat(), at_loss=acts),
     ):
         raise error
 
@@ -63,7 +65,10 @@ def test_the_blocks_own_error_stays_as_it_is(error):
     with (
         pytest.raises(type(error)) as raised,
         watching(
-            ConnectConfig(hosts_of(1), 0, (), 0.1), {}, pulse=Pulse(), at_loss=[lambda: "saved x"]
+            ConnectConfig(hosts_of(1), 0, (), 0.1),
+            {},
+            heartbeat=Heartbeat(),
+            at_loss=[lambda: "saved x"],
         ),
     ):
         raise error

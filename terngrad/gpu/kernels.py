@@ -1,15 +1,89 @@
-"""The GPU kernels' code for a card, from the cache or from NVRTC."""
+"""The GPU kernels' code for a card, from the cache or from NVRTC.
+
+A file of the cache holds its content and a checksum, and gets its name when it is whole. So two
+processes may make the same one at once, and a crash or a full disk leaves nothing half-written
+under its name. Objects of the native kernels (terngrad/ops/objects.py) lie in the same folder; what
+is unused for long is removed there.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Mapping
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
 
-from terngrad.gpu import cache, nvrtc
+from terngrad.gpu import nvrtc
 from terngrad.ops import objects
 from terngrad.ops.library import UnavailableError
 
+_DIGEST_BYTES = hashlib.sha256().digest_size
 SOURCE = "terngrad/cc/gpu/kernels.cu"
+
+
+def folder() -> str:
+    """Returns the folder, $XDG_CACHE_HOME/terngrad or ~/.cache/terngrad; it may not exist."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(home, "terngrad")
+
+
+def cached(name: str, make: Callable[[], bytes]) -> bytes:
+    """Returns the content kept under a name; makes and keeps it if there is none that is whole.
+
+    Where the folder cannot be read or written, a warning of one line says so.
+
+    Args:
+      name: file name with a digest of all that decides the content.
+      make: returns the content.
+    """
+    path = os.path.join(folder(), name)
+    try:
+        content = _read(path)
+    except OSError as error:
+        _warn(path, error)
+        return make()
+    if content is not None:
+        with contextlib.suppress(OSError):  # another user's, which is as good
+            os.utime(path)  # it was used
+        return content
+    content = make()
+    try:
+        _write(path, content)
+    except OSError as error:
+        _warn(path, error)
+    return content
+
+
+def _warn(path: str, error: OSError) -> None:
+    text = f"{os.path.dirname(path)}: {error.strerror or error}; each process compiles its kernels"
+    warnings.warn(f"GPU kernels are not kept in {text}", RuntimeWarning, stacklevel=3)
+
+
+def _read(path: str) -> bytes | None:
+    """Returns a file's content; None if there is no whole file."""
+    try:
+        with open(path, "rb") as file:
+            sealed = file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    content, digest = sealed[:-_DIGEST_BYTES], sealed[-_DIGEST_BYTES:]
+    return content if hashlib.sha256(content).digest() == digest else None
+
+
+def _write(path: str, content: bytes) -> None:
+    where = os.path.dirname(path)
+    os.makedirs(where, exist_ok=True)
+    descriptor, unfinished = tempfile.mkstemp(prefix=".unfinished-", dir=where)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content + hashlib.sha256(content).digest())
+        os.replace(unfinished, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.remove(unfinished)
+        raise
 
 
 def code(capability: int) -> bytes:
@@ -25,7 +99,7 @@ def code(capability: int) -> bytes:
     target, texts = compiler.target(capability), sources()
     name = f"kernels-{target}-{_digest(texts, target, compiler.version)}.bin"
     try:
-        return cache.cached(name, lambda: compiled(compiler, target, texts).code)
+        return cached(name, lambda: compiled(compiler, target, texts).code)
     except nvrtc.CompileError as error:
         lines = str(error).splitlines()
         first = next((line for line in lines if "error" in line), lines[0])

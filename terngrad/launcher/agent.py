@@ -1,4 +1,4 @@
-"""What a launcher runs on a host.
+"""Runs a launcher's request on a host.
 
 python -m terngrad.launcher.agent
 

@@ -1,4 +1,4 @@
-"""Runs a command that ends with the connection to whoever started it.
+"""Runs a command that ends when the connection to its launcher ends.
 
 python -m terngrad.launcher.attended PROGRAM ARGUMENT...
 

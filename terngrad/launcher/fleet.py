@@ -1,4 +1,4 @@
-"""Processes on several hosts that go on without their launcher: all hosts are asked at once."""
+"""Detached processes on several hosts: requests go to all hosts at once."""
 
 from __future__ import annotations
 

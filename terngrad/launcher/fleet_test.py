@@ -23,7 +23,7 @@ def as_text(answer, before="Welcome!\n"):
     return f"{before}\n{MARK}\n{json.dumps(dataclasses.asdict(answer))}\n"
 
 
-def test_problems_name_their_host_and_nothing_reaches_the_terminal_that_could_confuse_it():
+def test_problems_name_their_host_and_control_characters_never_reach_the_terminal():
     found = answering(as_text(Answer(["\x1b[2Jfine"], ["bad\x07"], ["dead"]))).ask("status")
     assert found.lines == ["[2Jfine"] * 2
     assert (found.problems, found.ended) == (["a: bad", "b: bad"], ["a: dead", "b: dead"])

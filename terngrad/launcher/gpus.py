@@ -14,7 +14,7 @@ _GROWS = "TF_FORCE_GPU_ALLOW_GROWTH"  # else a process takes all memory of its G
 
 
 def found(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Returns the GPUs that a program would use: those that its environment names, or all."""
+    """Returns the GPUs that a program would use: those named in its environment, or all."""
     visible = environment.get(_VISIBLE)
     if visible is not None:
         return [gpu for gpu in visible.split(",") if gpu not in ("", "-1")]

@@ -59,11 +59,11 @@ def _quoted(path: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Returns a text without what could confuse a terminal."""
+    """Returns a text without control characters."""
     return _UNPRINTABLE.sub("", text)
 
 
 def last_line(text: str, otherwise: str) -> str:
-    """Returns the last line of an output that says something."""
+    """Returns the last line of an output that is not empty."""
     lines = [line for line in map(printable, text.splitlines()) if line.strip()]
     return lines[-1] if lines else otherwise

@@ -16,7 +16,7 @@ from terngrad.launcher.state import StateFile
 
 
 class Parser(argparse.ArgumentParser):
-    """Shows a docstring as it is, ends in one line, and takes flags of programs for no own ones."""
+    """Shows a docstring unchanged, prints errors in one line, ignores flags of programs."""
 
     def __init__(self, name: str, description: str) -> None:
         """Takes the command and the docstring of its module."""

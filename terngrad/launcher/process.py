@@ -1,12 +1,15 @@
-"""A process that a launcher starts, and what a host answers that was asked about some."""
+"""A process that a launcher starts, when it is started again, and what a host answers about it."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 MARK = "terngrad launcher answers:"  # parts an answer from what a host's start-up files print
 BYTES = "latin-1"  # in which each byte is a character
+_MOST_IN_A_ROW = 5  # short runs of a process after which it is not started again
+_SHORT_SECS = 30.0  # of a run that ended too soon
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,3 +38,37 @@ class Answer:
     # Processes that are not as they should be, with nothing left to do about it.
     ended: list[str] = dataclasses.field(default_factory=list)
     logs: dict[str, str] = dataclasses.field(default_factory=dict)  # by label; see BYTES
+
+
+_FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 1.0, 60.0
+
+
+class Restarts:
+    """Counts the restarts that are left; pauses grow with each short run of a process."""
+
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Allows `most` restarts of all processes together."""
+        self._left, self._clock = most, clock
+        self._start: dict[str, float] = {}
+        self._short: dict[str, int] = {}  # short runs in a row, by process
+
+    def note_start(self, name: str) -> None:
+        """Notes that a process starts."""
+        self._start[name] = self._clock()
+
+    def next_start(self, name: str) -> tuple[float | None, str]:
+        """Notes that a process has failed.
+
+        Returns:
+          Seconds until its restart, or None; and a line for the log, "" = none.
+        """
+        was_long = self._clock() - self._start[name] >= _SHORT_SECS
+        short = self._short[name] = 0 if was_long else self._short.get(name, 0) + 1
+        if not self._left:
+            return None, ""
+        if short >= _MOST_IN_A_ROW:
+            runs = f"{_MOST_IN_A_ROW} runs of less than {_SHORT_SECS:g} s"
+            return None, f"is not started again after {runs}"
+        self._left -= 1
+        secs = min(_LONGEST_PAUSE_SECS, _FIRST_PAUSE_SECS * 2.0 ** max(0, short - 1))
+        return secs, f"is started again in {secs:g} s"

@@ -1,4 +1,4 @@
-"""Processes of this machine that go on without their launcher: starts, shows and stops them."""
+"""Detached processes of this machine: starts, shows and stops them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CHECKPOINT = re.compile(r"model\.ckpt-(\d+)\.index")
 
 
 def check(processes: Sequence[Process]) -> Answer:
-    """Finds what would keep processes, each a shell and its script, from their start."""
+    """Finds what would prevent processes, each a shell and its script, from starting."""
     problems = []
     for process in processes:
         file, script = StateFile(process.state), os.path.abspath(process.command[1])
@@ -93,7 +93,7 @@ def _is_silent(record: Record | None) -> bool:
 
 
 def status(processes: Sequence[Process], lines: int, with_logs: bool = False) -> Answer:
-    """Shows how processes are, and the last lines of their logs; adds whole logs if asked to."""
+    """Shows the states of processes and the last lines of their logs, or whole logs on request."""
     answer = Answer()
     for process in processes:
         file = StateFile(process.state)

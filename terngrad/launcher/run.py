@@ -24,8 +24,7 @@ from terngrad import allocator
 from terngrad.cluster import run_secret
 from terngrad.cluster.membership import LOST_STATUS
 from terngrad.launcher import state
-from terngrad.launcher.process import Process
-from terngrad.launcher.restarts import Restarts
+from terngrad.launcher.process import Process, Restarts
 from terngrad.launcher.state import StateFile
 from terngrad.launcher.terminal import Event, Output, Requests
 

@@ -142,7 +142,7 @@ def test_a_killed_worker_that_is_stopped_before_its_restart_is_not_started_again
 def test_a_worker_that_is_killed_again_and_again_is_left_out_and_the_others_go_on(
     run, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr("terngrad.launcher.restarts._FIRST_PAUSE_SECS", 0.0625)
+    monkeypatch.setattr("terngrad.launcher.process._FIRST_PAUSE_SECS", 0.0625)
     left_out = "1 was killed and is not started again after 5 runs of less than 30 s."
     status, lines = run(
         "wait_for done",

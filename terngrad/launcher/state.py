@@ -1,4 +1,4 @@
-"""What is known of a process: a file of JSON on its host.
+"""The state of a process: a JSON file on its host.
 
 Whoever has the file can show and stop the process. A process is known by its id, its start and the
 boot of its machine, so none that got the same id later is taken for it.
@@ -61,7 +61,7 @@ class Record:
 
 
 class Condition(NamedTuple):
-    """How a process is, in words, and whether that is not as it should be."""
+    """The condition of a process in words, and whether it is a problem."""
 
     text: str
     is_problem: bool = False
@@ -97,7 +97,7 @@ class StateFile:
             self.write(dataclasses.replace(record, status=status))
 
     def write(self, record: Record) -> None:
-        """Replaces the record, whole; raises OSError."""
+        """Replaces the record atomically; raises OSError."""
         new = self._path.with_suffix(".new")
         new.write_text(json.dumps(dataclasses.asdict(record), indent=1) + "\n")
         new.replace(self._path)
@@ -108,17 +108,17 @@ class StateFile:
             path.unlink(missing_ok=True)
 
     def ask_to_stop(self) -> None:
-        """Lets the process not be started again."""
+        """Prevents a restart of the process."""
         if self._path.exists():
             self._stopping.touch()
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the process must not be started again."""
+        """Whether a restart of the process is prevented."""
         return self._stopping.exists()
 
     def condition(self) -> Condition:
-        """Returns how the process is; waits until its end is noted."""
+        """Returns the condition of the process; waits until its end is noted."""
         deadline = time.monotonic() + _NOTE_SECS
         while record := self.read():
             was_watched = record.is_watched
@@ -168,7 +168,7 @@ def signal_name(status: int) -> str:
 
 
 def was_killed(status: int) -> bool:
-    """Whether an exit status is that of a process that was killed or crashed, not asked to end."""
+    """Whether an exit status means that a process was killed or crashed, not asked to end."""
     return status - 128 in _CRASHES
 
 

@@ -1,4 +1,4 @@
-"""Runs a process that goes on without its launcher, and starts it again if it is killed."""
+"""Runs a detached process, and restarts it if it is killed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable
 
 from terngrad.launcher import state
-from terngrad.launcher.process import Process
-from terngrad.launcher.restarts import Restarts
+from terngrad.launcher.process import Process, Restarts
 from terngrad.launcher.state import Record, StateFile
 
 _LOOK_SECS = 0.1

@@ -16,7 +16,7 @@ _LOOK_SECS = 0.1
 
 
 class Event(NamedTuple):
-    """End of a process, or a request to end."""
+    """A process has ended, or the launcher was asked to end."""
 
     secs: float  # when, on the monotonic clock
     status: int  # exit status of the process, or which the request gives the run
@@ -45,7 +45,7 @@ class Requests:
         self.events.append(Event(time.monotonic(), 128 + number))
 
     def wait(self, secs: float) -> bool:
-        """Waits, but not beyond the first request; returns whether there is one."""
+        """Waits until the first request at most; returns whether there is one."""
         deadline = time.monotonic() + secs
         while not self.events and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(_LOOK_SECS, left))
@@ -75,7 +75,7 @@ class Output:
 
 
 def end_program(status: int) -> NoReturn:
-    """Ends this program, also if a thread still writes what nobody reads."""
+    """Ends this program, even if a thread is blocked in writing to a closed output."""
     if threading.active_count() > 1:
         os._exit(status)
     sys.exit(status)

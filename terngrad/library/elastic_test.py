@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from terngrad.cluster.managed import launch
-from terngrad.cluster.ports import free_ports
+from terngrad.cluster.addresses import free_ports
+from terngrad.cluster.managed import launch_variables
 from terngrad.library.group import Group
 from terngrad.library.joining import join
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
 
-LOOP = [sys.executable, "-m", "terngrad.testing.elastic_loop"]
+LOOP = [sys.executable, "-m", "terngrad.testing.programs.elastic_loop"]
 STEPS = 150
 TWO = {"hosts": ["127.0.0.1:1", "127.0.0.1:2"], "rank": 0}
 PS = {"ps_hosts": ["127.0.0.1:3"]}
@@ -33,7 +33,9 @@ def cluster(steps, *arguments, workers=2, servers=1):
     with contextlib.ExitStack() as stack:
 
         def start(job, rank):
-            own = launch.variables(addresses[:workers], rank, control, addresses[workers:], job)
+            own = launch_variables.variables(
+                addresses[:workers], rank, control, addresses[workers:], job
+            )
             return stack.enter_context(Started(command, own))
 
         runs = [start("worker", i) for i in range(workers)]
@@ -131,7 +133,7 @@ def test_all_reduce_goes_on_without_its_first_worker_over_encrypted_connections(
     (tmp_path / "ca.pem").rename(tmp_path / "ca.crt")
     for name in (tls.cert, tls.key):
         Path(name).rename(tmp_path / f"127.0.0.1.{'crt' if name == tls.cert else 'key'}")
-    monkeypatch.setenv(launch.CERTIFICATES, str(tmp_path))
+    monkeypatch.setenv(launch_variables.CERTIFICATES, str(tmp_path))
     timeout = f"timeout_secs={HANG_SECS:.0f}"
     with cluster(100_000, "elastic=1", timeout, servers=0) as (runs, start):
         wait_for_step(runs[1], 20)
@@ -172,7 +174,7 @@ def test_law_10_a_port_that_is_taken_is_named():
 
 
 @pytest.mark.slow
-def test_the_first_worker_makes_a_step_and_one_that_is_behind_gets_the_state_of_the_others():
+def test_a_worker_that_is_behind_gets_the_state_of_the_others():
     arguments = "num_replicas_to_aggregate=1", f"timeout_secs={HANG_SECS:.0f}"
     with cluster(4 * STEPS, *arguments) as (runs, _):
         for run in runs[:2]:
@@ -221,7 +223,7 @@ def test_law_10_rules_that_do_not_fit_are_named(arguments, why):
 
 
 @pytest.mark.parametrize("call", ["barrier", "all_gather", "all_reduce", "broadcast"])
-def test_law_10_calls_that_all_must_make_alike_are_refused_where_processes_come_and_go(call):
+def test_law_10_collective_calls_are_refused_in_elastic_groups(call):
     group = Group(0, 1, is_elastic=True)
     given = {"barrier": (), "broadcast": ([],)}.get(call, (1,))
     with pytest.raises(ValueError, match=f"{call}: not with elastic or num_replicas_to_aggregate"):

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from terngrad.cluster import admission, launched
 from terngrad.cluster.channel import MembershipError, PortError, name_of
+from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.cluster.membership import with_last_acts
-from terngrad.cluster.pulse import Pulse
 from terngrad.connect.config import ConnectConfig
 from terngrad.exchange import launchers, sockets
 from terngrad.exchange.operation_errors import OperationError
@@ -40,7 +40,7 @@ def join(config: JoinConfig) -> Group:
 
 def _by_sockets(config: JoinConfig) -> Group:
     """Meets the others at the chief's control port."""
-    role, naming, pulse, at_loss = config.role, config.naming, Pulse(), []
+    role, naming, heartbeat, at_loss = config.role, config.naming, Heartbeat(), []
     hosts, rank = role.worker_hosts, role.task_id
     with reporting_failure(config):
         config.check()
@@ -58,7 +58,12 @@ def _by_sockets(config: JoinConfig) -> Group:
     addresses = {i: host for i, host in enumerate(hosts) if i != rank}
     with contextlib.ExitStack() as stack:
         watched = watching(
-            connect, peers, pulse=pulse, addresses=addresses, on_loss=config.end, at_loss=at_loss
+            connect,
+            peers,
+            heartbeat=heartbeat,
+            addresses=addresses,
+            on_loss=config.end,
+            at_loss=at_loss,
         )
         membership = stack.enter_context(watched)
         try:
@@ -68,8 +73,8 @@ def _by_sockets(config: JoinConfig) -> Group:
             raise naming.refuse("hosts", hosts, why) from None
         stack.callback(connection.close)
         kept = stack.pop_all()
-    same = lambda facts, what: membership.agree(facts)
-    return Group(rank, len(hosts), connection, same, pulse, kept, at_loss, hosts=hosts)
+    same = lambda configuration, what: membership.agree(configuration)
+    return Group(rank, len(hosts), connection, same, heartbeat, kept, at_loss, hosts=hosts)
 
 
 def _by_launcher(
@@ -81,18 +86,18 @@ def _by_launcher(
         transport, gather = start(config.timeout_secs)
     except ValueError as error:
         raise config.naming.refuse("engine", config.role.engine, str(error)) from None
-    rank, pulse, at_loss = transport.rank, Pulse(), []
+    rank, heartbeat, at_loss = transport.rank, Heartbeat(), []
     with contextlib.ExitStack() as stack:
         stack.enter_context(launchers.ending_at_once(f"worker {rank}"))
         hosts, peers = launched.join(rank, gather, config.timeout_secs, config.interface)
         if config.interface:
             config.say(_of_launched(name_of(rank, hosts), config))
         connect = ConnectConfig(hosts, rank, timeout_secs=config.timeout_secs)
-        watched = watching(connect, peers, pulse=pulse, at_loss=at_loss)
+        watched = watching(connect, peers, heartbeat=heartbeat, at_loss=at_loss)
         membership = stack.enter_context(watched)
         kept = stack.pop_all()
-    same = lambda facts, what: membership.agree(facts)
-    return Group(rank, transport.size, transport, same, pulse, kept, at_loss, hosts=hosts)
+    same = lambda configuration, what: membership.agree(configuration)
+    return Group(rank, transport.size, transport, same, heartbeat, kept, at_loss, hosts=hosts)
 
 
 def _of_launched(name: str, config: JoinConfig) -> str:
@@ -109,7 +114,7 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
     """Meets the others at the parameter servers."""
     config.check()
     config.tell_interface()
-    connect, rules, pulse, at_loss = config.connect, config.rules, Pulse(), []
+    connect, rules, heartbeat, at_loss = config.connect, config.rules, Heartbeat(), []
     hosts, name, timeout_secs = connect.worker_hosts, connect.name, config.timeout_secs
     end = lambda message: config.end(with_last_acts(message, at_loss))
     with contextlib.ExitStack() as stack:
@@ -117,24 +122,26 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
             with reporting_failure(config):
                 stack.enter_context(own_server.started(config))
         moves = rules.coordinator_moves
-        client = Client(connect, pulse, str(rules), elastic=rules.elastic, coordinator_moves=moves)
-        ending = Ending(client, name, pulse, timeout_secs, end)
+        client = Client(
+            connect, heartbeat, str(rules), elastic=rules.elastic, coordinator_moves=moves
+        )
+        ending = Ending(client, name, heartbeat, timeout_secs, end)
         stack.enter_context(ending.at_the_end_of_the_block())
         stack.enter_context(_naming_losses(client, name, timeout_secs, at_loss))
         connection = ParameterServerConnection(client)
         kept = stack.pop_all()
     rounds, is_elastic = itertools.count(), config.is_elastic
 
-    def same(facts: Mapping[str, str], what: str) -> None:
+    def same(configuration: Mapping[str, str], what: str) -> None:
         is_counted = what and not is_elastic  # who joins late has not counted those before
-        agree(client, facts, hosts, next(rounds) if is_counted else None, what)
+        agree(client, configuration, hosts, next(rounds) if is_counted else None, what)
 
     return Group(
         connect.rank,
         len(hosts),
         connection,
         same,
-        pulse,
+        heartbeat,
         kept,
         at_loss,
         hosts=hosts,

@@ -89,8 +89,7 @@ def tell_servers(config: JoinConfig, why: str, secs: float) -> None:
       secs: how long to wait for servers that start later.
     """
     # Only parameter servers need protobuf.
-    from terngrad.asynchronous.acts import BYE
-    from terngrad.asynchronous.framing import frames
+    from terngrad.asynchronous.messages import BYE, frames
     from terngrad.service.messages import LONGEST_RESULT, Call, Report
 
     connect, why = dataclasses.replace(config.connect, timeout_secs=secs), why[:LONGEST_REASON]

@@ -72,7 +72,7 @@ def chief_of(host):
     return JoinConfig(role=role, timeout_secs=SECS)
 
 
-def test_law_10_a_ps_stays_until_all_have_learned_why_a_worker_failed_before_it_joined(
+def test_law_10_a_ps_runs_until_all_workers_know_why_one_failed_before_joining(
     monkeypatch,
 ):
     (host,) = free_addresses(1)
@@ -91,7 +91,7 @@ def test_law_10_a_ps_stays_until_all_have_learned_why_a_worker_failed_before_it_
     def join_late(worker):
         assert waits.wait(SECS)  # the ps, for this one
         with pytest.raises(MembershipError) as raised:  # while it connects, or thereafter
-            Client(config(worker)).meeting.next_view(0, is_live=False)
+            Client(config(worker)).coordination.next_view(0, is_live=False)
         return str(raised.value)
 
     try:

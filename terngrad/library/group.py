@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from terngrad.cluster.channel import DifferenceError, MembershipError
-from terngrad.cluster.pulse import STEP, Pulse
+from terngrad.cluster.heartbeat import STEP, Heartbeat
 from terngrad.coordination.client import InterruptionError
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.operation_errors import OperationError
@@ -43,7 +43,7 @@ class Group(contextlib.AbstractContextManager):
         state: see `run_steps`.
       may_leave: whether the others go on at once without this process.
       connection: the engine's connection to the others; None if there are none.
-      pulse: counts what this process does together with the others.
+      heartbeat: counts what this process does together with the others.
       seeds_of_shuffles: those before `shard`, which all processes must have in common.
       digests_of_data: of what `shard` was given, which all processes must have in common, too.
       shard_calls: how many there were.
@@ -61,8 +61,8 @@ class Group(contextlib.AbstractContextManager):
         rank: int = 0,
         size: int = 1,
         connection: Connection | None = None,
-        agree: Callable[[Mapping[str, str], str], None] = lambda facts, what: None,
-        pulse: Pulse | None = None,
+        agree: Callable[[Mapping[str, str], str], None] = lambda configuration, what: None,
+        heartbeat: Heartbeat | None = None,
         membership: contextlib.AbstractContextManager | None = None,
         at_loss: list[Callable[[], str]] | None = None,
         *,
@@ -77,8 +77,9 @@ class Group(contextlib.AbstractContextManager):
           rank: see class.
           size: see class.
           connection: see class.
-          agree: compares facts with the others, given the operation's name; "" = once in each view.
-          pulse: see class.
+          agree: compares a configuration with the others, given the operation's name; "" = once in
+            each view.
+          heartbeat: see class.
           membership: leaves the others when it is left; it was entered.
           at_loss: see class.
           hosts: see class.
@@ -93,7 +94,7 @@ class Group(contextlib.AbstractContextManager):
         self.is_elastic = is_elastic
         self.may_leave = may_leave
         self.connection = connection
-        self.pulse = pulse or Pulse()
+        self.heartbeat = heartbeat or Heartbeat()
         self._agree = agree
         self._difference = ""  # because of which all have left each other
         self.seeds_of_shuffles: list[list[int]] = []
@@ -189,7 +190,7 @@ class Group(contextlib.AbstractContextManager):
         return self._counts[kind] - 1
 
     def begin_step(self, what: str = STEP) -> None:
-        """Counts a part of a step that is made with the others; see `Pulse.begin`.
+        """Counts a part of a step that is made with the others; see `Heartbeat.begin`.
 
         Raises:
           MembershipError: all have left each other because of a difference.
@@ -199,13 +200,13 @@ class Group(contextlib.AbstractContextManager):
 
     def _count_operation(self, what: str) -> None:
         if not self.is_elastic:  # those that join late have made fewer
-            self.pulse.begin(what)
+            self.heartbeat.begin(what)
 
-    def agree(self, facts: Mapping[str, str], what: str) -> None:
-        """Compares facts with those of the other processes, and waits for these.
+    def agree(self, configuration: Mapping[str, str], what: str) -> None:
+        """Compares a configuration with those of the other processes, and waits for these.
 
         Args:
-          facts: what must be equal.
+          configuration: what must be equal.
           what: names this operation in messages.
 
         Raises:
@@ -214,20 +215,20 @@ class Group(contextlib.AbstractContextManager):
         self.check_open()
         self._count_operation(what)
         try:
-            self._agree(facts, f"{what} {self.count(what)}" if self.is_elastic else what)
+            self._agree(configuration, f"{what} {self.count(what)}" if self.is_elastic else what)
         except DifferenceError as error:
             self._difference = str(error)
             raise
 
-    def compare(self, facts: Mapping[str, str]) -> None:
-        """Compares facts as `agree` does, once in each view, also with those that join later.
+    def compare(self, configuration: Mapping[str, str]) -> None:
+        """Compares a configuration as `agree` does, once in each view, also with late workers.
 
         Raises:
           InterruptionError: a process came or went; see `synchronize`.
           MembershipError: names the first difference, or the process that left.
         """
         self.check_open()
-        self._agree(facts, "")
+        self._agree(configuration, "")
 
     def synchronize(self, state: Sequence[tf.Variable]) -> bool:
         """Gives all processes the same state, and compares it.
@@ -315,7 +316,7 @@ class Group(contextlib.AbstractContextManager):
     def _of_chief(self, content: np.ndarray) -> np.ndarray:
         """Returns the chief's content, int32 [n]."""
         connection = self.connection
-        self.pulse.begin("broadcast")
+        self.heartbeat.begin("broadcast")
         if isinstance(connection, Transport):
             return connection.broadcast(tf.constant(content), f"copy/{len(content)}").numpy()
         if not self._stands:
@@ -413,7 +414,7 @@ class Group(contextlib.AbstractContextManager):
         if self.connection is None:
             return array[np.newaxis]
         self.agree({f"the array to {what}": f"{array.dtype.name}{list(array.shape)}"}, what)
-        self.pulse.begin(what)
+        self.heartbeat.begin(what)
         rows = self._gathered(packed([array]), "gather")
         kind = [(array.shape, array.dtype)]
         return np.stack([unpacked(row, kind)[0] for row in rows])
@@ -485,6 +486,6 @@ def plain(variable: Any) -> tf.Variable:
     return held
 
 
-def _is_closed(facts: Mapping[str, str], what: str = "") -> None:
-    del facts, what
+def _is_closed(configuration: Mapping[str, str], what: str = "") -> None:
+    del configuration, what
     raise MembershipError("the group is closed: call terngrad.join once, and close at the end")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from terngrad.cluster import interfaces, run_secret
 from terngrad.cluster.addresses import Interface, is_loopback
 from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT, name_of, split_address
-from terngrad.cluster.managed import launch
+from terngrad.cluster.managed import launch_variables
 from terngrad.cluster.managed.role import COLLECTIVE, LAUNCHED, SERVED, Role, control_address
 from terngrad.cluster.membership import end_because_of_another
 from terngrad.connect import certificates
@@ -40,9 +40,9 @@ class Naming:
     """
 
     encryption = (
-        f"tls, or a folder of certificates in {launch.CERTIFICATES}, or in a network where all are "
-        f"trusted allow_insecure_network=True or {launch.INSECURE}=1; terngrad.launch sets them "
-        "with --certificates and --allow_insecure_network"
+        f"tls, or a folder of certificates in {launch_variables.CERTIFICATES}, or in a network "
+        f"where all are trusted allow_insecure_network=True or {launch_variables.INSECURE}=1; "
+        "terngrad.launch sets them with --certificates and --allow_insecure_network"
     )
 
     def name(self, argument: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
 from terngrad.cluster.channel import split_address
-from terngrad.cluster.managed import launch
+from terngrad.cluster.managed import launch_variables
 from terngrad.cluster.managed.find import find
 from terngrad.cluster.managed.role import LAUNCHED, SERVED, NothingFoundError, Role, check_hosts
 from terngrad.connect.certificates import Tls
@@ -41,7 +41,7 @@ def _failing_in_a_line(join: Callable[_P, _T]) -> Callable[_P, _T]:
         try:
             return join(*args, **kwargs)
         except ValueError as error:
-            if launch.MARK in os.environ and sys.excepthook is sys.__excepthook__:
+            if launch_variables.MARK in os.environ and sys.excepthook is sys.__excepthook__:
                 own = error  # `error` ends with this block
                 sys.excepthook = lambda kind, shown, traceback: (
                     print(shown, file=sys.stderr, flush=True)
@@ -131,7 +131,7 @@ def join(
         )
     mistake = _mistake(engine, role)
     tls = tls or (None if role.engine in LAUNCHED else _launched_with(role))
-    allow_insecure_network |= os.environ.get(launch.INSECURE) == "1"
+    allow_insecure_network |= os.environ.get(launch_variables.INSECURE) == "1"
     if role.engine not in LAUNCHED and not (tls or allow_insecure_network):
         role = _at_loopback(role)
     config = JoinConfig(
@@ -261,7 +261,7 @@ def _mistake(engine: str, role: Role) -> ValueError | None:
 
 def _launched_size(elastic: bool) -> int:
     """Returns the workers that terngrad.launch --min_workers asks for; 1 = it does not."""
-    found = int(os.environ.get(launch.MIN_SIZE, 1))
+    found = int(os.environ.get(launch_variables.MIN_SIZE, 1))
     if found > 1 and not elastic:
         raise ValueError("join: terngrad.launch --min_workers needs join(elastic=True)")
     return found
@@ -269,7 +269,7 @@ def _launched_size(elastic: bool) -> int:
 
 def _launched_with(role: Role) -> Tls | None:
     """Returns the certificates that terngrad.launch names, if it does."""
-    if not (folder := os.environ.get(launch.CERTIFICATES)):
+    if not (folder := os.environ.get(launch_variables.CERTIFICATES)):
         return None
     hosts = role.ps_hosts if role.job_name == "ps" else role.worker_hosts
     own = os.path.join(folder, split_address(hosts[role.task_id])[0])

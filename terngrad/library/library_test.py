@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.cluster.managed import launch
+from terngrad.cluster.addresses import free_ports
+from terngrad.cluster.managed import launch_variables
 from terngrad.cluster.membership import LOST_STATUS
-from terngrad.cluster.ports import free_ports
 from terngrad.connect.certificates import Tls
 from terngrad.library.group import Group
 from terngrad.library.joining import join
@@ -31,7 +31,13 @@ TWO = {"hosts": ["a:1", "b:1"], "rank": 0}
 
 def outcomes(tmp_path, processes, *options):
     """Runs the loop on several processes; returns their outputs and statuses."""
-    program = [sys.executable, "-m", "terngrad.testing.own_loop", str(tmp_path / "x.npz"), *options]
+    program = [
+        sys.executable,
+        "-m",
+        "terngrad.testing.programs.own_loop",
+        str(tmp_path / "x.npz"),
+        *options,
+    ]
     return finished([program] * processes, environments(processes))
 
 
@@ -40,7 +46,7 @@ def environments(processes, servers=0):
     addresses = [f"127.0.0.1:{port}" for port in ports]
     hosts, ps_hosts = addresses[:processes], addresses[processes:]
     roles = [("worker", i) for i in range(processes)] + [("ps", i) for i in range(servers)]
-    return [launch.variables(hosts, i, control, ps_hosts, job) for job, i in roles]
+    return [launch_variables.variables(hosts, i, control, ps_hosts, job) for job, i in roles]
 
 
 def in_tf_config(processes):
@@ -61,7 +67,7 @@ def succeed(tmp_path, processes, *options):
 
 
 def snippet(text, *arguments):
-    return [sys.executable, "-m", "terngrad.testing.snippet", text, *arguments]
+    return [sys.executable, "-m", "terngrad.testing.programs.snippet", text, *arguments]
 
 
 def written(tmp_path, rank=0):
@@ -108,7 +114,7 @@ def test_law_4_two_processes_of_a_node_and_one_of_two_nodes_give_the_same_bits(
 @pytest.mark.slow
 @pytest.mark.parametrize("servers", [pytest.param(0, marks=exhaustive), 1])
 def test_two_reducers_do_not_disturb_each_other_and_a_differing_seed_is_named(servers):
-    program = [sys.executable, "-m", "terngrad.testing.two_nets"]
+    program = [sys.executable, "-m", "terngrad.testing.programs.two_nets"]
     found = finished([program] * (2 + servers), environments(2, servers))
     assert [status for _, status in found] == [0] * len(found), found
     for output, _ in found[:2]:
@@ -120,7 +126,7 @@ def test_two_reducers_do_not_disturb_each_other_and_a_differing_seed_is_named(se
 @pytest.mark.slow
 @exhaustive
 def test_law_4_mpi_gives_the_same_bits(tmp_path, alone):
-    program = [*mpirun(2), "-m", "terngrad.testing.own_loop", str(tmp_path / "x.npz")]
+    program = [*mpirun(2), "-m", "terngrad.testing.programs.own_loop", str(tmp_path / "x.npz")]
     with Started(program) as run:
         run.succeed()
     assert_equal(alone, written(tmp_path, rank=1))
@@ -129,7 +135,13 @@ def test_law_4_mpi_gives_the_same_bits(tmp_path, alone):
 @pytest.mark.slow
 @exhaustive
 def test_a_worker_of_mpi_that_fails_shows_its_error_once(tmp_path):
-    program = [*mpirun(2), "-m", "terngrad.testing.own_loop", str(tmp_path / "x"), "--end=fail"]
+    program = [
+        *mpirun(2),
+        "-m",
+        "terngrad.testing.programs.own_loop",
+        str(tmp_path / "x"),
+        "--end=fail",
+    ]
     with Started(program) as run:
         assert run.finish() == 1, run.output
     assert run.output.count("Traceback") == 1, run.output
@@ -138,7 +150,7 @@ def test_a_worker_of_mpi_that_fails_shows_its_error_once(tmp_path):
 
 @pytest.mark.slow
 def test_the_tasks_of_a_slurm_step_on_one_node_need_no_certificates(tmp_path):
-    program = [sys.executable, "-m", "terngrad.testing.own_loop", str(tmp_path / "x.npz")]
+    program = [sys.executable, "-m", "terngrad.testing.programs.own_loop", str(tmp_path / "x.npz")]
     step = {  # as Slurm 22.05 sets it: srun -n 2
         "SLURM_JOB_ID": str(os.getpid()),
         "SLURM_STEP_ID": "0",
@@ -156,7 +168,13 @@ def test_the_tasks_of_a_slurm_step_on_one_node_need_no_certificates(tmp_path):
 def served(tmp_path, *options):
     """Runs two workers and a ps, which TF_CONFIG describes."""
     *workers, ps = [f"127.0.0.1:{port}" for port in free_ports(3, "127.0.0.1")]
-    program = [sys.executable, "-m", "terngrad.testing.own_loop", str(tmp_path / "x.npz"), *options]
+    program = [
+        sys.executable,
+        "-m",
+        "terngrad.testing.programs.own_loop",
+        str(tmp_path / "x.npz"),
+        *options,
+    ]
     places = [("worker", 0), ("worker", 1), ("ps", 0)]
     config = lambda kind, index: json.dumps(
         {"cluster": {"worker": workers, "ps": [ps]}, "task": {"type": kind, "index": index}}
@@ -331,7 +349,7 @@ def test_workers_whose_step_has_several_parts_are_named_where_they_diverge(serve
 
 
 @pytest.mark.slow
-def test_law_6_the_first_float_means_equal_those_of_one_process_with_the_whole_batch(tmp_path):
+def test_law_6_the_first_float_means_equal_those_of_one_process(tmp_path):
     found = []
     for processes in (2, 1):
         succeed(tmp_path, processes, "--gradients=float32", "--steps=1")
@@ -375,7 +393,12 @@ def test_a_worker_that_ends_early_is_named_and_ends_the_others(tmp_path, end, wh
 def test_a_worker_that_ends_gives_the_launcher_its_status_and_is_named(
     tmp_path, rank, end, status, why
 ):
-    program = ["terngrad.testing.own_loop", str(tmp_path / "x"), f"--end={end}", f"--end_of={rank}"]
+    program = [
+        "terngrad.testing.programs.own_loop",
+        str(tmp_path / "x"),
+        f"--end={end}",
+        f"--end_of={rank}",
+    ]
     with Started([sys.executable, "-m", "terngrad.launch", "-n", "2", "-m", *program]) as run:
         assert run.finish() == status, run.output
     other = 1 - rank
@@ -479,7 +502,7 @@ def test_a_process_alone_is_a_group_of_one():
         assert group.shard([1, 2]) == [1, 2]
 
 
-def test_a_process_that_slurm_did_not_start_as_one_of_several_is_told_that_it_is_alone(monkeypatch):
+def test_a_process_in_slurm_that_srun_did_not_start_is_warned_that_it_is_alone(monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_NTASKS", "4")
     with pytest.warns(UserWarning, match="join: this process trains alone: .* with srun"):
@@ -499,7 +522,9 @@ def test_only_numbers_are_gathered_and_broadcast():
 
 
 def test_an_error_of_join_is_a_line_where_a_launcher_gave_its_arguments(monkeypatch, capsys):
-    for name, value in launch.variables(["10.0.0.1:1", "10.0.0.2:1"], 0, 3, ["10.0.0.1:2"]).items():
+    for name, value in launch_variables.variables(
+        ["10.0.0.1:1", "10.0.0.2:1"], 0, 3, ["10.0.0.1:2"]
+    ).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     with pytest.raises(ValueError, match="is not on this machine") as error:

@@ -95,8 +95,10 @@ class LocalSteps:
                 "LocalSteps: the group is elastic or has num_replicas_to_aggregate; allowed is one "
                 "of fixed processes"
             )
-        facts = {"steps": steps, **given, "averaged variables": len(averaged)}
-        group.agree({f"{k} of LocalSteps": str(v) for k, v in facts.items()}, "a new LocalSteps")
+        configuration = {"steps": steps, **given, "averaged variables": len(averaged)}
+        group.agree(
+            {f"{k} of LocalSteps": str(v) for k, v in configuration.items()}, "a new LocalSteps"
+        )
         self.reducer = Reducer(variables, group, memory_decay=feedback, **settings)
         group.broadcast(averaged)
         self._group, self._steps, self._rate = group, steps, float(learning_rate)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.cluster.managed import launch
-from terngrad.cluster.ports import free_ports
+from terngrad.cluster.addresses import free_ports
+from terngrad.cluster.managed import launch_variables
 from terngrad.library.group import Group
 from terngrad.library.local_steps import LocalSteps
-from terngrad.testing.own_local_steps import LOCAL_STEPS
 from terngrad.testing.processes import finished
+from terngrad.testing.programs.own_local_steps import LOCAL_STEPS
 
 ALONE = Group()
 STEPS = 4 * LOCAL_STEPS
@@ -25,8 +25,14 @@ def train(folder, workers, servers=0):
     addresses = [f"127.0.0.1:{port}" for port in ports]
     hosts, ps_hosts = addresses[:workers], addresses[workers:]
     roles = [("worker", i) for i in range(workers)] + [("ps", i) for i in range(servers)]
-    places = [launch.variables(hosts, i, control, ps_hosts, job) for job, i in roles]
-    program = [sys.executable, "-m", "terngrad.testing.own_local_steps", str(folder), str(STEPS)]
+    places = [launch_variables.variables(hosts, i, control, ps_hosts, job) for job, i in roles]
+    program = [
+        sys.executable,
+        "-m",
+        "terngrad.testing.programs.own_local_steps",
+        str(folder),
+        str(STEPS),
+    ]
     done = finished([program] * len(places), places)
     assert all(status == 0 for _, status in done), done
     return [np.load(folder / f"{i}.npz") for i in range(workers)], "".join(o for o, _ in done)

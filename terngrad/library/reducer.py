@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from terngrad import parts
-from terngrad.cluster.pulse import CALL, STEP
+from terngrad.cluster.heartbeat import CALL, STEP
 from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.layout import (
     BITS_OF_CODEC,
@@ -186,9 +186,9 @@ class Reducer:
             "seed": str(seed),
             "nodes": str(nodes),
         }
-        facts = {f"{name} of the reducer": value for name, value in settings.items()}
-        facts |= {"kernels": kernels.compared, "tensorflow": tf.version.VERSION}
-        group.agree(facts, "a new Reducer")
+        configuration = {f"{name} of the reducer": value for name, value in settings.items()}
+        configuration |= {"kernels": kernels.compared, "tensorflow": tf.version.VERSION}
+        group.agree(configuration, "a new Reducer")
         group.at_new_state.append(self.memory.clear)
         if not group.is_elastic:  # `Group.run_steps` copies the whole state
             group.broadcast(held)

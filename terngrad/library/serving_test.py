@@ -14,9 +14,9 @@ from terngrad.library.joining import join
 from terngrad.library.serving import Asynchronous, stopped_by_signals
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.plans import FACTS, PLAN
+from terngrad.testing.plans import CONFIGURATION, PLAN
 from terngrad.testing.processes import Started
-from terngrad.testing.strangers import config_of
+from terngrad.testing.ps_clients import config_of
 from terngrad.training import schedules
 
 WORKERS = ["127.0.0.1:1", "127.0.0.1:2"]
@@ -34,7 +34,7 @@ raise SystemExit("the ps goes on")
 def test_a_ps_that_holds_the_parameters_joins_serves_and_ends_through_join(tmp_path):
     (host,) = free_addresses(1)
     folder = str(tmp_path / "snapshots")
-    command = [sys.executable, "-m", "terngrad.testing.snippet", SERVER, host]
+    command = [sys.executable, "-m", "terngrad.testing.programs.snippet", SERVER, host]
     with Started([*command, folder]) as run:
         run.wait_for(r"ps 0 \(.*\) holds the parameters of 2 workers on this machine\.")
         with Started([*command, folder]) as second:  # its port is taken, too
@@ -42,7 +42,7 @@ def test_a_ps_that_holds_the_parameters_joins_serves_and_ends_through_join(tmp_p
             why = f"join: asynchronous: folder is '{folder}': another ps, process {run.process.pid}"
             assert why in second.output
         configs = [config_of([host], rank, workers=WORKERS) for rank in (0, 1)]
-        workers = [Client(config, [None], 32, FACTS) for config in configs]
+        workers = [Client(config, [None], 32, CONFIGURATION) for config in configs]
         workers[0].enter()
         *_, size = read_proposal(PLAN.to_json().encode(), 0, 1, lambda text: schedules.fixed(0.1))
         workers[0].begin(PLAN, [bytes(size)], 0)

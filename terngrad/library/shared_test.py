@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.cluster.managed import launch
-from terngrad.cluster.ports import free_ports
+from terngrad.cluster.addresses import free_ports
+from terngrad.cluster.managed import launch_variables
 from terngrad.library import objects
 from terngrad.library.group import Group
 from terngrad.testing.processes import Started, finished, mpirun
 
 ALONE = Group()
-PROGRAM = [sys.executable, "-m", "terngrad.testing.collectives"]
+PROGRAM = [sys.executable, "-m", "terngrad.testing.programs.collectives"]
 
 
 @pytest.mark.slow
@@ -23,7 +23,7 @@ def test_all_processes_get_what_all_of_them_gave(workers, servers):
     addresses = [f"127.0.0.1:{port}" for port in ports]
     hosts, ps_hosts = addresses[:workers], addresses[workers:]
     roles = [("worker", i) for i in range(workers)] + [("ps", i) for i in range(servers)]
-    places = [launch.variables(hosts, i, control, ps_hosts, job) for job, i in roles]
+    places = [launch_variables.variables(hosts, i, control, ps_hosts, job) for job, i in roles]
     for output, status in finished([PROGRAM] * (workers + servers), places):
         assert status == 0, output
         assert "retracing" not in output, output

@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from terngrad.cluster import interfaces
-from terngrad.cluster.ports import free_ports
+from terngrad.cluster.addresses import free_ports
 from terngrad.testing.processes import Started
 
-LOOP = [sys.executable, "-m", "terngrad.testing.elastic_loop"]
+LOOP = [sys.executable, "-m", "terngrad.testing.programs.elastic_loop"]
 STEPS = 50
 _INSECURE = {"TERNGRAD_ALLOW_INSECURE_NETWORK": "1"}
 _FEW_BYTES, _MANY_BYTES = 1_000, 10_000
@@ -77,9 +77,9 @@ def test_workers_that_meet_on_one_network_exchange_over_the_chosen_one(hosts, ne
         hosts.started(1, environments[1], *arguments) as second,
     ):
         first.wait_for(r"^step \d+$")
-        meeting = hosts.sent(1 - net)
+        sent_before = hosts.sent(1 - net)
         assert first.finish() == second.finish() == 0, first.output + second.output
-        assert hosts.sent(1 - net) - meeting < _FEW_BYTES
+        assert hosts.sent(1 - net) - sent_before < _FEW_BYTES
         assert hosts.sent(net) > _MANY_BYTES
     own = f"10.79.{net}.1"
     assert f"listens at {own} and connects from {own} of net{net}.\n" in first.output

@@ -114,7 +114,7 @@ _VALUE = {
     "round": Field(3, "uint64"),
 }
 
-# How far a worker is; see terngrad/cluster/pulse.py.
+# How far a worker is; see terngrad/cluster/heartbeat.py.
 _PROGRESS = {
     "is_stepping": Field(1, "bool"),
     "batches": Field(2, "uint64"),
@@ -170,7 +170,7 @@ _VALUES = {
 
 # A call's content travels in pieces. The first has the whole header; the others have an empty one.
 _CALL = {
-    "act": Field(1, "uint32"),  # see terngrad/asynchronous/acts.py
+    "act": Field(1, "uint32"),  # see terngrad/asynchronous/messages.py
     "size": Field(2, "uint64"),  # bytes of the content, in all pieces
     "incarnation": Field(3, "uint64"),  # ENTER: differs between processes of a worker
     "sequence": Field(4, "uint64"),  # PUSH: counts from 1 in a worker's process

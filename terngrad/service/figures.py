@@ -21,7 +21,7 @@ class WorkerFigures:
       parts: pieces of gradients that it pushed.
       late_secs: sum of the pieces' delays after the first worker's.
       dropped: gradients that were dropped.
-      held_secs: time for which it was held back because it was too far ahead.
+      blocked_secs: time for which it was held back because it was too far ahead.
     """
 
     bytes_in: int = 0
@@ -30,7 +30,7 @@ class WorkerFigures:
     parts: int = 0
     late_secs: float = 0.0
     dropped: int = 0
-    held_secs: float = 0.0
+    blocked_secs: float = 0.0
 
     @property
     def mean_late_secs(self) -> float:
@@ -125,7 +125,7 @@ class Figures:
     def held(self, worker: int, secs: float) -> None:
         """Adds to the time for which a worker was held back."""
         with self._lock:
-            self._workers[worker].held_secs += secs
+            self._workers[worker].blocked_secs += secs
 
     def report(self) -> Report:
         """Returns the figures since the last call."""

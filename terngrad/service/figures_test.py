@@ -37,7 +37,7 @@ def test_figures_are_those_since_the_last_report():
     assert report.workers[0].bytes_in == 0
 
 
-def test_the_worker_with_the_fewest_steps_is_the_slowest_and_none_is_if_all_are_alike():
+def test_the_slowest_worker_has_the_fewest_steps_and_equal_workers_have_none():
     figures = Figures(3)
     for step in range(20):
         for worker in (0, 2) if step % 10 else (1, 2):
@@ -61,6 +61,6 @@ def test_steps_that_workers_make_on_their_own_are_counted_by_worker():
     report = figures.report()
     assert (report.seconds, report.steps, report.dropped) == (4.0, 3, 1)
     assert [worker.steps for worker in report.workers] == [1, 2]
-    assert (report.workers[1].dropped, report.workers[1].held_secs) == (1, 0.5)
+    assert (report.workers[1].dropped, report.workers[1].blocked_secs) == (1, 0.5)
     report = figures.report()
     assert (report.steps, report.dropped) == (0, 0)

@@ -13,10 +13,10 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from terngrad.asynchronous.framing import collect, frames
 from terngrad.asynchronous.gradient import Computed, contents
+from terngrad.asynchronous.messages import collect, frames
 from terngrad.asynchronous.space import make_shards
-from terngrad.cluster.ports import free_ports
+from terngrad.cluster.addresses import free_ports
 from terngrad.codecs.factory import make_codecs
 from terngrad.connect.channel import Channel, End, Ending, FrameError, Outbox
 from terngrad.connect.config import ConnectConfig

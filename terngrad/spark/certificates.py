@@ -45,7 +45,7 @@ class Certificates:
 
 
 def make_certificates(hosts: Sequence[str]) -> Certificates:
-    """Makes an authority and one certificate, valid for the hosts; forgets the authority's key.
+    """Makes an authority and one certificate for the hosts; does not keep the authority's key.
 
     Raises:
       ValueError: openssl is missing or fails.

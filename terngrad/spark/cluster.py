@@ -19,8 +19,7 @@ from terngrad.cluster import interfaces
 from terngrad.spark.certificates import make_certificates
 from terngrad.spark.context import Context
 from terngrad.spark.driver import Driver, Placement
-from terngrad.spark.errors import reason
-from terngrad.spark.jobs import Jobs, cores_of_task, num_cores
+from terngrad.spark.jobs import Jobs, cores_of_task, num_cores, reason
 from terngrad.spark.member import SCHEMA, Member
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class InputMode(enum.Enum):
 
 
 class ClusterError(Exception):
-    """The processes failed more often than they may, or executors have too few cores for them."""
+    """The processes failed too often, or the executors have too few cores for them."""
 
 
 def run(
@@ -135,7 +134,7 @@ class Cluster:
         self._running.start()
 
     def train(self, data: DataFrame | RDD, epochs: int = 1) -> None:
-        """Feeds rows to the workers, in equal numbers but for one, until all have ended.
+        """Feeds rows to the workers, in numbers that differ by at most one, until all have ended.
 
         The rows travel as Arrow batches, and wait where a worker is slow. `main` gets them by
         `context.feed.batches`. It may end before it has seen all.
@@ -236,7 +235,7 @@ class Cluster:
         return jobs.failures[0], not self._num_ps or bool(placement.moved)
 
     def _rdds(self, data: DataFrame, member: Member) -> list[tuple[RDD, Sequence[int]]]:
-        """Returns the jobs: all workers in one, or each process in its own. Deals out the rows."""
+        """Returns the jobs: all workers in one, or one for each process; distributes the rows."""
         workers = data.mapInArrow(member, SCHEMA, barrier=not self._num_ps).rdd
         if not self._num_ps:
             return [(workers, range(self._num_workers))]

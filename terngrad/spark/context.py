@@ -1,4 +1,4 @@
-"""The place of a process of a cluster inside Spark, which its function gets."""
+"""The role of a process in a cluster inside Spark, which its function receives."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Context:
 
     @property
     def flags(self) -> list[str]:
-        """The flags that give one of the suite's distributed programs this place."""
+        """The flags that give one of the suite's distributed programs this role."""
         place = [f"--worker_hosts={','.join(self.worker_hosts)}", f"--task_id={self.task_id}"]
         place += [f"--tls_{name}={path}" for name, path in self.tls.items()]
         if not self.ps_hosts:

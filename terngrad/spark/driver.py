@@ -32,7 +32,7 @@ class ProcessId(NamedTuple):
 
 
 class Placement:
-    """Which address each process has, once all run at the same time; safe for threads.
+    """The addresses of the processes, once all run at the same time; safe for threads.
 
     Attributes:
       moved: why all must start anew.
@@ -54,7 +54,7 @@ class Placement:
         return len(self._running)
 
     def enter(self, process: ProcessId, address: str) -> None:
-        """Counts a process, unless it is refused."""
+        """Registers a process, unless it is refused."""
         with self._changed:
             if not self._refusal(process, address):
                 self._running[process] = address
@@ -63,7 +63,7 @@ class Placement:
             self._changed.notify_all()
 
     def leave(self, process: ProcessId, address: str) -> None:
-        """Counts a process no longer; one that Spark has started again in its place stays."""
+        """Removes a process; one that Spark has started in its place stays."""
         with self._changed:
             if self._running.get(process) == address:
                 del self._running[process]
@@ -127,7 +127,7 @@ class Driver:
     def __init__(
         self, certificates: Certificates, processes: int, show: Callable[[str], None]
     ) -> None:
-        """Listens at all addresses of this machine, to those who have the run's certificate.
+        """Listens at all addresses of this machine, for processes with the run's certificate.
 
         Args:
           certificates: of the run.
@@ -158,7 +158,7 @@ class Driver:
         self._placement = placement
 
     def stop(self) -> None:
-        """Asks all processes, also those that come later, to save and end."""
+        """Asks all processes, also late ones, to save and end."""
         with self._changed:
             self._stopped = True
             for connection in self._controls:
@@ -170,14 +170,14 @@ class Driver:
             self._changed.wait_for(lambda: not self._outputs, _LAST_LINES_SECS)
 
     def close(self) -> None:
-        """Listens no longer."""
+        """Stops listening."""
         self._acceptor.close()
 
     def _encrypted(self, plain: socket.socket) -> ssl.SSLSocket:
         return self._context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
 
     def _serve(self, connection: ssl.SSLSocket, hello: bytes) -> bool:
-        """Serves a process in a thread; whoever has no certificate never comes so far."""
+        """Serves a process in a thread; TLS has rejected callers without a certificate."""
         connection.setblocking(True)
         threading.Thread(target=self._talk, args=(connection, hello), daemon=True).start()
         return True
@@ -225,7 +225,7 @@ class Driver:
 
 
 class Line:
-    """A process' line to the driver: a connection for each direction, as TLS needs one thread."""
+    """A process' connections to the driver, one for each direction: TLS needs one thread."""
 
     def __init__(
         self,
@@ -259,7 +259,7 @@ class Line:
         self._received = self._control.makefile("r", encoding="utf-8")
 
     def tell(self, line: str) -> None:
-        """Sends a line to be shown; without a driver there is nobody to read it."""
+        """Sends a line to show; does nothing if the driver is gone."""
         with contextlib.suppress(OSError):
             _send(self._output, line)
 
@@ -275,7 +275,7 @@ class Line:
         return answer
 
     def requests(self) -> Iterator[str]:
-        """Yields what the driver asks for."""
+        """Yields the driver's requests."""
         with contextlib.suppress(OSError, ValueError):
             yield from map(str.strip, self._received)
 

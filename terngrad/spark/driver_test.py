@@ -1,4 +1,4 @@
-"""Processes meet at the driver; strangers do not."""
+"""Processes meet at the driver; unknown callers do not."""
 
 import contextlib
 import shutil
@@ -151,7 +151,7 @@ def test_a_refused_process_learns_why(driver, certificates):
     line.close()
 
 
-def test_strangers_are_not_answered_and_do_no_harm(driver, certificates):
+def test_unknown_callers_get_no_answer_and_do_no_harm(driver, certificates):
     with socket.create_connection((HOST, driver.port)) as plain:
         plain.sendall(
             b'{"job": "worker", "index": 0, "address": "x:1", "meets": true, "is_output": false}\n'

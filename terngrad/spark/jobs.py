@@ -1,7 +1,8 @@
-"""Jobs of Spark that run at the same time, and the cores that there are for them."""
+"""Jobs of Spark that run at the same time, the cores that there are for them, and their errors."""
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import uuid
@@ -10,6 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
+
+_TRACEBACK = "Traceback (most recent call last):\n"
+_END_OF_PYTHON = re.compile(r"^(\tat | SQLSTATE: |Driver stacktrace:)", re.MULTILINE)
+_EXECUTOR = re.compile(r"ExecutorLostFailure \((executor \S+)[^)]*\) Reason: (.*)")
+_KILLED = "code 137"  # 128 + SIGKILL
+_CRASH = "Python worker exited unexpectedly"
+_WRAPPED = re.compile(r"^(: |[\w.$]+(Exception|Error): |Job aborted due to stage failure: )")
 
 
 class Jobs:
@@ -54,14 +62,14 @@ class Jobs:
         return [element for part in self._results for element in part]
 
     def wait(self, secs: float | None = None) -> bool:
-        """Waits until all have ended; returns whether that is so after so many seconds."""
+        """Waits until all have ended, at most `secs` seconds; returns whether they have."""
         deadline = None if secs is None else time.monotonic() + secs
         for thread in self._threads:
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
     def cancel(self) -> None:
-        """Ends all, also a barrier stage that still waits for enough cores."""
+        """Ends all jobs, also a barrier stage that still waits for cores."""
         self._context._jsc.sc().cancelJobGroupAndFutureJobs(self._group)
 
     def _run(self, index: int, rdd: RDD, partitions: Sequence[int]) -> None:
@@ -79,7 +87,7 @@ class Jobs:
 
 
 def num_cores(context: SparkContext) -> int:
-    """Returns the number of cores of all executors that there are now."""
+    """Returns the number of cores of all current executors."""
     executors = context._jsc.sc().statusStore().executorList(True)
     return sum(executors.apply(i).totalCores() for i in range(executors.size()))
 
@@ -87,3 +95,29 @@ def num_cores(context: SparkContext) -> int:
 def cores_of_task(context: SparkContext) -> int:
     """Returns how many cores a task takes."""
     return int(context.getConf().get("spark.task.cpus", "1"))
+
+
+def reason(error: Exception) -> str:
+    """Returns the line of an error of Spark that says what happened."""
+    text = str(error)
+    if traceback := python_traceback(error):
+        lines = traceback.rpartition(_TRACEBACK)[2].splitlines()
+        return next((line for line in lines if line.strip() and line[0] != " "), lines[-1])
+    if lost := _EXECUTOR.search(text):
+        cause = lost[2].strip() + (", as when memory runs out" if _KILLED in lost[2] else "")
+        return f"{lost[1]} was lost: {cause}"
+    if _CRASH in text:
+        return "the Python process ended: by os._exit, by a signal, or because memory ran out"
+    lines = [line for line in map(str.strip, text.splitlines()) if line]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
+        lines.pop(0)
+    line = lines[0] if lines else type(error).__name__
+    while wrapped := _WRAPPED.match(line):
+        line = line[wrapped.end() :]
+    return line
+
+
+def python_traceback(error: Exception) -> str:
+    """Returns the traceback of the Python function that failed in a task, "" for none."""
+    _, header, rest = str(error).partition(_TRACEBACK)
+    return header + _END_OF_PYTHON.split(rest, maxsplit=1)[0].rstrip() if header else ""

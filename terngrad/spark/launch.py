@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from terngrad.spark.errors import python_traceback, reason
-from terngrad.spark.jobs import num_cores
+from terngrad.spark.jobs import num_cores, python_traceback, reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,7 +92,7 @@ class _Failure(str):
 
 
 def combinations(values: Mapping[str, Sequence[Any]], product: bool) -> list[Arguments]:
-    """Returns the combinations that `launch` calls the function with."""
+    """Returns the combinations with which `launch` calls the function."""
     lengths = {name: len(given) for name, given in values.items()}
     if not lengths or not all(lengths.values()):
         raise ValueError(f"each argument needs at least one value; the numbers are {lengths}")

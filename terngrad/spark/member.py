@@ -19,8 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from terngrad.cluster import interfaces
-from terngrad.cluster.addresses import host_and_port
-from terngrad.cluster.ports import free_ports
+from terngrad.cluster.addresses import free_ports, host_and_port
 from terngrad.spark.certificates import Certificates
 from terngrad.spark.context import Context
 from terngrad.spark.driver import Line, ProcessId
@@ -34,7 +33,7 @@ SCHEMA = "ended boolean"  # of the rows that a member yields: none
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """What a task does; Spark sends it to executors.
+    """The work of a task; Spark sends it to executors.
 
     Attributes:
       work: pickled function and arguments.

@@ -1,6 +1,6 @@
 """The process in which a Spark task runs a user's function: python -m terngrad.spark.process.
 
-It has TensorFlow for itself, and signals reach its main thread. It is killed with the task, also
+It has its own TensorFlow, and signals reach its main thread. It is killed with the task, also
 if that is killed.
 """
 

@@ -1,7 +1,6 @@
 """Addresses of this machine at which a test may listen."""
 
-from terngrad.cluster.addresses import host_and_port
-from terngrad.cluster.ports import free_ports
+from terngrad.cluster.addresses import free_ports, host_and_port
 
 
 def free_address(host: str = "127.0.0.1") -> str:

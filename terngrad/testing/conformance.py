@@ -9,8 +9,12 @@ horovodrun -np P python -m terngrad.testing.conformance horovod 0 - NODES FILE
 Names of codecs, such as my_module:MyCodec, may follow FILE: then only these run.
 """
 
+from __future__ import annotations
+
+import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,14 +22,22 @@ import tensorflow as tf
 
 from terngrad.codecs.codec import Codec
 from terngrad.codecs.factory import make_codecs, payloads
+from terngrad.connect.config import ConnectConfig
+from terngrad.coordination.states import Rules
 from terngrad.draws import DrawKey
 from terngrad.exchange.connection import Connection
-from terngrad.exchange.exchange import Exchange
+from terngrad.exchange.exchange import Exchange, LocalBucket
 from terngrad.exchange.local import LocalExchange
+from terngrad.exchange.parameter_server.server.reduction import Reduction
+from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.layout import Policy, make_layout
-from terngrad.training.choice import choose_kernels
+from terngrad.ops.packing import ReferencePacking
+from terngrad.testing.addresses import free_addresses
+from terngrad.testing.limits import HANG_SECS
+from terngrad.testing.processes import finished
 from terngrad.training.memory import Memory
 from terngrad.training.reduction import exchange_gradients
+from terngrad.training.runtime import choose_kernels
 
 NAMES = ["a/kernel", "a/bias", "b/kernel", "b/bias", "c/kernel"]
 SHAPES = [(7, 9), (9,), (33, 5), (1,), (40, 41)]
@@ -184,6 +196,55 @@ def gradients_of(node: int, step: tf.Tensor) -> list[tf.Tensor]:
     """Returns a node's gradients at a step."""
     seeds = [tf.stack([step, tf.constant(node * len(SHAPES) + i, tf.int64)]) for i in range(5)]
     return [tf.random.stateless_normal(s, k) for s, k in zip(SHAPES, seeds, strict=True)]
+
+
+def bucket_of(codes: Sequence[tf.Tensor], name: str, max_code: int) -> LocalBucket:
+    """Returns a bucket of one variable whose sum is wanted, given each local node's codes."""
+    shapes, units = [(32 * codes[0].shape[0],)], tf.ones([1])
+    return LocalBucket(name, max_code, lambda: list(codes), (0,), shapes, units, decoded=False)
+
+
+def delivered(
+    kind: str,
+    count: int,
+    hosts: str,
+    folder: Path,
+    codecs: Sequence[str] = (),
+    launcher: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+) -> list[dict[str, np.ndarray]]:
+    """Returns the results of each of `count` processes, which have 4 nodes in all.
+
+    Args:
+      kind: a connection of `conformance`.
+      count: number of processes.
+      hosts: see `conformance`.
+      folder: where they write.
+      codecs: names of the only codecs to run.
+      launcher: the start of the command that starts all processes; else they are started here.
+      env: variables to set.
+    """
+    ranks = [("0", folder / kind)] if launcher else []
+    ranks = ranks or [(str(rank), folder / f"{kind}_{rank}.npz") for rank in range(count)]
+    program = [*(launcher or [sys.executable]), "-m", "terngrad.testing.conformance", kind]
+    commands = [[*program, rank, hosts, "4", str(file), *codecs] for rank, file in ranks]
+    for output, status in finished(commands, env):
+        assert status == 0, output
+    return [dict(np.load(folder / f"{kind}_{rank}.npz")) for rank in range(count)]
+
+
+@contextlib.contextmanager
+def parameter_servers(servers: int, workers: int) -> Iterator[str]:
+    """Yields the hosts of parameter servers that run in this process, and of their workers."""
+    ps_hosts, worker_hosts = free_addresses(servers), [f"worker{i}:1" for i in range(workers)]
+    rules = Rules(workers, False, HANG_SECS)
+    with contextlib.ExitStack() as stack:
+        for i, host in enumerate(ps_hosts):
+            config = ConnectConfig(worker_hosts, i, ps_hosts, HANG_SECS)
+            server = Server(config, Reduction(ReferencePacking()), rules)
+            server.start(host)
+            stack.callback(server.close)
+        yield "/".join((",".join(ps_hosts), ",".join(worker_hosts)))
 
 
 if __name__ == "__main__":

@@ -41,9 +41,9 @@ class InThreads(Group):
         self.agree({"the array": f"{array.dtype.name}{list(array.shape)}"}, what)
         return np.stack(self.all_gather_object(array))
 
-    def agree(self, facts: Mapping[str, str], what: str) -> None:
-        """Raises MembershipError on all workers if facts differ."""
-        first, *others = self.all_gather_object(facts)
+    def agree(self, configuration: Mapping[str, str], what: str) -> None:
+        """Raises MembershipError on all workers if their configurations differ."""
+        first, *others = self.all_gather_object(configuration)
         for rank, other in enumerate(others, 1):
             if text := difference(first, other, "worker 0", f"worker {rank}"):
                 raise MembershipError(text)

@@ -5,7 +5,7 @@ import numpy as np
 from terngrad.asynchronous.plan import Plan
 from terngrad.layout import Policy
 
-FACTS = {"layout": "this one", "batch_size": "8"}
+CONFIGURATION = {"layout": "this one", "batch_size": "8"}
 PLAN = Plan(
     run="a run",
     names=("a/kernel", "a/bias"),
@@ -21,7 +21,7 @@ PLAN = Plan(
     max_staleness=-1,
     pull_bits=32,
     schedule="",
-    facts=FACTS,
+    configuration=CONFIGURATION,
 )
 
 

@@ -10,19 +10,22 @@ checkpoints, see memory.py.
 
 from __future__ import annotations
 
+import errno
 import glob
+import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from terngrad import durable
-from terngrad.training import digests
-from terngrad.training.divergence import NotFiniteError
-from terngrad.training.file_errors import first_line
+from terngrad.training.errors import NotFiniteError, first_line
+
+_DIGESTS_ENDING = ".sha256"
+
 
 _NAME = "model.ckpt"
 _TEMPORARY = ".saving"
@@ -60,7 +63,7 @@ def save(directory: str, state: State, step: int, keep: int = 5, settings: str =
     name = f"{_NAME}-{step}"
     try:
         _write(os.path.join(temporary, name), state, settings)
-        digests.write(temporary, f"{name}{digests.ENDING}")
+        _write_digests(temporary, f"{name}{_DIGESTS_ENDING}")
         if at_step(directory, step):  # its index must not stand beside new data
             os.remove(os.path.join(directory, f"{name}.index"))
         for file in sorted(os.listdir(temporary), key=lambda file: file.endswith(".index")):
@@ -148,9 +151,9 @@ def damage(path: str) -> str:
     Raises:
       OSError: a file cannot be read, though it may be undamaged.
     """
-    digest = f"{path}{digests.ENDING}"
+    digest = f"{path}{_DIGESTS_ENDING}"
     if os.path.isfile(digest):
-        return digests.difference(digest, _content(path))
+        return _digest_difference(digest, _content(path))
     try:
         for _ in _tensors(path, _shapes(path)):
             pass
@@ -377,3 +380,45 @@ def _write_state_file(directory: str) -> None:
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _write_digests(directory: str, name: str) -> None:
+    """Writes the digests of all files of a folder to a file `name` in it; raises OSError."""
+    lines = [f"{_digest(os.path.join(directory, f))}  {f}\n" for f in sorted(os.listdir(directory))]
+    with open(os.path.join(directory, name), "w", encoding="utf-8") as file:
+        file.writelines(lines)
+
+
+def _digest_difference(path: str, names: Collection[str]) -> str:
+    """Compares the files that the digests in the file `path` are of; returns what differs, or "".
+
+    Args:
+      path: the file of digests; the others are in its folder.
+      names: files that it must list. A list that was cut off, or that is of other files, would
+        otherwise pass without having looked at them.
+
+    Raises:
+      OSError: a file cannot be read, though it may be as it was.
+    """
+    with open(path, "rb") as file:
+        entries = [line.decode(errors="replace").split() for line in file]
+    if not entries or any(len(entry) != 2 or len(entry[0]) != 64 for entry in entries):
+        return f"{os.path.basename(path)} holds no SHA-256 digests"
+    if missing := sorted(set(names).difference(name for _, name in entries)):
+        return f"{os.path.basename(path)} does not list {', '.join(missing)}"
+    for digest, name in entries:
+        try:
+            if _digest(os.path.join(os.path.dirname(path), name)) != digest:
+                return f"{name} has another SHA-256 digest than when it was written"
+        except FileNotFoundError:
+            return f"{name} is missing"
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return f"{name}: {error.strerror}"
+    return ""
+
+
+def _digest(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from terngrad.training import checkpoints
-from terngrad.training.file_errors import first_line
+from terngrad.training.errors import first_line
 
 
 def make_state(value=1.0, shape=(2, 3)):

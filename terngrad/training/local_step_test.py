@@ -10,13 +10,13 @@ from terngrad.layout import Policy, make_layout
 from terngrad.testing.nets import make_batches, make_model
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
-from terngrad.training.choice import choose_kernels
 from terngrad.training.classifier import Classifier
 from terngrad.training.local_step import InnerOptimizer, LocalStep, keep_slots
 from terngrad.training.memory import Memory
 from terngrad.training.optimizers import Momentum, make_optimizer
 from terngrad.training.reduction import Reduction
 from terngrad.training.runner import Runner
+from terngrad.training.runtime import choose_kernels
 from terngrad.training.slots import SLOTS
 from terngrad.training.step import TrainStep
 
@@ -206,7 +206,7 @@ def test_the_slots_of_inner_optimizers_are_each_nodes_own_and_saved_with_its_mem
     np.testing.assert_array_equal(second.memory.variables["slots/1/momentum/logits/kernel"], 0.0)
 
 
-def test_moving_averages_of_a_stride_are_those_of_as_many_updates_with_the_same_weights():
+def test_moving_averages_of_a_stride_equal_as_many_updates_with_the_same_weights():
     weights = tf.Variable([1.0, 2.0])
     once, often = MovingAverages([weights], 0.9, stride=4), MovingAverages([weights], 0.9)
     weights.assign([3.0, -1.0])

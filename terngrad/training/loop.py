@@ -10,12 +10,11 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from terngrad.training.divergence import DivergedError, NotFiniteError
-from terngrad.training.progress import Progress
+from terngrad.training.errors import DivergedError, NotFiniteError
 from terngrad.training.signals import StopRequest
 from terngrad.training.stepper import Stepper
 from terngrad.training.summaries import Profiler, SummaryWriter
-from terngrad.training.timing import Cadence, Clock
+from terngrad.training.timing import Cadence, Clock, Progress
 
 _LONGEST_CALL_SECS = 1.0  # so that a signal is answered soon
 

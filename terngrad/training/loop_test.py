@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from terngrad.layout import Policy, make_layout
 from terngrad.training.classifier import Losses
-from terngrad.training.divergence import DivergedError
+from terngrad.training.errors import DivergedError
 from terngrad.training.loop import Loop
 from terngrad.training.runner import Observation, Outcome
 from terngrad.training.signals import StopRequest
@@ -133,7 +133,7 @@ def test_a_request_to_stop_compiles_nothing_more():
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-def test_a_failed_step_goes_on_from_the_state_it_is_given_unless_that_run_was_stopped(stopped):
+def test_a_failed_step_continues_from_the_state_it_is_given_unless_stopped(stopped):
     class FailingOnce(PretendedRunner):
         failed = False
 
@@ -164,7 +164,7 @@ def test_others_see_how_far_it_is_in_steps_but_not_while_it_compiles_or_saves():
     runner, saved, seen = PretendedRunner(), [], []
     loop = loop_of(runner, saved, max_steps=60)
     many, save = runner.many, loop.save
-    shown = lambda: loop.stepper.pulse.batches
+    shown = lambda: loop.stepper.heartbeat.batches
     runner.many = lambda *arguments: seen.append((runner.step, shown())) or many(*arguments)
     loop.save = lambda step: seen.append(("saved", shown())) or save(step)
     loop.run(None, StopRequest())

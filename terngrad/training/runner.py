@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from terngrad.codecs.codec import Codec
 from terngrad.training.local_step import LocalStep
-from terngrad.training.node_loop import make_list, read_all
+from terngrad.training.nodes import make_list, read_all
 from terngrad.training.sequence_lock import SequenceLock
 from terngrad.training.step import Losses, StepResult, TrainStep
 

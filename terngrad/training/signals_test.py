@@ -8,7 +8,7 @@ from terngrad.testing.limits import HANG_SECS
 from terngrad.training.signals import StopRequest, save_while_stuck
 
 
-def test_a_signal_before_the_first_step_ends_the_process_in_a_thread_and_later_ones_do_not():
+def test_only_a_signal_before_the_first_step_ends_the_process_at_once():
     ended = threading.Event()
     signals = []
 

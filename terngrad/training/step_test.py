@@ -11,17 +11,17 @@ from terngrad.draws import DrawKey
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
 from terngrad.ops.reference import ReferenceKernels
-from terngrad.testing.exhaustive import sample
 from terngrad.testing.nets import BATCH, CLASSES, SIDE, make_batches, make_model
+from terngrad.testing.selection import sample
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
-from terngrad.training.choice import choose_kernels
 from terngrad.training.classifier import Classifier
 from terngrad.training.memory import Memory
 from terngrad.training.nodes import dropout_seed
 from terngrad.training.optimizers import make_optimizer
 from terngrad.training.reduction import Reduction
 from terngrad.training.runner import Runner
+from terngrad.training.runtime import choose_kernels
 from terngrad.training.step import TrainStep
 
 TERNARY = Policy(grad_bits=1, clip_factor=2.5)

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from terngrad.codecs.codec import Codec
-from terngrad.training.progress import Progress
 from terngrad.training.summaries import SummaryWriter
+from terngrad.training.timing import Progress
 
 
 class Shown(NamedTuple):

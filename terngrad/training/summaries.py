@@ -11,9 +11,9 @@ import tensorflow as tf
 from terngrad import allocator
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.layout import Layout
-from terngrad.training.file_errors import first_line
-from terngrad.training.progress import Progress
+from terngrad.training.errors import first_line
 from terngrad.training.schedules import Schedule
+from terngrad.training.timing import Progress
 
 _PLAN_POINTS = 200
 

@@ -6,13 +6,13 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-from terngrad.cluster.pulse import Pulse
+from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.codecs.codec import Codec
 from terngrad.layout import Layout
-from terngrad.training.divergence import NotFiniteError, not_finite
-from terngrad.training.progress import Progress, make_progress
+from terngrad.training.errors import NotFiniteError, not_finite
 from terngrad.training.runner import Outcome, Runner
 from terngrad.training.stepper import Shown, Stepper
+from terngrad.training.timing import Progress, make_progress
 
 
 @dataclasses.dataclass
@@ -27,7 +27,7 @@ class SynchronousStepper(Stepper):
       layout: layout of the gradients.
       step: steps done.
       stride: steps that a step of the runner counts for: the inner steps of a `LocalStep`.
-      pulse: shows other processes that steps are in progress.
+      heartbeat: shows other processes that steps are in progress.
       regain: called after a failed step; returns the step from which the training continues and its
         batches, or None if it cannot continue. The batches are None if it continues with the same.
       is_stopped: whether the others had been asked to stop when this process got their state.
@@ -40,7 +40,7 @@ class SynchronousStepper(Stepper):
     layout: Layout
     step: int = 0
     stride: int = 1
-    pulse: Pulse = dataclasses.field(default_factory=Pulse)
+    heartbeat: Heartbeat = dataclasses.field(default_factory=Heartbeat)
     regain: Callable[[], tuple[int, Iterator | None] | None] = lambda: None
     is_stopped: Callable[[], bool] = lambda: False
     may_leave: bool = False
@@ -121,7 +121,7 @@ class SynchronousStepper(Stepper):
 
     def _pulsing(self) -> contextlib.AbstractContextManager:
         if self._runner in self._called:
-            return self.pulse.steps(self.step)
+            return self.heartbeat.steps(self.step)
         self._called.add(self._runner)  # the first call takes long: it compiles, fills the pipeline
         return contextlib.nullcontext()
 

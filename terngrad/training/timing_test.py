@@ -27,7 +27,7 @@ def _time():
     return Time()
 
 
-def test_the_mean_is_over_the_steps_since_the_last_report_without_what_is_between_them(time):
+def test_the_mean_is_over_the_steps_since_the_last_report_without_pauses(time):
     clock = Clock(time)
     timed(clock, time, (1, 60.0), (3, 0.75), (1, 1.25))
     assert clock.seconds_per_step() == 0.5
@@ -59,7 +59,7 @@ def test_a_call_that_fails_is_not_timed(time):
     assert clock.seconds_per_step() == 2.0
 
 
-def test_as_many_steps_are_affordable_as_fit_at_the_pace_of_the_last_call_and_at_least_one(time):
+def test_a_call_makes_as_many_steps_as_fit_at_the_last_pace_and_at_least_one(time):
     clock = Clock(time)
     assert clock.affordable(100, 1.0) == 1
     timed(clock, time, (1, 0.25))

@@ -1,1 +1,1 @@
-"""Who takes part in a training, as told by the environment of a cluster that others manage."""
+"""Reads a training's processes from the environment of a managed cluster."""

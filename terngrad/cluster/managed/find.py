@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from terngrad.cluster.managed import launch, slurm, tf_config, torchrun, trainjob
+from terngrad.cluster.managed import launch_variables, slurm, tf_config, torchrun, trainjob
 from terngrad.cluster.managed.role import ManagedError, NothingFoundError, Role, whole_number
 
 _OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
@@ -34,8 +34,8 @@ def find(
       NothingFoundError: nothing is found.
       ManagedError: it does not fit together.
     """
-    if launch.MARK in environment:
-        return _without_ps_tasks(launch.role(environment), ps_tasks)
+    if launch_variables.MARK in environment:
+        return _without_ps_tasks(launch_variables.role(environment), ps_tasks)
     if (text := environment.get("TF_CONFIG")) and (role := tf_config.role(text)):
         return _without_ps_tasks(role, ps_tasks)
     if environment.keys() >= torchrun.MARKS:

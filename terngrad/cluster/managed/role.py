@@ -22,7 +22,7 @@ class NothingFoundError(ManagedError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Role:
-    """What an environment tells of this process. The fields are named as the programs' flags.
+    """The role of this process, from its environment. The fields are named as the programs' flags.
 
     Attributes:
       source: where this was found, in words.
@@ -110,7 +110,7 @@ def ranked(
 
 
 def whole_number(source: str, name: str, text: str | None) -> int:
-    """Returns the number in a variable of the environment.
+    """Returns a whole number from an environment variable.
 
     Args:
       source: who sets the variable, for the message.

@@ -54,7 +54,7 @@ def host_names(text: str) -> list[str]:
 
 
 def _expanded(name: str) -> Iterator[str]:
-    """The names that one with brackets stands for, in scontrol's order.
+    """Expands a name with brackets, in scontrol's order.
 
     The last bracket changes fastest; the others follow from the first to the last but one.
     """
@@ -104,7 +104,7 @@ def _counts(text: str) -> list[int]:
 
 
 def _dealt(counts: Sequence[int], together: int) -> list[int]:
-    """Deals tasks to nodes in turn, `together` at a time, until each has its count."""
+    """Assigns tasks to nodes in turn, `together` at a time, until each has its count."""
     left, order = list(counts), []
     while any(left):
         for node, open_places in enumerate(left):
@@ -117,7 +117,7 @@ def _dealt(counts: Sequence[int], together: int) -> list[int]:
 def _check_own_node(
     environment: Mapping[str, str], nodes_of_tasks: Sequence[int], own: int
 ) -> None:
-    """Compares with what Slurm says of the own node: a wrong guess would wait for nobody."""
+    """Compares this node with Slurm's: after a wrong guess the others would wait for nobody."""
     mine = ",".join(str(task) for task, node in enumerate(nodes_of_tasks) if node == own)
     told = environment.get("SLURM_GTIDS")
     if mine != told:

@@ -1,15 +1,14 @@
-"""torchrun: its variables name one address; there all processes meet and tell where they listen."""
+"""torchrun: its variables name one address, where all processes exchange their own addresses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from terngrad.cluster import admission, interfaces, run_secret
-from terngrad.cluster.addresses import host_and_port, is_loopback_address
+from terngrad.cluster.addresses import free_ports, host_and_port, is_loopback_address
+from terngrad.cluster.admission import Peer
 from terngrad.cluster.channel import LAST_PORT, MembershipError
 from terngrad.cluster.managed.role import ManagedError, Role, ranked, whole_number
-from terngrad.cluster.peer import Peer
-from terngrad.cluster.ports import free_ports
 from terngrad.connect.config import ConnectConfig
 
 MARKS = frozenset(("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
@@ -33,7 +32,7 @@ def role(
     if rank >= size:
         raise ManagedError(f"{_SOURCE}: RANK is {rank}, but WORLD_SIZE {size}")
     master = environment["MASTER_ADDR"]
-    meeting = port + _ABOVE if port + _ABOVE <= LAST_PORT else port - _ABOVE
+    rendezvous_port = port + _ABOVE if port + _ABOVE <= LAST_PORT else port - _ABOVE
     own, control = free_ports(2)
     try:
         own_host = interfaces.published(master, network_interface, environment)
@@ -45,7 +44,9 @@ def role(
     mine = {"host": own_host, "port": own, "control": control}
     try:
         secret = run_secret.shared(environment)
-        places = _gathered(rank, size, host_and_port(master, meeting), mine, timeout_secs, secret)
+        places = _gathered(
+            rank, size, host_and_port(master, rendezvous_port), mine, timeout_secs, secret
+        )
     except ValueError as error:
         raise ManagedError(f"{_SOURCE}: {error}") from None
     hosts = [master if is_loopback_address(place["host"]) else place["host"] for place in places]
@@ -57,15 +58,15 @@ def role(
 def _gathered(
     rank: int, size: int, address: str, mine: dict, timeout_secs: float, secret: bytes
 ) -> list[dict]:
-    """What each process says, in the order of their ranks."""
+    """The address of each process, by rank."""
     hosts = [_SOURCE] * size
     config = ConnectConfig(hosts, rank, timeout_secs=timeout_secs, secret=secret)
     peers = admission.join(config, address)
     try:
         if rank:
             peers[0].send(mine)
-            return _heard(peers[0])["places"]
-        places = [mine, *(_heard(peers[other]) for other in range(1, size))]
+            return _received(peers[0])["places"]
+        places = [mine, *(_received(peers[other]) for other in range(1, size))]
         for peer in peers.values():
             peer.send({"places": places})
         return places
@@ -74,7 +75,7 @@ def _gathered(
             peer.close()
 
 
-def _heard(peer: Peer) -> dict:
+def _received(peer: Peer) -> dict:
     message = peer.receive()
     if message is None:
         raise MembershipError(f"process {peer.rank} was lost while the processes met")

@@ -2,10 +2,10 @@
 
 import pytest
 
+from terngrad.cluster.addresses import free_ports
 from terngrad.cluster.managed import torchrun
 from terngrad.cluster.managed.role import ManagedError
-from terngrad.cluster.ports import free_ports
-from terngrad.testing.meeting import TIMEOUT
+from terngrad.testing.rendezvous import TIMEOUT
 from terngrad.testing.threads import in_threads
 
 

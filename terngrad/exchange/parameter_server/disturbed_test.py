@@ -20,10 +20,10 @@ from terngrad.ops.packing import ReferencePacking
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
-from terngrad.testing.exhaustive import sample
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.proxy import Kind, Proxy, plan
-from terngrad.testing.strangers import WORKERS, config_of
+from terngrad.testing.ps_clients import WORKERS, config_of
+from terngrad.testing.selection import sample
 from terngrad.testing.threads import in_threads
 
 SECS = HANG_SECS
@@ -91,9 +91,9 @@ def trained(rank, host, tls):
                     step.assign_add(1)
             else:
                 with contextlib.suppress(InterruptionError):
-                    client.meeting.gather("the end", b"")
+                    client.coordination.gather("the end", b"")
                     is_done = True
-        client.meeting.leave()
+        client.coordination.leave()
         return state.numpy()
     except FinishedError:  # its connection broke when the other one had everything, and left
         assert int(step) == STEPS

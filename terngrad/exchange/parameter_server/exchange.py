@@ -47,18 +47,18 @@ class ParameterServerConnection(Connection):
         """See base class; at most 64 KB a worker."""
         round_ = self._rounds[name]
         self._rounds[name] += 1
-        found = self._client.meeting.gather(f"tensor:{name}", part.numpy().tobytes(), round_)
+        found = self._client.coordination.gather(f"tensor:{name}", part.numpy().tobytes(), round_)
         arrays = [np.frombuffer(found[rank], part.dtype.as_numpy_dtype) for rank in sorted(found)]
         return tf.reshape(tf.constant(np.stack(arrays)), [len(arrays), *part.shape])
 
     @property
     def members(self) -> tuple[int, ...]:
         """The workers of the current view; empty before the first one."""
-        return groups.unpack(self._client.meeting.view.members)
+        return groups.unpack(self._client.coordination.view.members)
 
     def values_of_view(self, name: str, content: bytes, round_: int) -> Mapping[int, bytes]:
         """Returns the values of all workers of the current view; see `CoordinatorClient.gather`."""
-        return self._client.meeting.gather(name, content, round_)
+        return self._client.coordination.gather(name, content, round_)
 
     def synchronize(self, state: Sequence[tf.Variable]) -> bool:
         """See base class; if some workers already train, one of them sends its state.
@@ -67,17 +67,17 @@ class ParameterServerConnection(Connection):
           MembershipError: the training ends.
           StateSizeError: the received state is that of other variables.
         """
-        meeting = self._client.meeting
+        coordination = self._client.coordination
         while True:
             self._client.wait_for_servers()
-            view = meeting.next_view(int(state[0]), is_live=self._is_live)
+            view = coordination.next_view(int(state[0]), is_live=self._is_live)
             receivers = groups.unpack(view.receivers)
             try:
                 if self.rank == view.donor and receivers:
-                    meeting.give_state(view, (_bytes_of(v) for v in state))
+                    coordination.give_state(view, (_bytes_of(v) for v in state))
                 elif self.rank in receivers:
                     self._is_live = False  # until it has that state: its own is out of date
-                    _assign(state, meeting.take_state())
+                    _assign(state, coordination.take_state())
             except InterruptionError:
                 continue
             self._is_live = True

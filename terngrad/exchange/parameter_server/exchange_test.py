@@ -16,7 +16,7 @@ from terngrad.planes import pack_integers, plane_count, unpack
 from terngrad.service.messages import View
 
 
-class Meeting:
+class FakeCoordination:
     """Sends the worker a state in each view; interrupts the worker in its second view."""
 
     def __init__(self):
@@ -33,17 +33,19 @@ class Meeting:
 
 
 @pytest.fixture
-def meeting():
-    return Meeting()
+def coordination():
+    return FakeCoordination()
 
 
-def test_a_worker_interrupted_before_it_got_a_state_does_not_report_that_it_has_it(meeting):
-    client = SimpleNamespace(rank=0, size=2, meeting=meeting, wait_for_servers=lambda: None)
+def test_a_worker_interrupted_before_it_got_a_state_does_not_report_that_it_has_it(coordination):
+    client = SimpleNamespace(
+        rank=0, size=2, coordination=coordination, wait_for_servers=lambda: None
+    )
     connection = ParameterServerConnection(client)
     step = tf.Variable(5, dtype=tf.int64)
     connection.synchronize([step])
     connection.synchronize([step])
-    assert meeting.said == [(5, False), (8, True), (8, False)]
+    assert coordination.said == [(5, False), (8, True), (8, False)]
     assert step.numpy() == 10
 
 
@@ -95,9 +97,7 @@ def test_law_5_a_worker_adds_its_own_codes_once_and_only_where_they_are_missing(
 
 
 @pytest.mark.parametrize("is_eager", [True, False], ids=["eager", "graph"])
-def test_law_7_a_worker_counts_the_bytes_that_were_sent_and_received_for_its_results(
-    is_eager, kernels
-):
+def test_law_7_a_worker_counts_the_bytes_sent_and_received_for_its_results(is_eager, kernels):
     client, step = Others(4, np.zeros((4, 320), int)), tf.Variable(0, dtype=tf.int64)
     exchange = ParameterServerExchange(client, 1, kernels, step)
     local = tf.zeros([10, plane_count(1)], tf.uint32)

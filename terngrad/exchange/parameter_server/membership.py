@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from terngrad.cluster.channel import FinishedError, SharedError
+from terngrad.cluster.heartbeat import GIVE_UP_TIME_OUTS, Heartbeat
 from terngrad.cluster.membership import compare, end_process, reason_of, was_shown
-from terngrad.cluster.pulse import HOPELESS, Pulse
 from terngrad.exchange.parameter_server.worker.client import Client
 
 _LOOK_SECS = 1.0
@@ -23,25 +23,27 @@ class LeftAloneError(SystemExit):
 
 def agree(
     client: Client,
-    facts: Mapping[str, str],
+    configuration: Mapping[str, str],
     hosts: Sequence[str],
     round_: int | None = None,
     what: str = "",
 ) -> None:
-    """Compares facts with those of the other workers; see `Membership.agree`.
+    """Compares a configuration with those of the other workers; see `Membership.agree`.
 
     Args:
       client: connection to the ps.
-      facts: what must be equal.
+      configuration: what must be equal.
       hosts: those of all workers.
-      round_: number of this call, the same on all workers; None = these facts are compared once in
-        each view.
+      round_: number of this call, the same on all workers; None = this configuration is compared
+        once in each view.
       what: names them then; "" = their own names do.
     """
-    name = "facts" if round_ is not None else f"facts:{what or min(facts)}"
-    given = client.meeting.gather(name, json.dumps(dict(facts)).encode(), round_)
-    facts_of = {worker: json.loads(text) for worker, text in given.items()}
-    compare({**facts_of, client.rank: facts}, hosts)  # a late worker has not given its own
+    name = "facts" if round_ is not None else f"facts:{what or min(configuration)}"
+    given = client.coordination.gather(name, json.dumps(dict(configuration)).encode(), round_)
+    configuration_of = {worker: json.loads(text) for worker, text in given.items()}
+    compare(
+        {**configuration_of, client.rank: configuration}, hosts
+    )  # a late worker has not given its own
 
 
 class Ending:
@@ -51,13 +53,13 @@ class Ending:
         self,
         client: Client,
         name: str,
-        pulse: Pulse,
+        heartbeat: Heartbeat,
         timeout_secs: float,
         end: Callable[[str], None] = end_process,
     ) -> None:
         """Calls `end` with a message where another process was lost."""
         self._client, self._name, self._end_process = client, name, end
-        self._pulse, self._timeout_secs = pulse, timeout_secs
+        self._heartbeat, self._timeout_secs = heartbeat, timeout_secs
 
     @contextlib.contextmanager
     def at_the_end_of_the_block(self) -> Iterator[None]:
@@ -66,16 +68,16 @@ class Ending:
         try:
             client.watch(self._end_soon)
             yield
-            client.meeting.leave()
+            client.coordination.leave()
         except LeftAloneError:
             is_done = False
-            client.meeting.leave_others()
+            client.coordination.leave_others()
             raise
         except SystemExit:  # all workers were stopped, and have saved
-            client.meeting.leave()
+            client.coordination.leave()
             raise
         except FinishedError as error:
-            client.meeting.leave()
+            client.coordination.leave()
             print(f"{self._name}: {error}.", flush=True)
             sys.exit(0)
         except BaseException as error:
@@ -83,7 +85,7 @@ class Ending:
             if client.failure:
                 says_all = was_shown(error) and reason_of(ValueError(client.failure)) in why
                 self._end(client.failure, "" if says_all else why)
-            client.meeting.fail(why, is_shared=isinstance(error, SharedError))
+            client.coordination.fail(why, is_shared=isinstance(error, SharedError))
             raise
         finally:
             client.close(is_done=is_done, why=why)
@@ -99,9 +101,9 @@ class Ending:
     def _end_unless_it_moves(self, why: str) -> None:
         limit = self._timeout_secs
         now = began = stepping_since = time.monotonic()
-        while now - stepping_since < limit and now - began < HOPELESS * limit:
+        while now - stepping_since < limit and now - began < GIVE_UP_TIME_OUTS * limit:
             time.sleep(min(_LOOK_SECS, limit / 4))
             now = time.monotonic()
-            if self._pulse.batches is None:  # it may be saving, which takes as long as it takes
+            if self._heartbeat.batches is None:  # it may be saving, which takes as long as it takes
                 stepping_since = now
         self._end(why, why)

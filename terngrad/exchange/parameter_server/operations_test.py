@@ -83,9 +83,7 @@ def test_medium_operations_travel_in_4_pieces_unless_these_were_small(items, siz
 
 
 @pytest.mark.parametrize(("max_code", "up", "down"), [(2, 3, 5), (7, 4, 6), (127, 8, 10)])
-def test_law_7_larger_codes_travel_in_at_most_the_bits_that_they_and_their_sums_need(
-    max_code, up, down
-):
+def test_law_7_larger_codes_take_at_most_the_bits_that_their_sums_need(max_code, up, down):
     codes = operation(max_code=max_code, workers=4)
     assert most_bits(codes.push_size, codes) == up
     assert most_bits(codes.result_size, codes) == down

@@ -64,7 +64,7 @@ def agree_on_model(
     group.agree({**settings, **of_loss(model), **others}, _START)
 
 
-def facts_of_elastic(
+def configuration_of_elastic(
     model: keras.Model,
     optimizers: Sequence[keras.optimizers.Optimizer],
     callbacks: Sequence[keras.callbacks.Callback],

@@ -87,7 +87,7 @@ MAKERS = {
 
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("maker", MAKERS)
-def test_law_8_a_resumed_fit_with_dropout_and_callbacks_that_remember_equals_the_undisturbed_one(
+def test_law_8_a_resumed_fit_with_dropout_and_stateful_callbacks_has_equal_weights(
     tmp_path, maker, is_first
 ):
     make = MAKERS[maker]

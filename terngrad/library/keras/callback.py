@@ -237,8 +237,10 @@ class DistributedCallback(keras.callbacks.Callback):
         self._group.sequence = self._group.sequence or SequenceLock()
         optimizers = [optimizer for optimizer, _ in self._exchanges()]
         shared = [c for c in self._callbacks if not isinstance(c, self._writers)]
-        facts = lambda: agreement.facts_of_elastic(self.model, optimizers, shared, self.params)
-        self._elastic.begin(fit, steps, self.params["epochs"], facts)
+        configuration = lambda: agreement.configuration_of_elastic(
+            self.model, optimizers, shared, self.params
+        )
+        self._elastic.begin(fit, steps, self.params["epochs"], configuration)
         self._guard(fit.code)
         self._elastic.saver = self._saver
 
@@ -276,7 +278,7 @@ class DistributedCallback(keras.callbacks.Callback):
             self._elastic.begin_batch(batch)
         if self._batches:  # the first one compiles, which may take any time
             if not self._elastic:  # which counts the batches of all
-                self._group.pulse.batches = self._batches + 1
+                self._group.heartbeat.batches = self._batches + 1
             if self._saver:
                 self._saver.begin_step()
 
@@ -291,7 +293,7 @@ class DistributedCallback(keras.callbacks.Callback):
 
     def pause(self) -> None:
         """Lets what comes before the next batch, such as other callbacks, take any time."""
-        self._group.pulse.batches = None
+        self._group.heartbeat.batches = None
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Notes the epoch, and compares the learning rates of the first one."""
@@ -353,7 +355,7 @@ class DistributedCallback(keras.callbacks.Callback):
             return
         own = {name: np.asarray(value).tolist() for name, value in logs.items()}
         if not self._elastic:
-            self._group.pulse.batches = self._batches or None
+            self._group.heartbeat.batches = self._batches or None
         rates = agreement.rates(optimizer for optimizer, _ in self._exchanges())
         digest = state.digest(self.model)
         row = {"logs": own, "weights": digest, "rates": rates}

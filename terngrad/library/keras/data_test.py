@@ -101,7 +101,7 @@ def test_a_forgotten_shard_is_told():
         assert list(problems([row(fit=mine), row(fit=other)])) == []
 
 
-def test_what_a_program_deals_out_itself_and_constant_data_are_not_taken_for_forgotten():
+def test_own_shards_generators_and_constant_data_have_no_digest():
     drawn = []
 
     class Batches(keras.utils.PyDataset):

@@ -1,8 +1,8 @@
 """`model.fit` whose workers may come and go: where each one is, and what they do together there.
 
-All that workers do together is a step or a meeting, in one order on all. A worker that makes one of
-them alone waits for the others. If one of these is lost or joins, the operation is abandoned, all
-get the state of the one that is furthest, and each goes on with what comes next there.
+All that workers do together is a step or an exchange of values, in one order on all. A worker that
+makes one of them alone waits for the others. If one of these is lost or joins, the operation is
+abandoned, all get the state of the one that is furthest, and each goes on with what comes next.
 """
 
 from __future__ import annotations
@@ -65,7 +65,11 @@ class ElasticFit:
         self._function: Callable[[Any], Any] | None = None
 
     def begin(
-        self, fit: internals.FitCall, steps: int, epochs: int, facts: Callable[[], dict[str, str]]
+        self,
+        fit: internals.FitCall,
+        steps: int,
+        epochs: int,
+        configuration: Callable[[], dict[str, str]],
     ) -> int:
         """Compiles the step, joins the others and takes their state; returns the first epoch.
 
@@ -73,7 +77,7 @@ class ElasticFit:
           fit: the call.
           steps: of an epoch.
           epochs: index of the last epoch, plus 1.
-          facts: returns what all workers must have in common, once the model is built.
+          configuration: returns what all workers must have in common, once the model is built.
         """
         position, step = self._position, self._step
         self._fit, self._steps = position.fits, steps
@@ -82,7 +86,7 @@ class ElasticFit:
         first = internals.initial_epoch(self._model) or fit.arguments.get("initial_epoch") or 0
         self._epoch = first
         if not self._views.have_begun:
-            self._group.agree(facts(), "fit")
+            self._group.agree(configuration(), "fit")
         elif self._group.rank == min(self._views.members):  # it gives the others its state
             position.progress.assign_add(1)
         position.begin(Place(self._fit, first))
@@ -125,7 +129,7 @@ class ElasticFit:
             batch = self._next(iterator) if batch is None else batch
             self._take_rate()
             if self._has_run:
-                self._group.pulse.batches = int(self._position.progress) + 1
+                self._group.heartbeat.batches = int(self._position.progress) + 1
             try:
                 logs = self._function(batch)
             except Exception as error:
@@ -214,7 +218,7 @@ class ElasticFit:
         """Gives a row, and returns those of all workers by rank.
 
         Args:
-          own: none is later before this meeting; returns None if the workers are past it.
+          own: none is later before this exchange; returns None if the workers are past it.
           row: what JSON can hold.
         """
         content = json.dumps(row).encode()

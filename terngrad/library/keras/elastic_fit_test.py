@@ -9,14 +9,19 @@ import time
 
 import pytest
 
-from terngrad.cluster.managed import launch
+from terngrad.cluster.addresses import free_ports
+from terngrad.cluster.managed import launch_variables
 from terngrad.cluster.membership import LOST_STATUS
-from terngrad.cluster.ports import free_ports
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
 
 pytestmark = pytest.mark.slow
-_FIT = [sys.executable, "-m", "terngrad.testing.elastic_fit", f"--timeout_secs={HANG_SECS:.0f}"]
+_FIT = [
+    sys.executable,
+    "-m",
+    "terngrad.testing.programs.elastic_fit",
+    f"--timeout_secs={HANG_SECS:.0f}",
+]
 _STEPS = 40  # of an epoch with three workers
 
 
@@ -29,7 +34,7 @@ def cluster(*options, workers=3, servers=0):
     with contextlib.ExitStack() as stack:
 
         def start(rank, job="worker"):
-            own = launch.variables(hosts, rank, control, ps_hosts, job)
+            own = launch_variables.variables(hosts, rank, control, ps_hosts, job)
             return stack.enter_context(Started([*_FIT, *options], own))
 
         runs = [start(rank) for rank in range(workers)]

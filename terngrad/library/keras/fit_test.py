@@ -10,9 +10,9 @@ import keras
 import numpy as np
 import pytest
 
-from terngrad.cluster.managed import launch
+from terngrad.cluster.addresses import free_ports
+from terngrad.cluster.managed import launch_variables
 from terngrad.cluster.membership import LOST_STATUS
-from terngrad.cluster.ports import free_ports
 from terngrad.testing.processes import Started, finished
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ _WITH_PS = [0, pytest.param(1, marks=exhaustive)]
 def outcomes(folder, processes, *options, servers=0):
     """Runs the program on several processes; returns their outputs and statuses."""
     folder.mkdir(exist_ok=True)
-    program = [sys.executable, "-m", "terngrad.testing.fit", str(folder), *options]
+    program = [sys.executable, "-m", "terngrad.testing.programs.fit", str(folder), *options]
     envs = roles(processes, servers)
     return finished([program] * len(envs), envs)
 
@@ -34,7 +34,7 @@ def roles(processes, servers):
     addresses = [f"127.0.0.1:{port}" for port in ports]
     hosts, ps_hosts = addresses[:processes], addresses[processes:]
     places = [("worker", i) for i in range(processes)] + [("ps", i) for i in range(servers)]
-    return [launch.variables(hosts, i, control, ps_hosts, job) for job, i in places]
+    return [launch_variables.variables(hosts, i, control, ps_hosts, job) for job, i in places]
 
 
 def fitted(folder, processes, *options, servers=0):
@@ -91,7 +91,7 @@ def test_law_4_fit_on_two_processes_and_fit_on_two_nodes_give_the_same_bits(
 @pytest.mark.parametrize("servers", _WITH_PS)
 def test_workers_stay_together_in_all_ways_to_train_and_unequal_models_are_named(servers):
     """Several steps an execution, eager steps, one who stops, overflows, several optimizers."""
-    program = [sys.executable, "-m", "terngrad.testing.fits", *["--every_way"] * servers]
+    program = [sys.executable, "-m", "terngrad.testing.programs.fits", *["--every_way"] * servers]
     found = finished([program] * (2 + servers), roles(2, servers))
     assert [status for _, status in found] == [0] * len(found), found
     for output, _ in found[:2]:
@@ -165,7 +165,7 @@ def test_all_stop_after_the_same_step_and_the_chief_saves_when_one_gets_a_signal
 
 @pytest.mark.parametrize("servers", _WITH_PS)
 def test_the_chief_saves_at_once_when_it_is_asked_to_end_while_another_hangs(tmp_path, servers):
-    program = [sys.executable, "-m", "terngrad.testing.fit", str(tmp_path), "--pause=hang"]
+    program = [sys.executable, "-m", "terngrad.testing.programs.fit", str(tmp_path), "--pause=hang"]
     with contextlib.ExitStack() as stack:
         runs = [stack.enter_context(Started(program, env)) for env in roles(2, servers)]
         runs[1].wait_for("^hangs$")

@@ -3,31 +3,81 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from terngrad.cluster.channel import name_of
-from terngrad.cluster.pulse import HOPELESS
+from terngrad.cluster.heartbeat import GIVE_UP_TIME_OUTS
 from terngrad.coordination.states import JOINED, Rules
-from terngrad.testing.simulation.clock import Clock
-from terngrad.testing.simulation.endings import check_ending
 from terngrad.testing.simulation.laws import Ledger, require
 from terngrad.testing.simulation.ps import KEPT_STEPS, SimulatedPs
-from terngrad.testing.simulation.streams import SimulatedLink, Stream
+from terngrad.testing.simulation.streams import Clock, SimulatedLink, Stream
 from terngrad.testing.simulation.worker import STEPS, SimulatedWorker, operations_of
 
+_GOOD_ENDINGS = {
+    "done",
+    "dismissed",
+    # All the others were done before it was here again, and the ps have ended.
+    "a ps cannot be reached",
+    *(f"ps {ps} did not come back" for ps in range(2)),
+}
 TIMEOUT_SECS = 10.0
 _TICK_SECS = 1.0
 LONG_SECS = TIMEOUT_SECS / 2  # total time at fault after which a worker may count as lost
-_VERY_LONG_SECS = (HOPELESS - 1) * TIMEOUT_SECS  # after which no step is made
+_VERY_LONG_SECS = (GIVE_UP_TIME_OUTS - 1) * TIMEOUT_SECS  # after which no step is made
 _IDLE_ROUNDS = 3  # in which each main thread reaches its next wait
-_SETTLE_SECS = 4 * HOPELESS * TIMEOUT_SECS
+_SETTLE_SECS = 4 * GIVE_UP_TIME_OUTS * TIMEOUT_SECS
 _HEADER_BYTES = 20  # of a push, at most
+
+
+def check_ending(
+    rules: Rules,
+    servers: Sequence[SimulatedPs],
+    workers: Sequence[SimulatedWorker | None],
+    lost: set[int],
+    live: set[int],
+    told: str,
+) -> None:
+    """A training is done if enough workers were well; else the outcome names one that was lost.
+
+    The outcome is the first one of ps 0. A ps may be killed after that and before it ends. The
+    workers that it has told have ended then, as they must. A ps that starts later cannot know why
+    they are missing, so its own outcome does not count.
+
+    If the chief was lost and no worker that was well had the state, nobody could go on, however
+    many there were. Then the outcome names the chief.
+
+    Args:
+      rules: of the training.
+      servers: all ps, of which none was lost for long.
+      workers: all, which have ended.
+      lost: those that were at fault for long, or are gone.
+      live: those that had the state of the training when ps 0 had that outcome.
+      told: what happened, for messages.
+
+    Raises:
+      BrokenLawError: the training ended otherwise.
+    """
+    outcome, hosts = servers[0].first_outcome or "", servers[0].hosts
+    well = {*range(len(workers))} - lost
+    enough = 1 if rules.elastic else rules.needed
+    is_stateless = 0 in lost and not well & live and name_of(0, hosts) in outcome
+    if len(well) < enough or is_stateless:
+        # No step within many time-outs: all hang, and none of them alone is named.
+        is_named = not well or any(name_of(rank, hosts) in outcome for rank in lost)
+        require(not outcome or is_named, f"the outcome names no worker that was lost: {told}")
+        return
+    failures = [outcome, *(ps.outcome for ps in servers)]
+    require(not any(failures), f"a ps failed, though enough workers were well: {told}")
+    endings = {rank: worker.ending for rank, worker in enumerate(workers) if worker}
+    for rank in well:
+        require(endings[rank] in _GOOD_ENDINGS, f"worker {rank} failed, though well: {told}")
+
 
 Event = Callable[[], None]
 
 
-class Cluster:
+class SimulatedCluster:
     """A simulated training.
 
     Attributes:
@@ -204,7 +254,7 @@ class Cluster:
                 require(len(streams) == len(ps.streams), f"ps {ps.index}: a worker joined twice")
         if self._live is None and self.servers[0].first_outcome is not None:
             self._live = {worker.rank for worker in self.workers if worker and worker.is_live}
-        self._check_standstill()
+        self._check_stall()
         for worker in self.workers:
             if worker is not None:
                 self._some_are_done |= worker.ending == "done"
@@ -215,7 +265,7 @@ class Cluster:
                     self._check_saver(worker)
                 require("refused" not in worker.ending, f"worker {worker.rank}: {worker.ending}")
 
-    def _check_standstill(self) -> None:
+    def _check_stall(self) -> None:
         """Only a worker that hangs amid the step of all others holds them up for very long.
 
         One that is lost, or that takes no next batch, is noticed after a time-out. A ps that was
@@ -223,7 +273,7 @@ class Cluster:
         """
         server = self.servers[0]
         lines = (*server.log, server.first_outcome or "")
-        told, self._standstills = self._standstills, sum(map(_tells_standstill, lines))
+        told, self._standstills = self._standstills, sum(map(_reports_stall, lines))
         if self._standstills > told and not self._a_ps_was_out():
             taken = {w.rank: w.batches for w in self.workers if w and w.batches is not None}
             first = {rank for rank, count in taken.items() if count == max(taken.values())}
@@ -376,5 +426,5 @@ class Cluster:
                 link.stream.lose(kept, 0)
 
 
-def _tells_standstill(line: str) -> bool:
+def _reports_stall(line: str) -> bool:
     return line.startswith("no worker made a step")

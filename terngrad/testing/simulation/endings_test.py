@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from terngrad.coordination.states import Rules
-from terngrad.testing.simulation.endings import check_ending
+from terngrad.testing.simulation.cluster import check_ending
 from terngrad.testing.simulation.laws import BrokenLawError
 
 HOSTS = ["host0:1", "host1:1"]

@@ -27,7 +27,7 @@ def test_a_history_that_breaks_a_law_is_named(monkeypatch, capsys):
     def settle(self, restart, restart_ps):
         raise BrokenLawError("no progress")
 
-    monkeypatch.setattr(explore.Cluster, "settle", settle)
+    monkeypatch.setattr(explore.SimulatedCluster, "settle", settle)
     assert explore.main(["--histories=1", "--first=5"]) == 1
     assert "history 5: BrokenLawError: no progress" in capsys.readouterr().out
 

@@ -49,7 +49,7 @@ def test_an_invalid_step_is_found(results, text):
         contributors_of(results, State(), VIEW)
 
 
-def test_a_step_by_strangers_or_by_too_few_workers_is_found():
+def test_a_step_by_workers_outside_the_view_or_by_too_few_is_found():
     for view in (View(members=groups.pack((0, 1)), needed=2), View(members=b"\7", needed=3)):
         with pytest.raises(BrokenLawError, match="made by"):
             contributors_of([result(0, 2)], State(), view)

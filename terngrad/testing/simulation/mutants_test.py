@@ -12,7 +12,7 @@ from terngrad.coordination.states import JOINED
 from terngrad.exchange.parameter_server.server.answers import Answers
 from terngrad.exchange.parameter_server.server.pieces import Piece
 from terngrad.exchange.parameter_server.worker.servers import Servers
-from terngrad.testing.simulation.cluster import TIMEOUT_SECS, Cluster
+from terngrad.testing.simulation.cluster import TIMEOUT_SECS, SimulatedCluster
 from terngrad.testing.simulation.explore import History
 from terngrad.testing.simulation.laws import BrokenLawError
 
@@ -39,7 +39,7 @@ def explored(number):
 
 def donor_killed(seed):
     """The chief starts again; its donor is killed, perhaps before it has given its state."""
-    cluster = Cluster(workers=3, servers=1, needed=3, elastic=False, seed=seed)
+    cluster = SimulatedCluster(workers=3, servers=1, needed=3, elastic=False, seed=seed)
     cluster.start_ps(0)
     for worker in range(3):
         cluster.start_worker(worker)

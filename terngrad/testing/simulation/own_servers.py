@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from terngrad.service.messages import View
-from terngrad.testing.simulation.cluster import LONG_SECS, Cluster
+from terngrad.testing.simulation.cluster import LONG_SECS, SimulatedCluster
 from terngrad.testing.simulation.laws import Ledger, require
 from terngrad.testing.simulation.worker import SimulatedWorker
 
@@ -40,7 +40,7 @@ class OneHistory(Ledger):
         require(made <= _MOST_LATE, f"{text} {self._newest}")
 
 
-class OwnServersCluster(Cluster):
+class OwnServersCluster(SimulatedCluster):
     """Workers that each have a ps, which ends with its worker."""
 
     def __init__(self, workers: int, needed: int, seed: int, steps: int = _STEPS) -> None:
@@ -112,11 +112,11 @@ class OwnServersCluster(Cluster):
                     self._stateful = {w.rank for w in self.workers if w and w.has_state}
                 self.kill_ps(rank, 0)  # its process ends with that of a worker that fails
 
-    def _check_standstill(self) -> None:
+    def _check_stall(self) -> None:
         """Where another ps may coordinate, none of them knows all."""
 
     def _check_saver(self, saver: SimulatedWorker) -> None:
-        """See `_check_standstill`."""
+        """See `_check_stall`."""
 
     @property
     def _dispensable(self) -> set[int]:

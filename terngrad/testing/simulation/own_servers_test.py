@@ -42,7 +42,7 @@ def lines(cluster):
     return [line for server in cluster.servers for line in server.log]
 
 
-def test_the_others_go_on_without_the_first_worker_which_comes_back_to_another_coordinator():
+def test_a_lost_first_worker_returns_to_the_coordinator_that_replaced_it():
     cluster = training()
     cluster.kill_worker(0, kept=0, has_saved=False)
     while not any(TAKES_OVER in line for line in lines(cluster)):

@@ -10,8 +10,7 @@ from terngrad.connect.streams import GRACE_SECS
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.operations import Operation
 from terngrad.exchange.parameter_server.server.service import Service
-from terngrad.testing.simulation.clock import Clock
-from terngrad.testing.simulation.streams import End, Stream
+from terngrad.testing.simulation.streams import Clock, End, Stream
 
 KEPT_STEPS = 1  # far fewer than there are, or nobody would notice that results stay
 _BEAT_SECS = 0.5
@@ -78,8 +77,8 @@ class SimulatedPs:
         if self.service is None or self.is_stopped:
             return None
         stream = Stream(worker, method)
-        is_meeting = method == "Meet"
-        accept = self.service.open_meeting if is_meeting else self.service.open_exchange
+        is_coordination = method == "Meet"
+        accept = self.service.open_coordination if is_coordination else self.service.open_exchange
         if not accept(worker, stream):
             return None
         self.streams.append(stream)
@@ -92,7 +91,7 @@ class SimulatedPs:
         if message is End.END:
             self._close(stream)
         elif stream.method == "Meet":
-            self.service.hear(stream.worker, message)
+            self.service.receive(stream.worker, message)
         elif last := self.service.take(stream.worker, stream, message):
             stream.last = last
             self._close(stream)
@@ -121,7 +120,7 @@ class SimulatedPs:
     def _close(self, stream: Stream) -> None:
         self.streams.remove(stream)
         if stream.method == "Meet":
-            self.service.close_meeting(stream.worker, "died: its stream ended")
+            self.service.close_coordination(stream.worker, "died: its stream ended")
         else:
             self.service.close_exchange(stream.worker, stream.last, "died: its stream ended")
         stream.down.end()

@@ -9,7 +9,18 @@ from collections.abc import Callable
 from terngrad.cluster.channel import MembershipError
 from terngrad.connect.link import LinkEvents
 from terngrad.service.messages import Header
-from terngrad.testing.simulation.clock import Clock
+
+
+class Clock:
+    """A clock that counts the seconds of a simulation; `now` sets it."""
+
+    def __init__(self) -> None:
+        """Starts at 0."""
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """Returns the time."""
+        return self.now
 
 
 class End(enum.Enum):
@@ -125,7 +136,7 @@ class SimulatedLink:
           events: calls to the user of this link.
           timeout_secs: time limit for opening another stream.
           clock: clock of the simulation.
-          waits: see `Network.open`.
+          waits: see `SocketNetwork.open`.
           nobody_listens: see `ChannelLink`.
           return_secs: the time limit where nobody listens; None = timeout_secs.
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from terngrad.cluster.channel import FinishedError, MembershipError
-from terngrad.cluster.pulse import Pulse
+from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.link import LinkEvents
 from terngrad.coordination import groups
@@ -18,10 +18,9 @@ from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.worker.client import END_SECS, Client
 from terngrad.ops.packing import ReferencePacking
 from terngrad.service.messages import View
-from terngrad.testing.simulation.clock import Clock
 from terngrad.testing.simulation.laws import Ledger, Result, State, contributors_of, gradient
 from terngrad.testing.simulation.ps import SimulatedPs
-from terngrad.testing.simulation.streams import SimulatedLink
+from terngrad.testing.simulation.streams import Clock, SimulatedLink
 
 STEPS = 6
 # A sum of such codes over two workers takes fewer planes than one over three.
@@ -159,15 +158,15 @@ class SimulatedWorker:
         self.state = State(saved) if saved else State()
         self._view = View()
         self._is_live = self.saves_what_it_lacks = False
-        self._pulse = Pulse()
+        self._heartbeat = Heartbeat()
         self._has_compiled = False
         self._results: list[collections.deque[_Delivered]] = []
         self._program = self._run()
 
     @property
     def batches(self) -> int | None:
-        """See `Pulse`."""
-        return self._pulse.batches
+        """See `Heartbeat`."""
+        return self._heartbeat.batches
 
     @property
     def is_live(self) -> bool:
@@ -195,23 +194,23 @@ class SimulatedWorker:
         workers, servers = self._hosts
         self._client = Client(
             ConnectConfig(workers, self.rank, servers, self._timeout_secs),
-            pulse=self._pulse,
+            heartbeat=self._heartbeat,
             network=self.network,
             elastic=self._elastic,
             coordinator_moves=self._moves,
         )
-        self._meeting = self._client.meeting
+        self._coordination = self._client.coordination
         why = ""
         try:
             yield from self._train()
-            self._meeting.leave()
+            self._coordination.leave()
             ending = "done"
         except FinishedError:
-            self._meeting.leave()
+            self._coordination.leave()
             ending = "dismissed"
         except MembershipError as error:
             ending = why = str(error)
-            self.saves_what_it_lacks = not self._is_live and self._meeting.saver == self.rank
+            self.saves_what_it_lacks = not self._is_live and self._coordination.saver == self.rank
         yield from self._close(why)
         self.ending = ending
 
@@ -235,9 +234,9 @@ class SimulatedWorker:
         self._declare()
         while self.state.steps < self._steps:
             if not (yield from self._step()):
-                self._pulse.batches = None
+                self._heartbeat.batches = None
                 yield from self._share_state()
-        self._pulse.batches = None
+        self._heartbeat.batches = None
         while True:
             try:
                 yield from self._gather("parameters at the end", b"")
@@ -246,7 +245,7 @@ class SimulatedWorker:
                 yield from self._share_state()
 
     def _gather(self, name: str, content: bytes, round_: int | None = None) -> Waits[None]:
-        yield from self._wait(self._meeting.ask_values(name, content, round_))
+        yield from self._wait(self._coordination.ask_values(name, content, round_))
 
     def _share_state(self) -> Waits[None]:
         """Does the same as `inception.training.preparation.synchronize`."""
@@ -262,16 +261,16 @@ class SimulatedWorker:
         while True:
             while not self._client.failure and not self._client.servers.is_ready:
                 yield
-            asked = self._meeting.ask_view(self.state.steps, is_live=self._is_live)
+            asked = self._coordination.ask_view(self.state.steps, is_live=self._is_live)
             view = yield from self._wait(asked)
             self._ledger.note_view(view)
             receivers = groups.unpack(view.receivers)
             try:
                 if self.rank == view.donor and receivers:
-                    self._meeting.give_state(view, [memoryview(bytes(self.state))])
+                    self._coordination.give_state(view, [memoryview(bytes(self.state))])
                 elif self.rank in receivers:
                     self._is_live = False
-                    self.state = State((yield from self._wait(self._meeting.found_state)))
+                    self.state = State((yield from self._wait(self._coordination.found_state)))
             except InterruptionError:
                 continue
             self._is_live, self._view = True, view
@@ -281,7 +280,7 @@ class SimulatedWorker:
     def _wait(self, find: Callable[[], _T | None]) -> Waits[_T]:
         """Waits as `CoordinatorClient` does."""
         while (found := find()) is None:
-            self._meeting.check()
+            self._coordination.check()
             yield
         return found
 
@@ -295,9 +294,9 @@ class SimulatedWorker:
     def _step(self) -> Waits[bool]:
         step = self.state.steps
         if self._has_compiled:
-            self._pulse.batches = step
+            self._heartbeat.batches = step
         self._has_compiled = True
-        self._pulse.tick()
+        self._heartbeat.tick()
         yield
         self._client.follows(step)
         for i, operation in enumerate(operations_of(self._workers)):

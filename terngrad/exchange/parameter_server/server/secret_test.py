@@ -17,7 +17,7 @@ from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.packing import ReferencePacking
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.strangers import WORKERS, answer_in, config_of, connect, greeted, hello_of
+from terngrad.testing.ps_clients import WORKERS, answer_in, config_of, connect, greeted, hello_of
 
 SECS = HANG_SECS
 
@@ -42,7 +42,7 @@ def test_workers_with_the_secret_join_and_learn_what_differs():
     with serving(SECRET) as host:
         clients = [Client(config_of([host], rank, secret=SECRET)) for rank in (0, 1)]
         with futures.ThreadPoolExecutor(2) as pool:
-            views = pool.map(lambda c: c.meeting.next_view(0, is_live=False).number, clients)
+            views = pool.map(lambda c: c.coordination.next_view(0, is_live=False).number, clients)
             assert len(set(views)) == 1
         for client in clients:
             client.close(is_done=False)

@@ -60,7 +60,9 @@ class Server:
         self._timeout_secs = max(GRACE_SECS, rules.timeout_secs)
         self._stop = threading.Event()
         may_coordinate = ps == 0 or rules.coordinator_moves
-        purposes = {"Exchange": self._exchange} | ({"Meet": self._meet} if may_coordinate else {})
+        purposes = {"Exchange": self._exchange} | (
+            {"Meet": self._connect_coordinator} if may_coordinate else {}
+        )
         self._streams = Streams(
             config,
             purposes,
@@ -100,9 +102,9 @@ class Server:
         return coordinator.dropped if (coordinator := self.coordinator) else {}
 
     @property
-    def idle_visits(self) -> Mapping[int, int]:
+    def idle_sessions(self) -> Mapping[int, int]:
         """See `Coordinator`; empty where another ps coordinates."""
-        return coordinator.idle_visits if (coordinator := self.coordinator) else {}
+        return coordinator.idle_sessions if (coordinator := self.coordinator) else {}
 
     @property
     def lost_ps(self) -> Sequence[int]:
@@ -125,20 +127,20 @@ class Server:
             if coordinator := self.coordinator:
                 coordinator.watch()
         began = time.monotonic()
-        if self._has_more_to_tell:
+        if self._has_more_to_send:
             self._log(f"{outcome}; workers that have not come yet are told.")
         while (secs := time.monotonic() - began) < self._timeout_secs:
             is_needed = self.registry.present and secs < GRACE_SECS
-            if not (is_needed or self._has_more_to_tell):
+            if not (is_needed or self._has_more_to_send):
                 break
             if self._stop.wait(self._beat_secs):
                 break
         return outcome
 
     @property
-    def _has_more_to_tell(self) -> bool:
+    def _has_more_to_send(self) -> bool:
         coordinator = self.coordinator
-        return coordinator is not None and coordinator.has_more_to_tell
+        return coordinator is not None and coordinator.has_more_to_send
 
     def stop(self) -> None:
         """Ends `wait`."""
@@ -167,22 +169,22 @@ class Server:
         read = functools.partial(self._service.take, worker, outbox)
         return [send, lambda: self._read(worker, stream, read)]
 
-    def _meet(self, worker: int, channel: Channel) -> Sequence[Callable[[], None]]:
+    def _connect_coordinator(self, worker: int, channel: Channel) -> Sequence[Callable[[], None]]:
         """See `Open`."""
         outbox = Outbox(channel)
-        if not self._service.open_meeting(worker, outbox):
+        if not self._service.open_coordination(worker, outbox):
             raise self._streams.refuse_second(worker)
         stream = _Stream(channel, outbox)
 
         def send() -> None:
             outbox.send_all()
-            self._service.close_meeting(worker, None if self._stop.is_set() else stream.ending)
+            self._service.close_coordination(worker, None if self._stop.is_set() else stream.ending)
             if why := stream.error:
                 why = self._streams.complain(channel, why)
             channel.finish(Ending(End.REFUSED, why) if why else Ending(End.DONE))
 
-        hear = functools.partial(self._service.hear, worker)
-        return [send, lambda: self._read(worker, stream, hear)]
+        receive = functools.partial(self._service.receive, worker)
+        return [send, lambda: self._read(worker, stream, receive)]
 
     def _read(
         self, worker: int, stream: _Stream, take: Callable[[memoryview], Header | None]

@@ -42,7 +42,7 @@ from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import wait_until
-from terngrad.testing.strangers import WORKERS, admitted, config_of, hello_of, stranger
+from terngrad.testing.ps_clients import WORKERS, admitted, call_ps, config_of, hello_of
 
 SECS = HANG_SECS
 RULES = Rules(2, False, SECS)
@@ -81,7 +81,7 @@ def joined(hosts, workers=WORKERS, tls=None, secs=SECS):
 def stand(clients, steps=0, *, is_live=False):
     """Lets all clients report their standings; returns the view that each one receives."""
     with futures.ThreadPoolExecutor(len(clients)) as pool:
-        views = [pool.submit(c.meeting.next_view, steps, is_live=is_live) for c in clients]
+        views = [pool.submit(c.coordination.next_view, steps, is_live=is_live) for c in clients]
         return [view.result(SECS) for view in views]
 
 
@@ -228,18 +228,18 @@ def test_an_error_of_a_ps_ends_the_training_and_is_reported(capfd):
 
 def test_a_late_answer_to_an_abandoned_round_does_not_replace_the_current_one():
     with serving() as (_, hosts), joined(hosts) as clients:
-        meeting = clients[0].meeting
+        coordination = clients[0].coordination
         with futures.ThreadPoolExecutor() as pool:
-            asked = pool.submit(meeting.gather, "facts", b"a", 7)
-            while "facts" not in meeting._own_values:
+            asked = pool.submit(coordination.gather, "facts", b"a", 7)
+            while "facts" not in coordination._own_values:
                 time.sleep(0.01)
-            with meeting.changed:  # both arrive before the waiting thread wakes up
+            with coordination.changed:  # both arrive before the waiting thread wakes up
                 for round_ in (7, 6):
                     order = Order()
                     order.values.name, order.values.round = "facts", round_
                     order.values.workers.append(0)
                     order.values.contents.append(b"a")
-                    meeting.take(order.SerializeToString())
+                    coordination.take(order.SerializeToString())
             assert asked.result(SECS) == {0: b"a"}
 
 
@@ -285,13 +285,11 @@ def test_law_10_a_port_that_is_taken_is_named():
         (lambda hello: hello(), r"worker 1 \(two:2\) has already joined"),
     ],
 )
-def test_a_stranger_gets_the_reason_is_logged_once_and_disturbs_no_worker(
-    capfd, method, hello, text
-):
+def test_a_rejected_caller_gets_the_reason_and_is_logged_once(capfd, method, hello, text):
     with serving() as (_, (host,)), joined([host]) as clients:
         said = hello(functools.partial(hello_of, host, purpose=method))
         for _ in range(20):
-            end, details = stranger(host, said)
+            end, details = call_ps(host, said)
             assert end in (End.REFUSED, End.ENDED)
         assert re.search(text, details), details
         assert_it_works(clients)
@@ -299,11 +297,11 @@ def test_a_stranger_gets_the_reason_is_logged_once_and_disturbs_no_worker(
     assert [line.partition(" ")[0] for line in said if "Refused" in line] == ["Refused", "Left"]
 
 
-def test_what_differs_stands_in_the_log_and_is_told_to_nobody_who_may_be_a_stranger(capfd):
+def test_differences_are_logged_but_not_sent_to_unknown_callers(capfd):
     with serving() as (_, (host,)):
-        _, details = stranger(host, hello_of(host, ps_hosts=["x:1"]))
+        _, details = call_ps(host, hello_of(host, ps_hosts=["x:1"]))
         assert host not in details and "x:1" not in details
-        _, details = stranger(host, hello_of(host, rules="fewer"))
+        _, details = call_ps(host, hello_of(host, rules="fewer"))
         assert details == "its flags differ from those of this ps, whose log says how"
     said = capfd.readouterr().out
     assert f"its ps hosts are ['x:1']; this ps has ['{host}']" in said
@@ -328,7 +326,7 @@ def test_a_worker_that_sends_an_invalid_message_gets_the_reason(capfd, message, 
         first = Client(config_of([host], 0))
         Operations([first], "sum", Kind.FLOATS, 2)
         wait_until(lambda: server.aggregator.piece_count, "the first worker's operation")
-        end, details = stranger(host, hello_of(host), messages=[message])
+        end, details = call_ps(host, hello_of(host), messages=[message])
         assert end is End.REFUSED
         assert re.search(text, details), details
         assert not first.failure
@@ -340,7 +338,7 @@ def test_a_worker_that_sends_an_invalid_message_gets_the_reason(capfd, message, 
 def test_a_huge_message_is_not_read():
     with serving() as ((server,), (host,)):
         huge = bytes(64 << 20)
-        end, why = stranger(host, hello_of(host), messages=[huge])
+        end, why = call_ps(host, hello_of(host), messages=[huge])
         assert end is End.REFUSED and why.startswith(f"a message has {64 << 20} bytes; allowed")
         assert server.aggregator.held_bytes == 0
 
@@ -373,7 +371,7 @@ def test_replayed_pushes_change_nothing():
 def test_invalid_reports_are_refused(message, text):
     with serving() as (_, (host,)):
         hello = hello_of(host, purpose="Meet")
-        end, details = stranger(host, hello, messages=[message])
+        end, details = call_ps(host, hello, messages=[message])
         assert end is End.REFUSED
         assert re.search(text, details), details
 
@@ -383,10 +381,10 @@ def test_a_worker_that_does_not_read_orders_loses_its_stream_and_may_connect_aga
         for _ in range(2):
             channel = admitted(host, hello_of(host, purpose="Meet"))
             deadline = time.monotonic() + SECS / 2
-            while server._service._meeting and time.monotonic() < deadline:
+            while server._service._coordination and time.monotonic() < deadline:
                 order = Order(end="x" * 60_000)  # some go into the system's buffers
                 server._service._order(1, order)
-            assert not server._service._meeting
+            assert not server._service._coordination
             channel.cut()
 
 
@@ -411,7 +409,7 @@ def test_a_worker_that_does_not_read_results_is_refused_and_nothing_is_kept(capf
 
 def test_a_state_from_a_worker_that_is_not_the_donor_is_not_forwarded():
     with serving() as (_, hosts), joined(hosts) as clients:
-        clients[1].meeting.give_state(View(number=1), [memoryview(b"evil")])
+        clients[1].coordination.give_state(View(number=1), [memoryview(b"evil")])
         assert_it_works(clients)
         assert not clients[0].interrupted
 
@@ -429,7 +427,7 @@ def test_only_workers_with_certificates_of_the_authority_can_train(tmp_path):
             Client(config_of([host], 1, 1.0))
         no_certificate = ssl.create_default_context(cafile=good.ca)
         no_certificate.check_hostname = False
-        end, _ = stranger(host, hello_of(host), no_certificate)
+        end, _ = call_ps(host, hello_of(host), no_certificate)
         assert end is End.LOST
         assert_it_works(clients)
         assert server.registry.outcome is None
@@ -440,7 +438,7 @@ def test_a_certificate_is_for_the_workers_of_its_hosts_only(tmp_path, capfd):
     of_ps = make_certificates(tmp_path, "ours", "ps", ALL_HOSTS)
     of_one = make_certificates(tmp_path, "ours", "one", ["DNS:one"])
     with serving(tls=of_ps) as (_, (host,)):
-        end, why = stranger(host, hello_of(host, 1), Members(of_one).client)
+        end, why = call_ps(host, hello_of(host, 1), Members(of_one).client)
     assert end is End.REFUSED
     assert why == "worker 1 (two:2) was refused: its certificate is for one, not two"
     assert capfd.readouterr().out.count(f"Refused 127.0.0.1: {why}") == 1
@@ -461,7 +459,7 @@ def test_a_withdrawn_certificate_ends_streams_and_opens_none(tmp_path, capfd):
             assert server.registry.present == 2
             denied.write_text(f"{serial}  # of everybody\n")
             wait_until(lambda: not server.registry.present, "the end of all streams")
-        end, why = stranger(host, hello_of(host), Members(good).client)
+        end, why = call_ps(host, hello_of(host), Members(good).client)
     assert end is End.REFUSED
     assert (
         why == f"worker 1 (two:2) was refused: its certificate {serial} was withdrawn (--tls_deny)"

@@ -70,7 +70,7 @@ class Service:
         workers = len(worker_hosts)
         self._most_entries = _UNREAD_ENTRIES * workers
         self._exchanging: dict[int, Outbox] = {}
-        self._meeting: dict[int, Outbox] = {}
+        self._coordination: dict[int, Outbox] = {}
         self._searches: dict[int, tuple[tuple[int, int], bytes]] = {}  # for a coordinator
         self._lock = threading.Lock()
         self._ps, self._servers, self._moves = ps, servers, rules.coordinator_moves
@@ -163,19 +163,19 @@ class Service:
             raise UnreadError("the worker does not read its results")
         return None
 
-    def open_meeting(self, worker: int, outbox: Outbox) -> bool:
+    def open_coordination(self, worker: int, outbox: Outbox) -> bool:
         """Opens a worker's Meet stream; False if the worker's last one has not ended."""
         with self._lock:
-            if worker in self._meeting:
+            if worker in self._coordination:
                 return False
-            self._meeting[worker] = outbox
+            self._coordination[worker] = outbox
             coordinator = self.coordinator = self.coordinator or self._make_coordinator()
         if self.registry.some_are_done:
             coordinator.note_done()  # the workers of another coordinator were
         coordinator.connect(worker)
         return True
 
-    def close_meeting(self, worker: int, ending: str | None) -> None:
+    def close_coordination(self, worker: int, ending: str | None) -> None:
         """Closes a worker's Meet stream; `ending` is None if this ps ended it."""
         coordinator = self.coordinator
         if ending is not None and coordinator:
@@ -183,11 +183,11 @@ class Service:
         # Before the lock: the coordinator sends orders, which take it, while it holds its own.
         is_left = self._moves and coordinator is not None and coordinator.is_left
         with self._lock:  # last: now the worker may open another
-            self._meeting.pop(worker, None)
-            if is_left and not self._meeting and self.coordinator is coordinator:
+            self._coordination.pop(worker, None)
+            if is_left and not self._coordination and self.coordinator is coordinator:
                 self.coordinator = None  # its workers have another; this ps still adds
 
-    def hear(self, worker: int, message: bytes) -> None:
+    def receive(self, worker: int, message: bytes) -> None:
         """Handles a report of a Meet stream; forwards a worker's state to the receivers.
 
         Raises:
@@ -201,7 +201,7 @@ class Service:
             return
         part = Order(state=report.state).SerializeToString()
         for receiver in coordinator.receivers(worker, report.state.view):
-            outbox = self._meeting.get(receiver)
+            outbox = self._coordination.get(receiver)
             if outbox is None:
                 continue
             unread, since = len(outbox), time.monotonic()
@@ -217,7 +217,7 @@ class Service:
         """Whether a worker still waits on the same stream for a donor's state."""
         coordinator = self.coordinator
         waiting = coordinator.receivers(donor, report.state.view) if coordinator else []
-        return receiver in waiting and self._meeting.get(receiver) is outbox
+        return receiver in waiting and self._coordination.get(receiver) is outbox
 
     def _takes_pushes(self, worker: int, view: int) -> bool:
         coordinator = self.coordinator
@@ -240,7 +240,7 @@ class Service:
         coordinator = self.coordinator
         if coordinator and coordinator.view < header.view:
             with self._lock:
-                self.coordinator, streams = None, [*self._meeting.values()]
+                self.coordinator, streams = None, [*self._coordination.values()]
             for outbox in streams:  # a worker that does not know yet may begin anew here
                 outbox.cut()
 
@@ -253,7 +253,7 @@ class Service:
 
     def _order(self, worker: int, order: Order) -> None:
         with self._lock:
-            outbox = self._meeting.get(worker)
+            outbox = self._coordination.get(worker)
         if outbox is not None:
             outbox.put(order.SerializeToString())
             if len(outbox) > _MOST_ORDERS or outbox.waiting_bytes > _MOST_ORDER_BYTES:
@@ -261,7 +261,7 @@ class Service:
 
     def _drop(self, worker: int) -> None:
         with self._lock:
-            outboxes = [self._meeting.get(worker), self._exchanging.get(worker)]
+            outboxes = [self._coordination.get(worker), self._exchanging.get(worker)]
         for outbox in outboxes:
             if outbox is not None:
                 outbox.cut()

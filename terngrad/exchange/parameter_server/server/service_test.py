@@ -10,8 +10,7 @@ from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.server.service import Service
 from terngrad.service.messages import Header, Report, join_frame
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.simulation.clock import Clock
-from terngrad.testing.simulation.streams import Stream
+from terngrad.testing.simulation.streams import Clock, Stream
 
 SECS = 10.0
 
@@ -45,13 +44,13 @@ def _clock():
 def _service(clock):
     """The service of ps 0; worker 0 trains alone."""
     service = Service(0, ["a:1"], First(), Rules(1, False, SECS), 1, [].append, clock=clock)
-    assert service.open_meeting(0, Stream(0, "Meet"))
+    assert service.open_coordination(0, Stream(0, "Meet"))
     assert service.open_exchange(0, Stream(0, "Exchange"))
-    service.hear(0, Report(state_report={}).SerializeToString())
+    service.receive(0, Report(state_report={}).SerializeToString())
     return service
 
 
-@pytest.mark.parametrize("method", ["meeting", "exchange"])
+@pytest.mark.parametrize("method", ["coordination", "exchange"])
 def test_a_worker_has_one_stream_of_each_method(service, method):
     accept = getattr(service, f"open_{method}")
     assert not accept(0, Stream(0, method))
@@ -75,7 +74,7 @@ def test_a_worker_that_is_lost_with_one_stream_open_is_missed(clock):
 def test_a_worker_whose_meet_stream_broke_is_done_if_its_exchange_stream_says_so(
     service, clock, failed, is_done
 ):
-    service.close_meeting(0, "died")
+    service.close_coordination(0, "died")
     service.close_exchange(0, Header(bye=True, failed=failed), "")
     clock.now += SECS + 1
     service.coordinator.watch()
@@ -111,18 +110,18 @@ def test_streams_that_end_while_orders_are_sent_block_nobody():
     """A coordinator sends while it holds its lock, and needs that of the streams."""
     rules = Rules(3, True, 60.0, 0.3, coordinator_moves=True)
     service = Service(0, ["a:1"] * 3, None, rules, 3, tell=lambda line: None)
-    service.open_meeting(1, _Unread())
+    service.open_coordination(1, _Unread())
     done = []
 
     def come_and_go():
         for _ in range(2000):
-            service.open_meeting(2, _Unread())
-            service.close_meeting(2, "died")
+            service.open_coordination(2, _Unread())
+            service.close_coordination(2, "died")
         done.append(2)
 
     def report():
         for i in range(2000):
-            service.hear(1, Report(lost_ps=b"\4" * (i % 2)).SerializeToString())
+            service.receive(1, Report(lost_ps=b"\4" * (i % 2)).SerializeToString())
         done.append(1)
 
     threads = [threading.Thread(target=act, daemon=True) for act in (come_and_go, report)]

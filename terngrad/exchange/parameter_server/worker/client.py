@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from terngrad.cluster.channel import OtherFailedError
-from terngrad.cluster.pulse import Pulse
+from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.link import ChannelLink, LinkEvents, SocketNetwork
 from terngrad.coordination import groups
@@ -37,7 +37,7 @@ class Client:
       rank: index of this worker.
       size: number of workers.
       servers: which ps it reaches.
-      meeting: messages to and from the coordinator, which is in ps 0, or where it moves, in the
+      coordination: messages to and from the coordinator, in ps 0 or, where it moves, in the
         ps that the workers have chosen.
       steps: pushes to all ps, and their results.
       failure: why the connection failed; "" while it works.
@@ -46,7 +46,7 @@ class Client:
     def __init__(
         self,
         config: ConnectConfig,
-        pulse: Pulse | None = None,
+        heartbeat: Heartbeat | None = None,
         rules: str = "",
         network: SocketNetwork | None = None,
         *,
@@ -55,11 +55,11 @@ class Client:
     ) -> None:
         """Connects to all ps; waits for those that start later, if elastic for ps 0 only.
 
-        Where the coordinator moves, it waits for none: the first calls of `meeting` do.
+        Where the coordinator moves, it waits for none: the first calls of `coordination` do.
 
         Args:
           config: of this worker; the ps know its hosts.
-          pulse: progress of this worker.
+          heartbeat: progress of this worker.
           rules: text of the `Rules` that this worker expects; "" = any.
           network: opens the streams; None = sockets.
           elastic: whether the training goes on without a lost ps.
@@ -74,11 +74,11 @@ class Client:
             ps_count,
             elastic=elastic,
             coordinator_moves=coordinator_moves,
-            tell_lost=lambda lost: self.meeting.tell_lost(lost),
+            tell_lost=lambda lost: self.coordination.tell_lost(lost),
         )
         self._moves = coordinator_moves
         self._coordinator = 0
-        self._meetings = 0  # links to coordinators so far
+        self._coordinator_links = 0  # links to coordinators so far
         self._going = threading.Lock()
         # Number of the last view, and how many coordinators were asked since.
         self._position = 0, 0
@@ -96,7 +96,7 @@ class Client:
             self.rank,
             self.servers,
             send=lambda ps, frame: self._links[ps].send(frame),
-            tell_ready=lambda step: self.meeting.ready(step),
+            tell_ready=lambda step: self.coordination.ready(step),
             refuse=self._refuse,
             on_coordinator=self._follow,
         )
@@ -108,9 +108,11 @@ class Client:
             on_open=self._tell_servers,
             on_end=self._lose,
         )
-        self.meeting = CoordinatorClient(events)
+        self.coordination = CoordinatorClient(events)
         try:
-            self._meet(pulse or Pulse(), min(_LONGEST_BEAT_SECS, config.timeout_secs / _BEATS))
+            self._connect_coordinator(
+                heartbeat or Heartbeat(), min(_LONGEST_BEAT_SECS, config.timeout_secs / _BEATS)
+            )
             for ps in range(ps_count):
                 self._check()
                 waits = not elastic or (ps == 0 and not coordinator_moves)
@@ -142,7 +144,7 @@ class Client:
     @property
     def leads(self) -> bool:
         """Whether this worker saves: ps 0 chose it at the end, or it is the first of the view."""
-        if (saver := self.meeting.saver) is not None:
+        if (saver := self.coordination.saver) is not None:
             return saver == self.rank
         with self.steps.lock:
             return groups.unpack(self.steps.view.members)[:1] == (self.rank,)
@@ -184,7 +186,7 @@ class Client:
     def require_in_next_step(self) -> None:
         """Makes the next steps wait for this worker, if steps are made without some workers."""
         if self.has_backup_workers:
-            self.meeting.require_in_next_step()
+            self.coordination.require_in_next_step()
 
     def give_up(self, why: str, *, alone: bool = False) -> None:
         """Ends the training of all workers if this one waits.
@@ -198,7 +200,7 @@ class Client:
         if alone:
             self._lose(why)
             return
-        self.meeting.fail(why, is_shared=True)
+        self.coordination.fail(why, is_shared=True)
         deadline = time.monotonic() + _GIVE_UP_SECS
         while not self.failure and time.monotonic() < deadline:
             time.sleep(_LOOK_SECS)
@@ -221,7 +223,7 @@ class Client:
                     link.wait_until_up(max(0.0, deadline - time.monotonic()))
         for link in self._links:
             link.end(bye)
-        self.meeting.end(END_SECS)
+        self.coordination.end(END_SECS)
         if is_done:
             deadline = time.monotonic() + END_SECS  # the wait for one ps takes nothing from others
             for ps, link in enumerate(self._links):
@@ -229,29 +231,31 @@ class Client:
                     link.join(max(0.0, deadline - time.monotonic()))
         self._network.close()
 
-    def _meet(self, pulse: Pulse, beat_secs: float) -> None:
-        link = self._network.open(0, "Meet", self._meeting_events(), waits=not self._moves)
-        self.meeting.use(link, pulse)
+    def _connect_coordinator(self, heartbeat: Heartbeat, beat_secs: float) -> None:
+        link = self._network.open(0, "Meet", self._coordination_events(), waits=not self._moves)
+        self.coordination.use(link, heartbeat)
         self._stop_beats = self._network.repeat(beat_secs, self._beat)
 
-    def _meeting_events(self) -> LinkEvents:
+    def _coordination_events(self) -> LinkEvents:
         """Returns what happens on a link to a coordinator, until the next one replaces it."""
-        meeting, number = self.meeting, self._meetings
+        coordination, number = self.coordination, self._coordinator_links
 
         def while_it_is(act: Callable[..., bool | None]) -> Callable[..., bool | None]:
-            return lambda *given: act(*given) if self._meetings == number else None
+            return lambda *given: act(*given) if self._coordinator_links == number else None
 
         return LinkEvents(
-            lock=meeting.changed,
-            on_message=lambda message: meeting.take(message, lambda: self._meetings == number),
-            on_break=while_it_is(lambda: (self.steps.interrupt(), meeting.broken())),
-            on_open=while_it_is(meeting.opened),
+            lock=coordination.changed,
+            on_message=lambda message: coordination.take(
+                message, lambda: self._coordinator_links == number
+            ),
+            on_break=while_it_is(lambda: (self.steps.interrupt(), coordination.broken())),
+            on_open=while_it_is(coordination.opened),
             on_loss=while_it_is(self._look_for_another),
             on_refusal=while_it_is(self._leave_for_good),
         )
 
     def _beat(self) -> None:
-        self.meeting.tell_progress()
+        self.coordination.tell_progress()
         if self._moves:
             self._note_ended()
 
@@ -263,13 +267,13 @@ class Client:
                 link.was_ended = False  # what ended before does not tell of this view
             if self._ended_in_view:
                 self._ended_in_view = frozenset()
-                self.meeting.tell_ended(self._ended, self._ended_in_view)
+                self.coordination.tell_ended(self._ended, self._ended_in_view)
         self.steps.install(view)
 
     def _tell_servers(self) -> None:
         self.servers.tell()
         if self._ended or self._ended_in_view:
-            self.meeting.tell_ended(self._ended, self._ended_in_view)
+            self.coordination.tell_ended(self._ended, self._ended_in_view)
 
     def _note_ended(self) -> None:
         with self.steps.lock:
@@ -278,7 +282,7 @@ class Client:
             in_view = self._ended_in_view | at_once  # also when another process listens again
             if (ended, in_view) != (self._ended, self._ended_in_view):
                 self._ended, self._ended_in_view = ended, in_view
-                self.meeting.tell_ended(ended, in_view)
+                self.coordination.tell_ended(ended, in_view)
 
     def _look_for_another(self, why: str) -> bool:
         """Chooses the next coordinator, as all workers do: the first member that is left.
@@ -288,7 +292,7 @@ class Client:
         """
         is_first_loss = self._coordinator not in self._tried
         self._tried.add(self._coordinator)
-        members = groups.unpack(self.meeting.view.members)
+        members = groups.unpack(self.coordination.view.members)
         left = [ps for ps in members if ps not in self._tried and not self.servers.is_lost(ps)]
         if self._moves and not members and is_first_loss:
             return True
@@ -320,13 +324,13 @@ class Client:
             if coordinator == self._coordinator:
                 return
             self._coordinator = coordinator
-            self._meetings += 1
+            self._coordinator_links += 1
             self.steps.interrupt()
             for other in self._links:
                 other.send(self._sought())
-            events = self._meeting_events()
+            events = self._coordination_events()
             link = self._network.open(coordinator, "Meet", events, waits=False, was_there=True)
-            self.meeting.move(link)
+            self.coordination.move(link)
             self.steps.interrupt()  # the last coordinator may have sent a view meanwhile
 
     def _check(self) -> None:
@@ -372,7 +376,7 @@ class Client:
 
     def _refuse(self, why: str) -> None:
         """Ends the training for all workers, because a ps refused what this worker sent."""
-        self.meeting.fail(why)
+        self.coordination.fail(why)
         self._lose(why)
 
     def _lose(self, why: str) -> None:
@@ -380,7 +384,7 @@ class Client:
             if self._over or self.failure:
                 return
             self.failure = why
-        self.meeting.lose(why)
+        self.coordination.lose(why)
         self._on_failure(why)
         self.steps.interrupt()
         self.steps.cancel()

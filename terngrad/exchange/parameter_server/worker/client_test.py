@@ -34,7 +34,7 @@ class Link:
         self.joined = True
 
 
-class Network:
+class FakeNetwork:
     """A network of such links."""
 
     def __init__(self):
@@ -57,7 +57,7 @@ CONFIG = ConnectConfig(["a:1"], 0, ["ps0:1", "ps1:1"], 10.0)
 
 @pytest.mark.parametrize(("why", "arrived"), [("", 1), ("diverged", 0)])
 def test_a_worker_that_is_done_waits_for_broken_streams_to_send_its_goodbye(why, arrived):
-    network = Network()
+    network = FakeNetwork()
     client = Client(CONFIG, network=network)
     client.close(is_done=True, why=why)
     _, *exchange = network.links
@@ -74,7 +74,7 @@ def elastic_client(network):
 
 
 def test_a_lost_ps_that_refuses_a_worker_ends_no_training_and_a_used_one_does():
-    client, events = elastic_client(Network())
+    client, events = elastic_client(FakeNetwork())
     assert events.on_refusal("ps 1 was started with other flags")  # goes on trying
     assert not client.failure
     events.on_open()
@@ -83,7 +83,7 @@ def test_a_lost_ps_that_refuses_a_worker_ends_no_training_and_a_used_one_does():
 
 
 def test_a_worker_that_is_done_does_not_wait_for_a_lost_ps():
-    network = Network()
+    network = FakeNetwork()
     client, _ = elastic_client(network)
     client.close(is_done=True)
     _, first, lost = network.links

@@ -174,7 +174,7 @@ class Steps:
         """Adds a piece to the result of its operation, or notes who is in the view at a ps."""
         header, payload = split_frame(message)
         if header.enters:
-            self._meet(ps, header)
+            self._connect_coordinator(ps, header)
             return
         if header.seeks:
             self._on_coordinator((header.view, header.step), header.coordinator)
@@ -283,7 +283,7 @@ class Steps:
         decided = self._contributors.contributors(step)
         return None if decided is None else groups.pack(decided)
 
-    def _meet(self, ps: int, header: Header) -> None:
+    def _connect_coordinator(self, ps: int, header: Header) -> None:
         """Notes who is in the view at a ps, and sends the pushes that have waited for them."""
         with self.lock:
             is_later = header.view > self.view.number

@@ -193,9 +193,7 @@ def test_a_result_of_other_workers_than_the_contributors_is_refused():
 @pytest.mark.parametrize(
     "payload", [b"", bytes(16), b"\2" * 64, bytes(400 - 8), bytes(1000)], ids=len
 )
-def test_law_10_a_result_that_is_no_code_ends_the_training_with_the_names_of_its_senders(
-    workers, payload
-):
+def test_law_10_an_invalid_result_ends_the_training_and_names_its_senders(workers, payload):
     coder = Coder(workers)
     coder.steps.push(0, 3, np.zeros([50, 2], np.uint32))
     coder.take(payload)

@@ -1,0 +1,91 @@
+"""The messages of asynchronous training: calls with content of any length, and replies.
+
+The act of a call (`Call.act`, see terngrad/service/declarations.py) says what it asks for:
+
+MORE: more content of the previous call.
+ENTER: the first call of a channel; content: JSON.
+BEGIN: from worker 0; content: JSON, a plan (terngrad/asynchronous/plan.py).
+STATE: from worker 0, after BEGIN; content: the initial state.
+PUSH: content: a gradient; the reply is as for PULL.
+PULL: the reply has the parameters.
+FETCH: the reply has the whole state.
+BYE: the worker ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from terngrad.connect.channel import FrameError
+from terngrad.service.messages import PIECE_BYTES, Reply, join_frame, split_frame
+
+MORE, ENTER, BEGIN, STATE, PUSH, PULL, FETCH, BYE = range(8)
+
+
+def frames(header: Any, content: bytes | memoryview = b"") -> Iterator[bytes]:
+    """Yields the frames of a call or reply with its content; sets the header's size."""
+    view = memoryview(content).cast("B")
+    header.size = view.nbytes
+    yield join_frame(header, view[:PIECE_BYTES])
+    empty = type(header)()
+    for start in range(PIECE_BYTES, view.nbytes, PIECE_BYTES):
+        yield join_frame(empty, view[start : start + PIECE_BYTES])
+
+
+def collect(
+    header: Any, first: memoryview, messages: Iterator[bytes], count: list[int] | None = None
+) -> bytearray:
+    """Returns the content of a call or reply, of which the first frame was read.
+
+    Args:
+      header: header of the first frame; the caller has checked its size.
+      first: content of the first frame.
+      messages: the following frames.
+      count: its element is increased by the bytes of the frames that are read here.
+
+    Raises:
+      FrameError: there is less or more content than the header announced.
+    """
+    content = bytearray(header.size)
+    done = _put(content, 0, first)
+    while done < header.size:
+        message = next(messages, None)
+        if message is None:
+            raise FrameError(f"content ends after {done} of {header.size} bytes")
+        following, piece = split_frame(message, type(header))
+        if following != type(header)() or not piece.nbytes:
+            raise FrameError(f"another message after {done} of {header.size} bytes")
+        done = _put(content, done, piece)
+        if count is not None:
+            count[0] += len(message)
+    return content
+
+
+def _put(content: bytearray, start: int, piece: memoryview) -> int:
+    end = start + piece.nbytes
+    if end > len(content):
+        raise FrameError(f"more content than the {len(content)} bytes announced")
+    content[start:end] = piece
+    return end
+
+
+class RunStatus(NamedTuple):
+    """The status of a run.
+
+    Attributes:
+      run: name of the run whose parameters the ps holds; "" for none.
+      version: number of updates that the ps has applied.
+      waits: whether worker 0 must first begin or confirm the run.
+      finished: whether the run has all its updates.
+    """
+
+    run: str
+    version: int
+    waits: bool
+    finished: bool
+
+
+def status_in(reply: Reply) -> RunStatus:
+    """Returns the status in a reply."""
+    return RunStatus(reply.run, reply.version, reply.waits, reply.finished)

@@ -1,0 +1,169 @@
+"""The progress that processes report in heartbeats, and which process the others wait for.
+
+A process whose main thread hangs still sends signs of life, from another thread. But while all
+train in step, a process that gets no next batch falls behind the others, which wait for its
+gradients: it alone has taken fewer batches. A process that computes for a long time is not behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+STEP = "a step"
+CALL = "a call of reducer"  # and its index: outside a graph, where calls run in order
+_LONGEST_NAME = 256
+GIVE_UP_TIME_OUTS = 10  # time-outs after which even a slow step counts as failed
+
+
+class BegunOperations(NamedTuple):
+    """How many operations with the others a process has begun, and what the last ones are.
+
+    The last `alike` are all named `last`, such as the parts of a step, which need not wait for one
+    another.
+    """
+
+    count: int = 0
+    last: str = ""
+    alike: int = 1
+
+    @classmethod
+    def read(cls, message: object) -> BegunOperations:
+        """Reads another process' message; returns an empty value if it is malformed."""
+        match message:
+            case [int(count), str(last), int(alike)] if len(last) <= _LONGEST_NAME:
+                return cls(count, last, alike)
+        return cls()
+
+
+class Heartbeat:
+    """What the heartbeats of this process report: its progress.
+
+    Attributes:
+      batches: number of batches taken since the training began; None outside steps: compiling,
+        saving and writing summaries may take any time.
+      begun: operations with the others that this process has begun, where it counts them.
+    """
+
+    def __init__(self) -> None:
+        """Starts outside steps."""
+        self.batches: int | None = None
+        self.begun = BegunOperations()
+        self._lock = threading.Lock()
+
+    def begin(self, what: str) -> None:
+        """Counts an operation with the others, which must all make the same ones.
+
+        What belongs to a step counts as `STEP`, because parts of a graph begin in any order. What
+        is called outside a graph has its own name, `CALL` with a number.
+        """
+        with self._lock:
+            count, last, alike = self.begun
+            self.begun = BegunOperations(count + 1, what, alike + 1 if what == last else 1)
+
+    @contextlib.contextmanager
+    def steps(self, done: int) -> Iterator[None]:
+        """Marks a block that makes steps, after `done` earlier ones."""
+        self.batches = done
+        try:
+            yield
+        finally:
+            self.batches = None
+
+    def tick(self) -> None:
+        """Counts a batch; callable from any thread."""
+        if self.batches is not None:
+            self.batches += 1
+
+
+def divergence(begun: Mapping[int, BegunOperations], name: Callable[[int], str]) -> str:
+    """Says which processes are in different operations, each of which waits for ever.
+
+    All begin the same ones in the same order, so the operation of a number is the same for all.
+
+    Args:
+      begun: by rank.
+      name: returns the name of a process for messages.
+
+    Returns:
+      The error; "" = there is none.
+    """
+    named = {rank: each for rank, each in sorted(begun.items()) if each.last}
+    for number in sorted({each.count for each in named.values()}):
+        by_operation: dict[str, list[int]] = {}
+        for rank, (count, last, alike) in named.items():
+            if count - alike < number <= count:
+                by_operation.setdefault(last, []).append(rank)
+        if STEP in by_operation:  # others may make their steps outside a graph
+            for call in [what for what in by_operation if what.startswith(CALL)]:
+                by_operation[STEP] += by_operation.pop(call)
+        if len(by_operation) > 1:
+            each = (f"{what} on {', '.join(map(name, on))}" for what, on in by_operation.items())
+            where = " and ".join(each)
+            return (
+                f"the workers do not run the same operations: number {number} is {where}: "
+                "all need equally many batches and calls"
+            )
+    return ""
+
+
+class StallDetector:
+    """Finds the processes that are behind while no process makes progress.
+
+    Attributes:
+      give_up_secs: after this long without progress the training has failed, whatever the reason.
+    """
+
+    def __init__(self, timeout_secs: float) -> None:
+        """Allows stalls of up to `timeout_secs`."""
+        self._timeout_secs = timeout_secs
+        self.give_up_secs = GIVE_UP_TIME_OUTS * timeout_secs
+        self._batches: dict[int, int | None] = {}
+        self._begun: dict[int, int] = {}
+        self._moved_at: dict[int, float] = {}
+
+    @property
+    def most_batches(self) -> int:
+        """Largest number of batches that a process within steps has taken."""
+        return max((count for count in self._batches.values() if count is not None), default=0)
+
+    def note(self, rank: int, batches: int | None, now: float, begun: int = 0) -> None:
+        """Records the progress that a process reports; see `Heartbeat`.
+
+        Args:
+          rank: index of the process.
+          batches: its batches. Keras may take several in one call, which count at its end.
+          now: when it reports.
+          begun: its operations with the others, which count within such a call, too.
+        """
+        moved = self._batches.get(rank, -1) != batches or self._begun.get(rank) != begun
+        self._batches[rank], self._begun[rank] = batches, begun
+        if moved:
+            self._moved_at[rank] = now
+
+    def forget(self, rank: int) -> None:
+        """Forgets a process that is done: nobody waits for its steps."""
+        self._batches.pop(rank, None)
+        self._begun.pop(rank, None)
+
+    def should_give_up(self, now: float) -> bool:
+        """Whether all are within steps and none has made progress for `give_up_secs`."""
+        at_work = self._batches and None not in self._batches.values()
+        return bool(at_work) and now - max(self._moved_at.values()) > self.give_up_secs
+
+    def stuck(self, now: float, time_outs: int = 1) -> list[int]:
+        """Returns the processes that have been in the same step for `time_outs` time-outs."""
+        limit = time_outs * self._timeout_secs
+        at_work = [rank for rank, count in self._batches.items() if count is not None]
+        return [rank for rank in at_work if now - self._moved_at[rank] > limit]
+
+    def late(self, now: float) -> list[int]:
+        """Returns the processes for whose next batch the others have waited too long."""
+        counts = {rank: count for rank, count in self._batches.items() if count is not None}
+        first = max(counts.values(), default=0)
+        behind = [rank for rank, count in counts.items() if count < first]
+        if not behind or now - max(self._moved_at.values()) <= self._timeout_secs:
+            return []
+        return behind

@@ -1,0 +1,135 @@
+"""Which processes count as behind."""
+
+import pytest
+
+from terngrad.cluster.heartbeat import BegunOperations, Heartbeat, StallDetector, divergence
+
+
+def after(*moments):
+    """Returns a `StallDetector` with 60 s that saw these moments: (seconds, batches by process)."""
+    stalls = StallDetector(timeout_secs=60.0)
+    for now, batches in moments:
+        for rank, count in enumerate(batches):
+            stalls.note(rank, count, now)
+    return stalls
+
+
+@pytest.mark.parametrize(
+    ("moments", "expected"),
+    [
+        ([(0, [5, 4, 5]), (61, [5, 4, 5])], [1]),
+        ([(0, [5, 4, 4]), (61, [5, 4, 4])], [1, 2]),
+        ([(0, [5, 4, 5]), (59, [5, 4, 5])], []),  # not yet
+        ([(0, [5, 5, 5]), (9999, [5, 5, 5])], []),  # all compute
+        ([(0, [5, None, 5]), (9999, [5, None, 5])], []),  # 1 compiles, saves, writes summaries
+        ([(0, [None, 4, 5]), (61, [None, 4, 5])], [1]),  # 0 saves, 1 hangs
+        ([(0, [5, None, 5]), (99, [5, 4, 5]), (110, [5, 4, 5])], []),  # 1 saved, and is back
+        ([(0, [5, 4]), (50, [5, 5]), (70, [6, 5])], []),  # they move
+        ([(0, [None, None]), (9999, [None, None])], []),
+    ],
+)
+def test_who_is_behind_while_nothing_moves_is_late(moments, expected):
+    assert after(*moments).late(moments[-1][0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("moments", "expected"),
+    [
+        ([(0, [5, 5]), (601, [5, 5])], True),
+        ([(0, [5, 5]), (599, [5, 5])], False),
+        ([(0, [5, None]), (9999, [5, None])], False),  # 1 compiles, saves, writes summaries
+        ([(0, [5, 5]), (550, [6, 5]), (650, [6, 5])], False),  # they move
+        ([], False),
+    ],
+)
+def test_where_all_wait_for_very_long_there_is_no_hope(moments, expected):
+    now = moments[-1][0] if moments else 9999
+    assert after(*moments).should_give_up(now) == expected
+
+
+def test_operations_within_a_call_of_many_batches_are_progress():
+    stalls = after((0, [5, 5]))
+    for now in (500.0, 1000.0):
+        for rank in range(2):
+            stalls.note(rank, 5, now, begun=int(now))
+    assert not stalls.should_give_up(1500.0)
+    assert stalls.should_give_up(1601.0)
+
+
+@pytest.mark.parametrize(
+    ("moments", "expected"),
+    [
+        ([(0, [5, 4]), (61, [5, 4])], [0, 1]),
+        ([(0, [5, 4]), (30, [6, 4]), (61, [6, 4])], [1]),
+        ([(0, [5, None]), (9999, [6, None])], []),  # one moves, and one saves
+    ],
+)
+def test_who_is_within_one_step_for_too_long_is_stuck(moments, expected):
+    assert after(*moments).stuck(moments[-1][0]) == expected
+
+
+def test_a_process_may_be_within_a_step_for_several_time_outs():
+    stalls = after((0, [5, 6]), (100, [6, 6]))
+    assert stalls.stuck(161, time_outs=2) == [1]
+    assert stalls.stuck(161) == [0, 1]
+
+
+def test_the_process_that_took_most_batches_counts():
+    assert after((0, [5, None, 6])).most_batches == 6
+    assert after((0, [None])).most_batches == 0
+
+
+def test_batches_count_only_within_steps():
+    heartbeat = Heartbeat()
+    heartbeat.tick()
+    assert heartbeat.batches is None
+    with heartbeat.steps(10):
+        heartbeat.tick()
+        assert heartbeat.batches == 11
+    assert heartbeat.batches is None
+
+
+GATHER, STEP = BegunOperations(5, "all_gather"), BegunOperations(5, "a step")
+
+
+@pytest.mark.parametrize(
+    ("begun", "expected"),
+    [
+        (
+            [GATHER, STEP, STEP],
+            "number 5 is all_gather on worker 0 and a step on worker 1, worker 2",
+        ),
+        (
+            [BegunOperations(6, "barrier"), GATHER, STEP],
+            "number 5 is all_gather on worker 1 and a step on",
+        ),
+        ([GATHER, GATHER], ""),
+        ([STEP, BegunOperations(5, "a call of reducer 1")], ""),  # in a graph, and outside
+        (
+            [BegunOperations(5, "a call of reducer 0"), BegunOperations(5, "a call of reducer 1")],
+            "number 5 is a call of reducer 0 on worker 0 and a call of reducer 1 on worker 1",
+        ),
+        ([GATHER, BegunOperations(4, "a step"), BegunOperations(6, "barrier")], ""),  # on their way
+        ([BegunOperations(), BegunOperations(5), GATHER], ""),  # that tell nothing
+    ],
+)
+def test_processes_in_different_operations_of_the_same_number_are_named(begun, expected):
+    found = divergence(dict(enumerate(begun)), "worker {}".format)
+    why = "the workers do not run the same operations: "
+    assert found.startswith(why + expected if expected else "")
+    assert bool(found) == bool(expected)
+
+
+@pytest.mark.parametrize("told", [None, 3, [3], [3, [], 1], [3, "a", "b"], [3, "a" * 257, 1]])
+def test_law_10_what_another_process_tells_wrongly_tells_nothing(told):
+    assert BegunOperations.read(told) == BegunOperations()
+    assert BegunOperations.read([3, "a step", 2]) == BegunOperations(3, "a step", 2)
+
+
+def test_a_heartbeat_counts_operations_and_knows_the_last_one():
+    heartbeat = Heartbeat()
+    heartbeat.begin("barrier")
+    heartbeat.begin("a step")
+    assert heartbeat.begun == BegunOperations(2, "a step")
+    heartbeat.begin("a step")
+    assert heartbeat.begun == BegunOperations(3, "a step", alike=2)

@@ -1,0 +1,65 @@
+"""A loop of a user's own with local steps.
+
+python -m terngrad.testing.programs.own_local_steps FOLDER STEPS
+
+Each process writes its weights after each exchange to a file of the folder.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+import terngrad
+from terngrad.testing import nets
+
+LOCAL_STEPS = 3
+
+
+def main() -> None:
+    """Trains."""
+    folder, steps = sys.argv[1], int(sys.argv[2])
+    terngrad.configure()
+    group = terngrad.join(timeout_secs=60.0)
+    tf.keras.utils.set_random_seed(1 + group.rank)  # the chief's parameters count
+    model = nets.make_model(batch_norm=True)
+    if not group.is_chief:
+        model.trainable_variables[0].assign_add(tf.ones_like(model.trainable_variables[0]))
+    optimizer = tf.keras.optimizers.Adam(0.01)
+    optimizer.build(model.trainable_variables)
+    local = terngrad.LocalSteps(
+        model.trainable_variables,
+        group,
+        steps=LOCAL_STEPS,
+        averaged=model.non_trainable_variables,
+        gradients="ternary-feedback",
+    )
+
+    @tf.function
+    def train(images: tf.Tensor, labels: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            logits = model(images, training=True)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    found = {}
+    for i, (images, labels) in enumerate(nets.make_batches().take(steps), 1):
+        train(images[group.rank :: group.size], labels[group.rank :: group.size])
+        if not local.step():
+            own = model.trainable_variables[0].numpy()
+            seen = group.all_gather(own)
+            assert group.size == 1 or not np.array_equal(seen[0], seen[1])
+            continue
+        found |= {f"{i} {v.path}": v.numpy() for v in model.variables}
+    np.savez(f"{folder}/{group.rank}.npz", **found)
+    print(
+        f"{group.label} sent {local.reducer.bytes_sent} bytes in {int(local.reducer.state.step)}."
+    )
+    group.barrier()
+
+
+if __name__ == "__main__":
+    main()

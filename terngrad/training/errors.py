@@ -1,0 +1,47 @@
+"""The errors that end a training: it diverged, or a file cannot be written."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import tensorflow as tf
+
+from terngrad.cluster.channel import SharedError
+from terngrad.layout import Layout
+from terngrad.training.classifier import Losses
+
+# TensorFlow's own names: of the function, the node and a temporary file before the reason, and of
+# the operation behind it.
+_AROUND = re.compile(r"^(\{\{[^}]*\}\} *)*(/[^;]*; )?| *\[Op:\w+\].*$| *\[\[\{\{.*$")
+
+
+class NotFiniteError(ValueError):
+    """A loss, a gradient or a weight is NaN or infinite; the text names it."""
+
+
+class DivergedError(SharedError):
+    """The training diverged; the text names the value and the last good checkpoint.
+
+    Losses and scales are those of all nodes, so workers in step find it in the same step.
+    """
+
+
+def not_finite(losses: Losses, scales: tf.Tensor, layout: Layout) -> list[str]:
+    """Returns a text for each loss or gradient of a step that is NaN or infinite.
+
+    Args:
+      losses: losses of the step.
+      scales: float32 [p], of the coded variables; infinite where a gradient is not finite.
+      layout: layout of the variables, for their names.
+    """
+    values = zip(("entropy_loss", "reg_loss"), map(float, losses), strict=True)
+    bad = [f"{name} is {value}" for name, value in values if not np.isfinite(value)]
+    broken = np.flatnonzero(~np.isfinite(scales.numpy()))
+    variables = dict.fromkeys(layout.scaled[i] for i in broken)  # each once
+    return bad + [f"the gradient of {layout.names[i]} is not finite" for i in variables]
+
+
+def first_line(error: tf.errors.OpError) -> str:
+    """Returns the first line of an error's message, without names of TensorFlow's own."""
+    return _AROUND.sub("", error.message.splitlines()[0]) if error.message else str(error.code)
