@@ -31,8 +31,8 @@ from pathlib import Path
 
 from benchmarks import report
 from inception.flags.table import TEXT, at_least, flag, number, refuse
-from terngrad.cluster.managed import launch
-from terngrad.cluster.ports import free_ports
+from terngrad.cluster.addresses import free_ports
+from terngrad.cluster.managed import launch_variables
 
 _STEPS = 5  # of each worker that is well, to call a training undisturbed
 _START_SECS = 120.0
@@ -153,7 +153,7 @@ class _Training:
             hosts = (self._worker_hosts, int(index), self._control, self._ps_hosts, job)
             elastic = ["elastic"] if self.engine.is_elastic else []
             command = [sys.executable, "-m", "benchmarks.fault_worker", *common, *elastic]
-            return Process(command, launch.variables(*hosts))
+            return Process(command, launch_variables.variables(*hosts))
         command = [settings.torch_python, _TORCHFT]
         if job == "lighthouse":
             return Process([*command, job, str(self._control)], {})
