@@ -36,7 +36,7 @@ from inception.sweeping.space import Point
 from terngrad.launcher.state import birth
 
 _LOST_SECS = 120.0  # a sweep on another machine that was silent for so long is lost
-BEAT_SECS = 20.0  # between two signs of life
+BEAT_SECS = 20.0  # between two heartbeats
 
 Sign = Mapping[str, Any]
 _PLAN = "plan"
@@ -44,13 +44,13 @@ _OPEN = (TrialState.WAITING, TrialState.RUNNING)
 
 
 def sign() -> Sign:
-    """Returns a sign of life of this process."""
+    """Returns a heartbeat of this process."""
     pid = os.getpid()
     return {"time": time.time(), "host": socket.gethostname(), "pid": pid, "birth": birth(pid)}
 
 
 def is_alive(seen: Sign) -> bool:
-    """Whether the process that gave a sign of life still lives."""
+    """Whether the process that gave a heartbeat still lives."""
     if seen["host"] == socket.gethostname():
         return birth(seen["pid"]) == seen["birth"]
     return time.time() - seen["time"] < _LOST_SECS

@@ -100,7 +100,7 @@ class Sweeper:
 
     @contextlib.contextmanager
     def _beating(self) -> Iterator[None]:
-        """Gives signs of life within the block."""
+        """Sends heartbeats within the block."""
         done = threading.Event()
 
         def beat() -> None:

@@ -146,7 +146,7 @@ def test_no_batches_are_tuned_so_that_a_step_is_made_anew_at_once(dataset, is_sy
 
 
 class Training:
-    """Steps that only note their batches, and a follower that ignores them; one step may fail."""
+    """Steps that only note their batches, and excluded ones, without batches; one may fail."""
 
     saves_together = False
 
@@ -156,7 +156,7 @@ class Training:
         self.last_batch = LastBatch(self.step)
         self.seen = []
         make = functools.partial(Runner, codecs=(), take=self.last_batch.take)
-        self.runner, self.follower = make(self), make(self.make_without_batch)
+        self.runner, self.excluded_runner = make(self), make(self.make_without_batch)
 
     def __call__(self, images, labels):
         with tf.control_dependencies([tf.numpy_function(self._note, [images, labels], [])]):
@@ -192,7 +192,7 @@ def expected(steps):
     return [([float(step)] * 2, step) for step in steps]
 
 
-@pytest.mark.parametrize("failing", ["runner", "follower"])
+@pytest.mark.parametrize("failing", ["runner", "excluded_runner"])
 @pytest.mark.parametrize("times", [1, 3])
 @pytest.mark.parametrize("at", [0, 2])
 def test_law_8_a_step_that_is_made_anew_gets_the_batch_that_it_had(failing, times, at):

@@ -145,11 +145,11 @@ def build_training(
             )
         parts = (reduction, optimizers.shared, schedule, averages)
         make_step = functools.partial(TrainStep, save_request=save_request)
-        follower = None
+        excluded_runner = None
         if connection:
             idle = make_step(IdleClassifier(classifier), *parts)
-            follower = make(idle, codecs, on_batch, is_observable=False)
-        return make(make_step(classifier, *parts), codecs, on_batch, follower)
+            excluded_runner = make(idle, codecs, on_batch, is_observable=False)
+        return make(make_step(classifier, *parts), codecs, on_batch, excluded_runner)
 
     runner = float_runner = make_runner(codecs, memory)
     if config.has_float_epochs:

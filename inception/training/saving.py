@@ -114,14 +114,14 @@ class Saver:
     def _save(self, step: int, values: Mapping[str, tf.Variable]) -> str | None:
         """Saves, unless the last save was of this step; `values` may hold those of the memory."""
         ready, config = self._ready, self._ready.config
-        leads = not ready.connection or ready.connection.leads
-        if self._last and self._last[0] == step and (self._last[1] or not leads):
+        is_saver = not ready.connection or ready.connection.is_saver
+        if self._last and self._last[0] == step and (self._last[1] or not is_saver):
             return self._last[1]
         memory, training = ready.training.memory, ready.training
         held = values if values is not training.state else None
         memory.save(memory_folder(config, ready.group.rank), step, config.keep_checkpoints, held)
         path = None
-        if leads:
+        if is_saver:
             os.makedirs(config.train_dir, exist_ok=True)
             state = {name: values[name] for name in training.state}
             path = checkpoints.save(

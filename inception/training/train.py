@@ -146,7 +146,7 @@ def _runner_at(ready: Ready, step: int) -> tuple[Runner, int]:
     runner, until = _planned_runner(ready, step)
     if ready.connection is None or not ready.connection.has_backup_workers:
         return runner, until
-    return (runner.follower if ready.connection.follows(step) else runner), step + 1
+    return (runner.excluded_runner if ready.connection.is_excluded(step) else runner), step + 1
 
 
 def _planned_runner(ready: Ready, step: int) -> tuple[Runner, int]:

@@ -66,7 +66,7 @@ class Peer:
       left: whether it announced that it ends.
       is_leaving: whether it has begun its last operation, and may still wait for others to leave.
       begun: the operations with the others that it has begun, as it last reported.
-      answers: its messages other than signs of life; None after the last one.
+      answers: its messages other than heartbeats; None after the last one.
     """
 
     def __init__(self, channel: Channel, rank: int) -> None:

@@ -1,6 +1,6 @@
 """The progress that processes report in heartbeats, and which process the others wait for.
 
-A process whose main thread hangs still sends signs of life, from another thread. But while all
+A process whose main thread hangs still sends heartbeats, from another thread. But while all
 train in step, a process that gets no next batch falls behind the others, which wait for its
 gradients: it alone has taken fewer batches. A process that computes for a long time is not behind.
 """

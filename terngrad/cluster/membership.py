@@ -34,7 +34,7 @@ from terngrad.connect.config import ConnectConfig
 
 _LONGEST_CALL_SECS = 5.0
 _LONGEST_BEAT_SECS = 1.0
-_BEATS = 4  # minimum number of signs of life before a time-out
+_BEATS = 4  # minimum number of heartbeats before a time-out
 _LAST_WORDS_SECS = 2.0
 LOST_STATUS = os.EX_TEMPFAIL  # exit status of a process that ends because of another
 
@@ -164,7 +164,7 @@ class Membership(contextlib.AbstractContextManager):
         """Starts to watch the other processes.
 
         Args:
-          config: of this process. Another is lost after its time-out without a sign of life, or if
+          config: of this process. Another is lost after its time-out without a heartbeat, or if
             the others have waited that long for its next batch.
           peers: connections by rank: the chief (0) has one to each other process, and each other
             process has one to the chief.

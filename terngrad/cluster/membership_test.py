@@ -24,8 +24,8 @@ from terngrad.testing.rendezvous import TIMEOUT, hosts_of
 from terngrad.testing.threads import in_threads
 
 SHORT = 4.0  # seconds of a `Clock` after which a silent process counts as lost
-BEAT = 1.0  # seconds between its signs of life then
-LONG = 5 * SHORT  # in which a loss is found, although signs of life may be some beats late
+BEAT = 1.0  # seconds between its heartbeats then
+LONG = 5 * SHORT  # in which a loss is found, although heartbeats may be some beats late
 
 
 class Clock:

@@ -34,7 +34,7 @@ _JOINED_BYTES = 1 << 16  # shorter messages are copied, behind their lengths
 _MORE = getattr(socket, "MSG_MORE", 0)  # a length in a packet of its own would wake the reader
 _READ_BYTES = 1 << 18  # that wake a reader: fewer would wake it for each packet
 _LONGEST_SLEEP_SECS = 1.0  # of a reader: old systems do not make room for as many
-_BEATS = 4  # signs of life in the silence that ends a channel
+_BEATS = 4  # heartbeats in the silence that ends a channel
 _LINGER_SECS = 2.0  # for the other side to read why this one ends
 
 
@@ -89,7 +89,7 @@ class Channel:
       fault: what is wrong with the other side, as TLS says; "" = nothing that is known.
       changed: says that bytes have changed on the way, which is nobody's fault; None = they have
         not.
-      beat_secs: between its signs of life.
+      beat_secs: between its heartbeats.
     """
 
     def __init__(

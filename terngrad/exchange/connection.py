@@ -87,13 +87,13 @@ class Connection(abc.ABC):
         """
         del why, alone
 
-    def follows(self, step: int) -> bool:
+    def is_excluded(self, step: int) -> bool:
         """Whether the others make a step without this process, which then skips its batch."""
         del step
         return False
 
     @property
-    def leads(self) -> bool:
+    def is_saver(self) -> bool:
         """Whether this process saves: it is the chief, or replaces a lost chief."""
         return self.rank == 0
 

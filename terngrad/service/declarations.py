@@ -1,10 +1,10 @@
 """The messages between workers and parameter servers, as protobuf encodes them; no compiler needed.
 
-On a Meet channel ps 0 tells which workers make steps together, and from which step on: a View. When
-a worker joins or leaves, or a channel breaks, the workers give up the steps under way and report
-where they stand. Then ps 0 sends a new view. A worker that stands elsewhere than the view, or that
-has just started, gets the state of a worker that stands there. Sets of workers are bits: worker i
-is bit i % 8 of byte i / 8.
+On a Meet channel ps 0 sends Views: which workers make steps together, and from which step on. When
+a worker joins or leaves, or a channel breaks, the workers abandon their current steps and report
+their states. Then ps 0 sends a new view. A worker at another step than the view's, or one that has
+just started, receives the state of an up-to-date worker. Sets of workers are bits: worker i is bit
+i % 8 of byte i / 8.
 
 On an Exchange channel a worker declares each operation once. At each step it pushes its part of the
 operation in pieces, and names its view and the workers whose parts make the result, the
@@ -78,7 +78,7 @@ _HEADER = {
     "seeks": Field(12, "bool"),
 }
 
-# What a worker tells ps 0.
+# From a worker to ps 0.
 _REPORT = {
     "state_report": Field(1, "StateReport", one_of=True),
     "value": Field(2, "Value", one_of=True),
@@ -96,7 +96,7 @@ _REPORT = {
     "leaves": Field(12, "bool", one_of=True),  # it ends, and the others go on without it
 }
 
-# Where a worker stands; it then waits for a view.
+# The state of a worker, which then waits for a view.
 _STATE_REPORT = {
     "steps": Field(1, "uint64"),  # made so far
     "is_live": Field(2, "bool"),  # it trains already; false: it has just started
@@ -123,9 +123,9 @@ _PROGRESS = {
     "alike": Field(5, "uint64"),  # so many of the last ones are this
 }
 
-# What ps 0 tells a worker.
+# From ps 0 to a worker.
 _ORDER = {
-    "freeze": Field(1, "bool", one_of=True),  # give up the step and report where you stand
+    "freeze": Field(1, "bool", one_of=True),  # abandon the step and report your state
     "view": Field(2, "View", one_of=True),
     "go": Field(3, "Go", one_of=True),
     "values": Field(4, "Values", one_of=True),

@@ -22,7 +22,7 @@ class PretendedRunner:
     """Makes steps that cost nothing; from step `bad_from` on the outcome is `bad`."""
 
     codecs = ()
-    follower = None
+    excluded_runner = None
     saves_together = False
 
     def __init__(self, bad=None, bad_from=0, is_observable=True):

@@ -48,9 +48,9 @@ class Runner:
 
     Attributes:
       codecs: codecs of the exchanged gradients.
-      is_observable: whether `one` returns computed gradients; those of a follower are 0.
-      follower: runs the same kind of step if the others make it without this process; None for a
-        follower, or if there are no others.
+      is_observable: whether `one` returns computed gradients; those of an excluded step are 0.
+      excluded_runner: makes the step if the others make it without this process; None if they
+        cannot, and for such a runner itself.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Runner:
         step: TrainStep | LocalStep,
         codecs: Sequence[Codec],
         on_batch: Callable[[], None] | None = None,
-        follower: Runner | None = None,
+        excluded_runner: Runner | None = None,
         *,
         is_observable: bool = True,
         take: Callable[[Iterator], tuple[tf.Tensor, ...]] = next,
@@ -73,7 +73,7 @@ class Runner:
         self._step, self._sequence = step, sequence
         self._on_batch, self._take_batch = on_batch, take
         self.is_observable = is_observable
-        self.follower = follower
+        self.excluded_runner = excluded_runner
         # A function of its own ends after all its updates, which `sequence` must wait for.
         self._make = tf.function(
             self._make_step, autograph=False, experimental_attributes={"_noinline": True}
@@ -134,7 +134,7 @@ class Runner:
         if isinstance(self._step, LocalStep):  # takes a batch for each inner step
             return self._make(batches, done, shows)
         batch = self._next(batches)
-        with tf.control_dependencies(batch):  # a follower ignores its batch, but must take it
+        with tf.control_dependencies(batch):  # an excluded step ignores its batch, but takes it
             return self._make(batch, done, shows)
 
     def _make_step(self, source, done: tf.Tensor, shows: tf.Tensor) -> tuple[Outcome, tf.Tensor]:

@@ -106,14 +106,14 @@ class ParameterServerConnection(Connection):
         """See base class."""
         self._client.give_up(why, alone=alone)
 
-    def follows(self, step: int) -> bool:
+    def is_excluded(self, step: int) -> bool:
         """See base class."""
-        return self._client.follows(step)
+        return self._client.is_excluded(step)
 
     @property
-    def leads(self) -> bool:
+    def is_saver(self) -> bool:
         """See base class; a worker that is still joining has no state to save."""
-        return self._is_live and self._client.leads
+        return self._is_live and self._client.is_saver
 
     @property
     def has_backup_workers(self) -> bool:

@@ -298,7 +298,7 @@ class SimulatedWorker:
         self._has_compiled = True
         self._heartbeat.tick()
         yield
-        self._client.follows(step)
+        self._client.is_excluded(step)
         for i, operation in enumerate(operations_of(self._workers)):
             content = np.zeros(operation.items * operation.pushed_bytes // 4, np.int32)
             content[: self._workers] = self._gradient(i)

@@ -142,7 +142,7 @@ class Client:
         return self.steps.interrupted
 
     @property
-    def leads(self) -> bool:
+    def is_saver(self) -> bool:
         """Whether this worker saves: ps 0 chose it at the end, or it is the first of the view."""
         if (saver := self.coordination.saver) is not None:
             return saver == self.rank
@@ -154,7 +154,7 @@ class Client:
         """Whether a step needs fewer workers than the view has."""
         return self.steps.has_backup_workers
 
-    def follows(self, step: int) -> bool:
+    def is_excluded(self, step: int) -> bool:
         """See `StepContributors`."""
         return self.steps.is_excluded(step)
 
