@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -137,7 +137,8 @@ class Layout:
       names: names of all variables.
       shapes: shapes of all variables.
       policy: the policy the layout was made for.
-      buckets: the coded variables. The last variables come first, as backpropagation yields them.
+      buckets: the coded variables that are exchanged. The last ones come first, as backpropagation
+        yields them.
       float_buckets: indices of the variables that are exchanged as floats, one tuple per bucket,
         in the same order.
     """
@@ -182,6 +183,7 @@ def make_layout(
     shapes: Sequence[Sequence[int]],
     policy: Policy,
     bucket_elements: int = DEFAULT_BUCKET_ELEMENTS,
+    chosen: Collection[int] | None = None,
 ) -> Layout:
     """Returns the layout of variables: which are coded, and the buckets of both kinds.
 
@@ -190,6 +192,7 @@ def make_layout(
       shapes: static shapes, in the same order.
       policy: decides which variables are coded.
       bucket_elements: a bucket takes variables until it holds this many elements.
+      chosen: indices of the variables that are exchanged, such as a fragment's; None = all.
 
     Raises:
       ValueError: a name is repeated, a float layer is unknown, or there are too many variables.
@@ -205,8 +208,9 @@ def make_layout(
             allowed = ", ".join(sorted(layers))
             raise ValueError(f"no variable is in layer {layer!r}; allowed are {allowed}.")
     fixed = tuple(tuple(int(d) for d in shape) for shape in shapes)
-    coded = [i for i in range(len(names)) if _is_coded(names[i], fixed[i], policy)]
-    floats = [i for i in range(len(names)) if i not in set(coded)]
+    exchanged = range(len(names)) if chosen is None else sorted(chosen)
+    coded = [i for i in exchanged if _is_coded(names[i], fixed[i], policy)]
+    floats = [i for i in exchanged if i not in set(coded)]
     make = lambda i, offset: Segment(
         i, names[i], fixed[i], offset, parts.parts_of(fixed[i], policy.scale_by)
     )

@@ -152,6 +152,13 @@ class Trainer(Threads):
         "1 = gradients are exchanged in each step",
         "steps",
     )
+    local_fragments: int = _terngrad(
+        at_least(1),
+        1,
+        "local steps: exchange this share of the variables at a time, in turn, so that all are "
+        "exchanged once in local_steps; divides that",
+        "fragments",
+    )
     outer_learning_rate: float = _terngrad(
         number(above=True), 0.7, "local steps: learning rate of the mean change"
     )
@@ -292,6 +299,9 @@ class TrainConfig(_Shared, Trainer, Rates):
             )
 
         self._settle_codec()
+        if self.local_steps % self.local_fragments:
+            why = f"must divide --local_steps={self.local_steps}"
+            raise refuse("local_fragments", self.local_fragments, why)
         if not self.use_encoding and not self.scaler_sharing:
             raise refuse("use_encoding", False, "must be True with --scaler_sharing=False")
         if self.fine_tune and not self.pretrained_model_checkpoint_path:
@@ -317,6 +327,11 @@ class TrainConfig(_Shared, Trainer, Rates):
         if self.codec in BITS_OF_CODEC:
             object.__setattr__(self, "grad_bits", bits)
             object.__setattr__(self, "codec", "")
+
+    @property
+    def steps_per_exchange(self) -> int:
+        """Steps between two exchanges."""
+        return self.local_steps // self.local_fragments
 
     @property
     def is_coded(self) -> bool:

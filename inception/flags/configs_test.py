@@ -114,6 +114,8 @@ def test_the_choice_of_a_tower_is_one_line(capsys):
 
 BAD_TRAINING_FLAGS = {
     "--local_steps=0": "must be an integer >= 1",
+    "--local_fragments=0": "must be an integer >= 1",
+    "--local_fragments=2": "must divide --local_steps=1",
     "--outer_learning_rate=0": "must be a number > 0",
     "--outer_momentum=1.5": "must be a number >= 0 and <= 1",
     "--outer_feedback=-1": "must be a number >= 0 and <= 1",

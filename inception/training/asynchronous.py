@@ -110,7 +110,7 @@ def _tell(line: str) -> None:
 def _loop(ready: Ready, client: Client, chief: Chief | None, stop: StopRequest) -> Pulled:
     """Trains; returns the last pulled parameters."""
     config, training, group = ready.config, ready.training, ready.group
-    codecs = training.runner.codecs
+    codecs = training.codecs
     pulled = client.pull()
     # In a continued run, each worker has made about as many steps.
     start = pulled.version // group.size

@@ -3,13 +3,14 @@
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from inception.flags.configs import TrainConfig
-from inception.flags.table import naming
+from inception.flags.table import naming, refuse
 from inception.training.batches import LastBatch
 from inception.training.learning_rate import learning_rate
 from inception.training.problem import Problem, net_settings
@@ -19,12 +20,13 @@ from terngrad.codecs.codec import Codec, Payload
 from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import Exchange
+from terngrad.fragments import make_fragments
 from terngrad.layout import DRAWS, Layout, Policy, make_layout
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.training import runtime
 from terngrad.training.averages import MovingAverages
 from terngrad.training.classifier import Classifier, IdleClassifier
-from terngrad.training.local_step import InnerOptimizer, LocalStep, keep_slots
+from terngrad.training.local_step import InnerOptimizer, LocalStep, keep_inner_state
 from terngrad.training.memory import Memory
 from terngrad.training.nodes import spread
 from terngrad.training.optimizers import Momentum, Optimizer, make_optimizer
@@ -42,10 +44,11 @@ class Training:
     Attributes:
       classifier: net and loss.
       layout: layout of the gradients except in float epochs.
-      runner: steps with this layout.
-      float_runner: steps of float epochs; the same runner if there are none.
+      runners: steps with this layout, one for each fragment in the order of their exchanges.
+      float_runners: steps of float epochs; the same runners if there are none.
       step: int64 variable, steps done.
-      local_steps: steps between two exchanges.
+      exchanges: int64 variable, exchanges done; the same variable without local steps.
+      local_steps: steps between two exchanges of a variable.
       state: all variables of a checkpoint, by name.
       exchange: connects the nodes of the run.
       kernel_choice: kernels that write and read codes.
@@ -56,9 +59,10 @@ class Training:
 
     classifier: Classifier
     layout: Layout
-    runner: Runner
-    float_runner: Runner
+    runners: Sequence[Runner]
+    float_runners: Sequence[Runner]
     step: tf.Variable
+    exchanges: tf.Variable
     local_steps: int
     state: dict[str, tf.Variable]
     exchange: Exchange
@@ -67,13 +71,31 @@ class Training:
     last_batch: LastBatch | None
     sequence: SequenceLock
 
+    def next_runner(self, *, is_float: bool) -> Runner:
+        """Returns the runner of the next step, of a float epoch or of another."""
+        runners = self.float_runners if is_float else self.runners
+        return runners[int(self.exchanges) % len(runners) if len(runners) > 1 else 0]
+
+    @property
+    def codecs(self) -> list[Codec]:
+        """The codecs of all gradients except in float epochs."""
+        return _all_codecs(self.runners)
+
+    def size_of(self, runner: Runner) -> int:
+        """Returns the number of parameters that a runner exchanges."""
+        exchanged = (i for codec in runner.codecs for i in codec.variables)
+        return sum(math.prod(self.layout.shapes[i]) for i in exchanged)
+
     def traffic(self, codecs: Sequence[Codec]) -> list[Payload]:
         """Returns the bytes that this process exchanges in a step on average, by variable.
 
-        If there is only one process, they are the bytes of each of its nodes.
+        If there is only one process, they are the bytes of each of its nodes. The `codecs` are a
+        runner's, and stand for those of all fragments.
         """
         count = self.local_steps
-        found = payloads(codecs, self.exchange)
+        is_float = any(codecs is runner.codecs for runner in self.float_runners)
+        every = _all_codecs(self.float_runners if is_float else self.runners)
+        found = payloads(every, self.exchange)
         return [Payload(each.sent / count, each.received / count) for each in found]
 
     @property
@@ -102,22 +124,25 @@ def build_training(
     """
     classifier = _make_classifier(config, goal)
     decay = config.moving_average_decay
-    stride = config.local_steps
+    stride, has_rounds = config.local_steps, config.local_steps > 1
     averages = MovingAverages(classifier.variables, decay, stride) if decay else None
     step = tf.Variable(0, dtype=tf.int64, trainable=False)
-    rounds = tf.Variable(0, dtype=tf.int64, trainable=False) if stride > 1 else step
+    rounds = tf.Variable(0, dtype=tf.int64, trainable=False) if has_rounds else step
     choice = runtime.kernels(on_gpu=any("GPU" in device for device in devices))
     variables = classifier.variables
     exchange = make_exchange(connection, config.nodes, choice.kernels, rounds)
     nodes, first = exchange.local_nodes, exchange.first_node
     schedule = learning_rate(config, steps_per_epoch)
     layout = _make_layout(config, classifier, _policy(config, classifier.names))
-    codecs = make_codecs(layout, choice.kernels)
-    memory = Memory(codecs, first, nodes, spread(devices, nodes))
+    codecs = _codecs_by_fragment(config, classifier, layout.policy, choice)
+    held = [Memory(each, first, nodes, spread(devices, nodes)) for each in codecs]
+    memory = Memory((), first, nodes)
+    for each in held:
+        memory.add(each.variables)
     optimizers = _make_optimizers(config, variables, choice.kernels, spread(devices, nodes))
-    keep_slots(memory, optimizers.inner, classifier.names, first)
+    keep_inner_state(memory, optimizers.inner, classifier.names, first)
     save_request = tf.Variable(0.0, trainable=False) if memory.variables else None
-    repeats = connection and connection.repeats_steps and stride == 1
+    repeats = connection and connection.repeats_steps and not has_rounds
     last_batch = LastBatch(step) if repeats else None
     take = last_batch.take if last_batch else next
     sequence = SequenceLock()
@@ -126,7 +151,7 @@ def build_training(
     def make_runner(codecs: Sequence[Codec], held: Memory | None = None) -> Runner:
         reduction = Reduction(codecs, exchange, rounds, config.seed, devices, held, noted)
         make = functools.partial(Runner, take=take, sequence=noted)
-        if stride > 1:
+        if has_rounds:
             reduction.memory_decay = config.outer_feedback
             return make(
                 LocalStep(
@@ -136,7 +161,7 @@ def build_training(
                     schedule,
                     averages,
                     step,
-                    local_steps=stride,
+                    local_steps=config.steps_per_exchange,
                     outer_rate=config.outer_learning_rate,
                     save_request=save_request,
                 ),
@@ -151,19 +176,21 @@ def build_training(
             excluded_runner = make(idle, codecs, on_batch, is_observable=False)
         return make(make_step(classifier, *parts), codecs, on_batch, excluded_runner)
 
-    runner = float_runner = make_runner(codecs, memory)
+    runners = float_runners = [make_runner(*each) for each in zip(codecs, held, strict=True)]
     if config.has_float_epochs:
         plain = dataclasses.replace(layout.policy, grad_bits=32, codec="")
-        float_runner = make_runner(codecs_of(config, classifier, plain, choice.kernels))
+        floats = _codecs_by_fragment(config, classifier, plain, choice)
+        float_runners = [make_runner(each) for each in floats]
     state = _state(classifier, optimizers.shared, averages, step)
-    if stride > 1:
+    if has_rounds:
         state = _with_outer_state(state, rounds)
     return Training(
         classifier,
         layout,
-        runner,
-        float_runner,
+        runners,
+        float_runners,
         step,
+        rounds,
         stride,
         state,
         exchange,
@@ -192,7 +219,8 @@ def _make_optimizers(
     make = lambda own, kernels=None: make_optimizer(config.optimizer, own, config.momentum, kernels)
     if config.local_steps == 1:
         return _Optimizers([], make(variables, kernels))
-    inner = [InnerOptimizer(make, variables, device) for device in devices]
+    own = config.local_fragments > 1
+    inner = [InnerOptimizer(make, variables, each, has_own_weights=own) for each in devices]
     return _Optimizers(inner, Momentum(variables, config.outer_momentum, nesterov=True))
 
 
@@ -217,9 +245,14 @@ def _make_classifier(config: TrainConfig, goal: Problem) -> Classifier:
         )
 
 
-def _make_layout(config: TrainConfig, classifier: Classifier, policy: Policy) -> Layout:
+def _make_layout(
+    config: TrainConfig,
+    classifier: Classifier,
+    policy: Policy,
+    chosen: Sequence[int] | None = None,
+) -> Layout:
     shapes = [v.shape for v in classifier.variables]
-    return make_layout(classifier.names, shapes, policy, config.bucket_elements)
+    return make_layout(classifier.names, shapes, policy, config.bucket_elements, chosen)
 
 
 def codecs_of(
@@ -227,6 +260,23 @@ def codecs_of(
 ) -> list[Codec]:
     """Returns the codecs of a net's gradients under a policy."""
     return make_codecs(_make_layout(config, classifier, policy), kernels)
+
+
+def _codecs_by_fragment(
+    config: TrainConfig, classifier: Classifier, policy: Policy, choice: Choice
+) -> list[list[Codec]]:
+    """Returns the codecs of each fragment of a net's gradients."""
+    sizes = [v.shape.num_elements() for v in classifier.variables]
+    try:
+        fragments = make_fragments(sizes, config.local_fragments)
+    except ValueError as error:
+        raise refuse("local_fragments", config.local_fragments, str(error)) from None
+    layouts = [_make_layout(config, classifier, policy, chosen) for chosen in fragments]
+    return [make_codecs(layout, choice.kernels) for layout in layouts]
+
+
+def _all_codecs(runners: Sequence[Runner]) -> list[Codec]:
+    return [codec for runner in runners for codec in runner.codecs]
 
 
 def _policy(config: TrainConfig, names: Sequence[str]) -> Policy:

@@ -65,7 +65,7 @@ def run_loop(
 def _counted(ready: Ready) -> Counted:
     exchange = ready.training.exchange
     sent, received = int(exchange.bytes_sent), int(exchange.bytes_received)
-    return Counted(int(exchange.steps) * ready.config.local_steps, sent, received)
+    return Counted(int(exchange.steps) * ready.config.steps_per_exchange, sent, received)
 
 
 def _tell_sent(ready: Ready, before: Counted) -> None:

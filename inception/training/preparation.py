@@ -250,7 +250,7 @@ def _tell_plan(ready: Ready) -> None:
 
 def _tell_exchange(config: TrainConfig, training: Training) -> None:
     layout = training.layout
-    sent = _bytes_sent(training, training.runner)
+    sent = _bytes_sent(training, training.runners)
     who = "each" if isinstance(training.exchange, LocalExchange) else "each worker"
     kind = config.codec_name if layout.coded else "ternary"
     most = "at most " if training.exchange.packs_codes and layout.coded else ""
@@ -265,19 +265,26 @@ def _tell_exchange(config: TrainConfig, training: Training) -> None:
     every = config.floating_grad_epoch if layout.coded else 0
     if every:
         which = "Every epoch" if every == 1 else f"Every epoch in {every}, the last of them,"
-        plain = _bytes_sent(training, training.float_runner)
+        plain = _bytes_sent(training, training.float_runners)
         print(f"{which} uses float gradients: {plain:.0f} bytes a step.")
     step = int(training.step)
     if config.profile_steps and step > config.profile_steps[0]:
         print(f"--profile_steps: step {config.profile_steps[0]} is past; the run is at {step}.")
+    if len(training.runners) > 1:
+        sizes = [training.size_of(runner) for runner in training.runners]
+        each = f"--local_fragments={len(sizes)}: {min(sizes)} to {max(sizes)} parameters each"
+        print(f"{each}, one of them after each {config.steps_per_exchange} steps.", flush=True)
     if layout.coded:
         print(f"Codes are written and read by {training.kernel_choice}.", flush=True)
 
 
-def _bytes_sent(training: Training, runner: Runner) -> float:
-    return sum(payload.sent for payload in training.traffic(runner.codecs))
+def _bytes_sent(training: Training, runners: Sequence[Runner]) -> float:
+    return sum(payload.sent for payload in training.traffic(runners[0].codecs))
 
 
 def _how_often(config: TrainConfig) -> str:
-    count = config.local_steps
-    return f", on average of {count} local steps and one exchange" if count > 1 else ""
+    if config.local_steps == 1:
+        return ""
+    count = config.local_fragments
+    exchanges = "one exchange" if count == 1 else f"the exchanges of {count} fragments"
+    return f", on average of {config.local_steps} local steps and {exchanges}"

@@ -53,7 +53,7 @@ def make_sharded_state(
     training: Training,
 ) -> ShardedState:
     """Returns the part of `training` on the ps; for the arguments see `Ready`."""
-    layout, codecs = training.layout, training.runner.codecs
+    layout, codecs = training.layout, training.codecs
     check_codecs(codecs, config.codec)
     statistics = sum(v.shape.num_elements() for v in training.classifier.state.values())
     max_code = largest_code(codecs)

@@ -72,7 +72,7 @@ def _run(ready: Ready, stop: StopRequest, saver: Saver) -> tuple[str | None, boo
         batch_size=config.batch_size,
         layout=training.layout,
         step=step,
-        stride=config.local_steps,
+        stride=config.steps_per_exchange,
         heartbeat=ready.group.heartbeat,
         regain=lambda: _regained(ready),
         is_stopped=lambda: bool(ready.stopped.numpy()),
@@ -151,10 +151,12 @@ def _runner_at(ready: Ready, step: int) -> tuple[Runner, int]:
 
 def _planned_runner(ready: Ready, step: int) -> tuple[Runner, int]:
     """Returns the same for a run in which all workers make all steps."""
-    training, every = ready.training, ready.config.floating_grad_epoch
+    training, config = ready.training, ready.config
+    every = config.floating_grad_epoch
+    last = step + config.steps_per_exchange if config.local_fragments > 1 else config.last_step
     if not every:
-        return training.runner, ready.config.last_step
+        return training.next_runner(is_float=False), last
     epoch = int(step / ready.steps_per_epoch)
     is_float = epoch % every == every - 1
     until = max(step + 1, -int(-(epoch + 1) * ready.steps_per_epoch // 1))
-    return (training.float_runner if is_float else training.runner), until
+    return training.next_runner(is_float=is_float), min(until, last)

@@ -9,8 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from terngrad.fragments import make_fragments
 from terngrad.library.group import Group, plain
-from terngrad.library.reducer import Reducer, ReducerState
+from terngrad.library.reducer import Reducer, ReducerState, names_of
 from terngrad.training.optimizers import Momentum
 
 
@@ -21,20 +22,21 @@ class LocalStepsState(tf.Module):
       count: int64 scalar, steps since the last exchange.
       shared: the weights after the last exchange, float32, in the order of the variables.
       velocities: of the outer optimizer, in the same order.
-      reducer: of the exchanges, see `ReducerState`.
+      reducer: of the exchanges of the first fragment, see `ReducerState`.
+      reducers: of each fragment; without fragments that of `reducer` alone.
     """
 
     def __init__(
         self,
         shared: Sequence[tf.Variable],
         velocities: Sequence[tf.Variable],
-        reducer: ReducerState,
+        reducers: Sequence[ReducerState],
     ) -> None:
         """Holds these variables."""
         super().__init__()
         self.count = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.shared, self.velocities = list(shared), list(velocities)
-        self.reducer = reducer
+        self.reducer, self.reducers = reducers[0], list(reducers)
 
 
 class LocalSteps:
@@ -52,9 +54,13 @@ class LocalSteps:
     applies the mean delta to the former, and all processes go on with the result, bit for bit the
     same. The optimizer of the loop and its slots stay each process' own.
 
+    With `fragments` the variables are shared out (`terngrad.fragments`), and each `steps` /
+    `fragments` calls exchange the next fragment, so that the network is loaded evenly. Between its
+    exchanges each process has its own weights of a fragment.
+
     Attributes:
       state: variables for tf.train.Checkpoint, see `LocalStepsState`.
-      reducer: exchanges the deltas; counts the bytes.
+      reducers: exchange the deltas of each fragment.
     """
 
     def __init__(
@@ -63,6 +69,7 @@ class LocalSteps:
         group: Group,
         *,
         steps: int,
+        fragments: int = 1,
         learning_rate: float = 0.7,
         momentum: float = 0.9,
         feedback: float = 1.0,
@@ -74,7 +81,8 @@ class LocalSteps:
         Args:
           variables: tf.Variables or Keras variables of a float type, of fixed shapes.
           group: the processes, from `terngrad.join`; not an elastic one.
-          steps: a process' own steps between two exchanges.
+          steps: a process' own steps between two exchanges of a variable.
+          fragments: how many parts of the variables are exchanged in turn; divides `steps`.
           learning_rate: of the outer optimizer.
           momentum: of the outer optimizer, 0 = none.
           feedback: share of its memory that a codec with feedback adds to the next delta.
@@ -89,33 +97,54 @@ class LocalSteps:
           MembershipError: names a setting that differs between two processes.
         """
         given = {"learning_rate": learning_rate, "momentum": momentum, "feedback": feedback}
-        _check(steps, given, settings)
+        _check(steps, fragments, given, settings)
         if group.is_elastic:
             raise ValueError(
                 "LocalSteps: the group is elastic or has num_replicas_to_aggregate; allowed is one "
                 "of fixed processes"
             )
-        configuration = {"steps": steps, **given, "averaged variables": len(averaged)}
+        configuration = {"steps": steps, "fragments": fragments, **given}
+        configuration["averaged variables"] = len(averaged)
         group.agree(
             {f"{k} of LocalSteps": str(v) for k, v in configuration.items()}, "a new LocalSteps"
         )
-        self.reducer = Reducer(variables, group, memory_decay=feedback, **settings)
-        group.broadcast(averaged)
-        self._group, self._steps, self._rate = group, steps, float(learning_rate)
         self._variables = [plain(variable) for variable in variables]
+        self._fragments = [list(range(len(self._variables)))]
+        if fragments > 1:
+            sizes = [v.shape.num_elements() or 0 for v in self._variables]
+            self._fragments = make_fragments(sizes, fragments)
+        self.reducers = [
+            Reducer(
+                [variables[i] for i in fragment],
+                group,
+                memory_decay=feedback,
+                **_of_fragment(settings, index, [variables[i] for i in fragment], variables),
+            )
+            for index, fragment in enumerate(self._fragments)
+        ]
+        group.broadcast(averaged)
+        self._group, self._rate = group, float(learning_rate)
+        self._steps = steps // fragments
         self._averaged = [plain(variable) for variable in averaged]
         shared = [
             tf.Variable(tf.cast(v, tf.float32), trainable=False, name=f"shared_{i}")
             for i, v in enumerate(self._variables)
         ]
         self._outer = Momentum(shared, float(momentum), nesterov=True)
-        self.state = LocalStepsState(shared, self._outer.slots["momentum"], self.reducer.state)
+        states = [reducer.state for reducer in self.reducers]
+        self.state = LocalStepsState(shared, self._outer.slots["momentum"], states)
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes of deltas that this process has sent so far, without headers."""
+        return sum(reducer.bytes_sent for reducer in self.reducers)
 
     def step(self) -> bool:
-        """Counts a step of this process, and exchanges after each `steps`; call it after the step.
+        """Counts a step of this process, and exchanges if it is time; call it after the step.
 
         Returns:
-          Whether it exchanged, so that all processes have the same weights.
+          Whether it exchanged, so that all processes have the same weights, or with fragments those
+          of one fragment.
 
         Raises:
           ValueError: it is called within tf.function.
@@ -126,32 +155,62 @@ class LocalSteps:
         self.state.count.assign_add(1)
         if int(self.state.count) < self._steps:
             return False
-        self.exchange()
+        self._exchange(1)
         return True
 
     def exchange(self) -> None:
-        """Exchanges now, such as after the last step; all processes call it at the same step.
+        """Exchanges all now, such as after the last step; all processes call it at the same step.
 
         Raises:
           MembershipError: a process left or does something else, or the group is closed.
         """
-        pairs = zip(self.state.shared, self._variables, strict=True)
-        deltas = [shared - tf.cast(own, tf.float32) for shared, own in pairs]
-        means = self.reducer(deltas)
+        self._exchange(len(self.reducers))
+
+    def _exchange(self, count: int) -> None:
+        """Exchanges the next `count` fragments."""
+        done = sum(int(state.step) for state in self.state.reducers)
+        for index in range(done, done + count):
+            self._exchange_fragment(index % len(self.reducers))
         averaged = self._group.all_reduce(list(self._averaged)) if self._averaged else []
-        self._outer.apply(means, tf.constant(self._rate), self.state.reducer.step)
-        for own, shared in zip(self._variables, self.state.shared, strict=True):
-            own.assign(tf.cast(shared, own.dtype))
         for own, mean in zip(self._averaged, averaged, strict=True):
             own.assign(mean)
         self.state.count.assign(0)
 
+    def _exchange_fragment(self, index: int) -> None:
+        fragment, shared, own = self._fragments[index], self.state.shared, self._variables
+        deltas = [shared[i] - tf.cast(own[i], tf.float32) for i in fragment]
+        means = dict(zip(fragment, self.reducers[index](deltas), strict=True))
+        step = self.state.reducers[index].step
+        self._outer.apply([means.get(i) for i in range(len(own))], tf.constant(self._rate), step)
+        for i in fragment:
+            own[i].assign(tf.cast(shared[i], own[i].dtype))
 
-def _check(steps: int, given: Mapping[str, float], settings: Mapping[str, Any]) -> None:
-    if not isinstance(steps, numbers.Integral):
-        raise TypeError(f"steps is {steps!r}; allowed are integers")
-    if steps < 1:
-        raise ValueError(f"steps is {steps}; allowed are 1 and more")
+
+def _of_fragment(
+    settings: Mapping[str, Any], index: int, part: Sequence[Any], variables: Sequence[Any]
+) -> dict[str, Any]:
+    """Returns the settings of a fragment's reducer: its own draws, and the layers that it has."""
+    found = dict(settings)
+    if index:
+        found["seed"] = found.get("seed", 1) + index
+    layers = found.get("float_layers", ())
+    if part and len(part) < len(variables) and not isinstance(layers, str):
+        layers_of = lambda some: {name.rpartition("/")[0] for name in names_of(some)}
+        own, every = layers_of(part), layers_of(variables)
+        found["float_layers"] = [name for name in layers if name in own or name not in every]
+    return found
+
+
+def _check(
+    steps: int, fragments: int, given: Mapping[str, float], settings: Mapping[str, Any]
+) -> None:
+    for name, value in {"steps": steps, "fragments": fragments}.items():
+        if not isinstance(value, numbers.Integral):
+            raise TypeError(f"{name} is {value!r}; allowed are integers")
+        if value < 1:
+            raise ValueError(f"{name} is {value}; allowed are 1 and more")
+    if steps % fragments:
+        raise ValueError(f"fragments is {fragments}; allowed are divisors of steps, {steps}")
     for name, value in given.items():
         if not isinstance(value, numbers.Real):
             raise TypeError(f"{name} is {value!r}; allowed are numbers")

@@ -1,5 +1,6 @@
 """Local steps of a loop of one's own: copies are equal after each exchange, errors are named."""
 
+import collections
 import re
 import sys
 
@@ -18,7 +19,7 @@ ALONE = Group()
 STEPS = 4 * LOCAL_STEPS
 
 
-def train(folder, workers, servers=0):
+def train(folder, workers, servers=0, fragments=1):
     """Runs the loop; returns what each worker wrote, and the output of all."""
     folder.mkdir()
     control, *ports = free_ports(workers + servers + 1, "127.0.0.1")
@@ -26,13 +27,8 @@ def train(folder, workers, servers=0):
     hosts, ps_hosts = addresses[:workers], addresses[workers:]
     roles = [("worker", i) for i in range(workers)] + [("ps", i) for i in range(servers)]
     places = [launch_variables.variables(hosts, i, control, ps_hosts, job) for job, i in roles]
-    program = [
-        sys.executable,
-        "-m",
-        "terngrad.testing.programs.own_local_steps",
-        str(folder),
-        str(STEPS),
-    ]
+    arguments = [str(folder), str(STEPS), str(fragments)]
+    program = [sys.executable, "-m", "terngrad.testing.programs.own_local_steps", *arguments]
     done = finished([program] * len(places), places)
     assert all(status == 0 for _, status in done), done
     return [np.load(folder / f"{i}.npz") for i in range(workers)], "".join(o for o, _ in done)
@@ -47,7 +43,50 @@ def test_law_4_copies_are_equal_after_each_exchange_on_each_engine(tmp_path):
         assert other.files == found[0].files
         for name in other.files:
             np.testing.assert_array_equal(found[0][name], other[name], err_msg=name)
-    assert len(re.findall(rf"bytes in {STEPS // LOCAL_STEPS}\.", output)) == 2  # law 7
+    # law 7, with the exchange at the end
+    assert len(re.findall(rf"bytes in {STEPS // LOCAL_STEPS + 1}\.", output)) == 2
+
+
+@pytest.mark.slow
+def test_law_4_fragments_are_equal_after_their_exchange_and_all_at_the_end(tmp_path):
+    found, _ = train(tmp_path / "sockets", 2, fragments=3)
+    served, _ = train(tmp_path / "ps", 2, 1, fragments=3)
+    equal_at = collections.defaultdict(set)
+    for name in found[0]:
+        step, variable = name.split()
+        equal_at[int(step)].add(variable)
+    assert sorted(equal_at) == list(range(1, STEPS + 1))  # one of three fragments after each step
+    assert equal_at[1] | equal_at[2] | equal_at[3] == equal_at[STEPS]
+    assert equal_at[1] == equal_at[4] < equal_at[STEPS]
+    for other in (found[1], *served):
+        assert other.files == found[0].files
+        for name in other.files:
+            np.testing.assert_array_equal(found[0][name], other[name], err_msg=name)
+
+
+def test_fragments_take_turns_and_all_are_exchanged_at_the_end():
+    weights = [tf.Variable(tf.zeros(n), name=name) for n, name in ((8, "a"), (3, "b"), (2, "c"))]
+    local = LocalSteps(
+        weights, ALONE, steps=4, fragments=2, learning_rate=1.0, gradients="ternary", seed=5
+    )
+    exchanged = lambda: [int(state.step) for state in local.state.reducers]
+    for i, done in enumerate(([0, 0], [1, 0], [1, 0], [1, 1], [1, 1], [2, 1]), 1):
+        for weight in weights:
+            weight.assign_sub(tf.ones_like(weight))
+        assert local.step() == (i % 2 == 0)
+        assert exchanged() == done
+    local.exchange()
+    assert exchanged() == [3, 2]
+    for weight, shared in zip(weights, local.state.shared, strict=True):
+        np.testing.assert_array_equal(weight, shared)
+
+
+def test_law_10_float_layers_may_be_in_any_fragment():
+    weights = [tf.Variable(tf.zeros(n), name=f"{name}/kernel") for n, name in ((8, "a"), (3, "b"))]
+    local = LocalSteps(weights, ALONE, steps=2, fragments=2, float_layers=["b"])
+    assert [reducer.layout.coded for reducer in local.reducers] == [(0,), ()]
+    with pytest.raises(ValueError, match="no variable is in layer 'c'"):
+        LocalSteps(weights, ALONE, steps=2, fragments=2, float_layers=["c"])
 
 
 def make(**settings):
@@ -100,6 +139,9 @@ def test_weights_of_half_precision_keep_their_type():
     ("settings", "error", "why"),
     [
         ({"steps": 0}, ValueError, "steps is 0; allowed are 1 and more"),
+        ({"fragments": 0}, ValueError, "fragments is 0; allowed are 1 and more"),
+        ({"fragments": 4}, ValueError, "fragments is 4; allowed are divisors of steps, 2"),
+        ({"fragments": 2}, ValueError, "2 fragments of 1 trained variables; allowed are 1 to 1"),
         ({"steps": 1.5}, TypeError, "steps is 1.5; allowed are integers"),
         ({"momentum": 2}, ValueError, "momentum is 2; allowed are numbers from 0 to 1"),
         ({"feedback": "a"}, TypeError, "feedback is 'a'; allowed are numbers"),

@@ -13,6 +13,10 @@ class MovingAverages:
     """shadow -= (1 - d) (shadow - weight), d = min(decay, (1 + step) / (10 + step)).
 
     With `stride` H above 1, d is the power H of this, with the last of the H steps.
+
+    Attributes:
+      shadows: the averages.
+      stride: number of steps between two updates of a variable.
     """
 
     def __init__(self, variables: Sequence[tf.Variable], decay: float, stride: int = 1) -> None:
@@ -21,11 +25,11 @@ class MovingAverages:
         Args:
           variables: the weights.
           decay: share of the average that a late step keeps.
-          stride: number of steps between two updates.
+          stride: see class.
         """
         self._variables = variables
         self._decay = decay
-        self._stride = stride
+        self.stride = stride
         self.shadows = [tf.Variable(v.read_value(), trainable=False) for v in variables]
 
     def update(self, step: tf.Tensor, chosen: Iterable[int] | None = None) -> None:
@@ -47,9 +51,9 @@ class MovingAverages:
         return Averages([self.shadows[i] for i in chosen], _gain(self._kept(step)))
 
     def _kept(self, step: tf.Tensor) -> tf.Tensor:
-        done = tf.cast(step + (self._stride - 1), tf.float32)
+        done = tf.cast(step + (self.stride - 1), tf.float32)
         kept = tf.minimum(self._decay, (1.0 + done) / (10.0 + done))
-        return kept if self._stride == 1 else kept**self._stride
+        return kept if self.stride == 1 else kept**self.stride
 
 
 def _blend(shadow: tf.Variable, variable: tf.Variable, kept: tf.Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 
 import numpy as np
 import tensorflow as tf
@@ -27,18 +28,22 @@ class DivergedError(SharedError):
     """
 
 
-def not_finite(losses: Losses, scales: tf.Tensor, layout: Layout) -> list[str]:
+def not_finite(
+    losses: Losses, scales: tf.Tensor, layout: Layout, among: Container[int] | None = None
+) -> list[str]:
     """Returns a text for each loss or gradient of a step that is NaN or infinite.
 
     Args:
       losses: losses of the step.
       scales: float32 [p], of the coded variables; infinite where a gradient is not finite.
       layout: layout of the variables, for their names.
+      among: indices of the variables that were exchanged; None = all.
     """
     values = zip(("entropy_loss", "reg_loss"), map(float, losses), strict=True)
     bad = [f"{name} is {value}" for name, value in values if not np.isfinite(value)]
     broken = np.flatnonzero(~np.isfinite(scales.numpy()))
-    variables = dict.fromkeys(layout.scaled[i] for i in broken)  # each once
+    scaled = [i for i in layout.scaled if among is None or i in among]
+    variables = dict.fromkeys(scaled[i] for i in broken)  # each once
     return bad + [f"the gradient of {layout.names[i]} is not finite" for i in variables]
 
 

@@ -5,13 +5,18 @@ node begins its round with the shared weights, and makes H steps of its inner op
 weights before - weights now, is exchanged as a gradient is. The outer optimizer, Nesterov's
 momentum, applies the mean delta to the shared weights.
 
+With F fragments the net's variables are shared out (`terngrad.fragments`), and after each H / F
+inner steps one fragment is exchanged, in turn, as in Streaming DiLoCo (Douillard et al. 2025,
+without its overlap and its low precision). The delta of a fragment is that of the H steps since its
+last exchange. A node keeps its own weights of the other fragments.
+
 Inner steps update copies, which each round makes anew. So a round changes nothing that counts
 before its exchange is over: it can be given up, repeated and saved as a step can.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -21,7 +26,7 @@ from terngrad.training.classifier import Classifier, Losses, Parameters
 from terngrad.training.memory import Memory
 from terngrad.training.nodes import draw_keys, dropout_seed, row_of
 from terngrad.training.optimizers import Momentum, Optimizer
-from terngrad.training.reduction import Reduction
+from terngrad.training.reduction import Aggregate, Reduction
 from terngrad.training.schedules import Schedule
 from terngrad.training.step import Step, StepResult
 
@@ -32,8 +37,12 @@ class InnerOptimizer:
     """The optimizer of a node's inner steps, and the weights that it updates.
 
     Attributes:
-      slots: by slot name, one variable for each weight, as after the last round.
+      slots: by slot name, one variable for each weight, as after the last exchange.
       starts: by slot name, what its values begin as.
+      shared: the weights that all nodes share.
+      has_own_weights: whether the node's weights after an exchange are its own: with fragments.
+      kept: the node's weights after the last exchange; the shared ones, if all are exchanged
+        together.
     """
 
     def __init__(
@@ -41,19 +50,22 @@ class InnerOptimizer:
         make: Callable[[Sequence[tf.Variable]], Optimizer],
         variables: Sequence[tf.Variable],
         device: str = "",
+        *,
+        has_own_weights: bool = False,
     ) -> None:
         """Copies `variables`, the shared weights, for the optimizer that `make` returns."""
-        self._shared = variables
+        self.shared, self.has_own_weights = variables, has_own_weights
         copied = lambda values: [tf.Variable(v.read_value(), trainable=False) for v in values]
         with tf.device(device):
             self._weights = copied(variables)
+            self.kept = copied(variables) if has_own_weights else variables
             self._optimizer = make(self._weights)
             self.slots = {name: copied(v) for name, v in self._optimizer.slots.items()}
         self.starts = self._optimizer.starts
 
     def begin(self) -> None:
-        """Begins a round: with the shared weights, and the slots as after the last round."""
-        _assign(self._weights, self._shared)
+        """Begins with the weights and the slots as after the last exchange."""
+        _assign(self._weights, self.kept)
         for name, slots in self.slots.items():
             _assign(self._optimizer.slots[name], slots)
 
@@ -66,10 +78,13 @@ class InnerOptimizer:
         with tf.control_dependencies(gradients):  # the backward pass still needs the weights
             self._optimizer.apply(gradients, rate, step)
 
-    def keep_slots(self) -> None:
-        """Ends a round that counts."""
+    def keep(self, exchanged: Collection[int]) -> None:
+        """Ends inner steps that count, after the shared weights of these indices have changed."""
         for name, slots in self.slots.items():
             _assign(slots, self._optimizer.slots[name])
+        if self.has_own_weights:
+            new = [self.shared[i] if i in exchanged else v for i, v in enumerate(self._weights)]
+            _assign(self.kept, new)
 
 
 class _Node(NamedTuple):
@@ -80,7 +95,7 @@ class _Node(NamedTuple):
 
 
 class LocalStep(Step):
-    """A round: inner steps -> shared mean delta -> outer update."""
+    """Inner steps -> shared mean delta of all weights, or of a fragment -> its outer update."""
 
     def __init__(
         self,
@@ -100,13 +115,14 @@ class LocalStep(Step):
 
         Args:
           classifier: net, loss, parameters.
-          reduction: reduces the deltas, and counts the rounds.
+          reduction: reduces the deltas, and counts the exchanges. Its codecs' variables are those
+            that are exchanged: all, or a fragment's.
           inner: of each local node. Their slots differ between the nodes.
           outer: of the classifier's variables, which are the shared weights.
           schedule: learning rate of the inner optimizer by inner step.
           averages: made with a stride of H; see `MovingAverages`.
           step: int64 scalar, number of inner steps made.
-          local_steps: H, inner steps of a round.
+          local_steps: inner steps before the exchange: H, or H / F with fragments.
           outer_rate: learning rate of the outer optimizer.
           save_request: see `TrainStep`.
         """
@@ -114,9 +130,10 @@ class LocalStep(Step):
         self._inner, self._outer = inner, outer
         self._inner_step = step
         self._local_steps, self._outer_rate = local_steps, outer_rate
+        self._exchanged = sorted(i for codec in reduction.codecs for i in codec.variables)
 
     def __call__(self, take: TakeBatch) -> StepResult:
-        """Makes a round with the process' next H batches, each split over its nodes.
+        """Makes the inner steps with the process' next batches, each split over its nodes.
 
         Args:
           take: returns the next batch: float32 [B, H, W, C], int32 [B].
@@ -138,17 +155,23 @@ class LocalStep(Step):
         aggregate = reduction.reduce(deltas, keys)
         statistics = self._mean_statistics([row_of(node.state) for node in nodes])
         with reduction.updates(aggregate, deltas, [*shared, stop, save, *statistics]):
-            self._outer.apply(aggregate.means, self._outer_rate, first)
-            if self._averages:
-                self._averages.update(first)
+            self._update(aggregate, first)
             self._assign_shared(statistics, save)
             for own in self._inner:
-                own.keep_slots()
+                own.keep(self._exchanged)
             self._inner_step.assign_add(self._local_steps)
         return StepResult(shared, stop, save, rate, deltas[0], aggregate)
 
+    def _update(self, aggregate: Aggregate, first: tf.Tensor) -> None:
+        """Makes the outer step, and updates the moving averages of what has changed."""
+        means = dict(zip(self._exchanged, aggregate.means, strict=True))
+        every = range(len(self._classifier.variables))
+        self._outer.apply([means.get(i) for i in every], self._outer_rate, first)
+        if averages := self._averages:
+            averages.update(first + (self._local_steps - averages.stride), self._exchanged)
+
     def _make_inner_steps(self, take: TakeBatch, first: tf.Tensor) -> tuple[list[_Node], tf.Tensor]:
-        """Makes the inner steps of a round; returns what they hand on, and the last rate."""
+        """Makes the inner steps; returns what they hand on, and the last rate."""
 
         def body(i: tf.Tensor, nodes: list[_Node], rate: tf.Tensor):
             del rate
@@ -194,13 +217,13 @@ def _assign(variables: Sequence[tf.Variable], values: Sequence[tf.Variable]) -> 
         variable.assign(value.read_value())
 
 
-def keep_slots(
+def keep_inner_state(
     memory: Memory, optimizers: Sequence[InnerOptimizer], names: Sequence[str], first_node: int
 ) -> None:
-    """Saves the slots of inner optimizers with the memory of a process' nodes.
+    """Saves the state of inner optimizers with the memory of a process' nodes.
 
     Args:
-      memory: gets the variables "slots/NODE/SLOT/NAME".
+      memory: gets the variables "slots/NODE/SLOT/NAME" and, with fragments, "weights/NODE/NAME".
       optimizers: of the nodes.
       names: of the trained variables.
       first_node: global index of the first node.
@@ -209,3 +232,6 @@ def keep_slots(
         for slot, variables in optimizer.slots.items():
             named = {f"slots/{node}/{slot}/{n}": v for n, v in zip(names, variables, strict=True)}
             memory.add(named, optimizer.starts[slot])
+        if optimizer.has_own_weights:
+            named = {f"weights/{node}/{n}": v for n, v in zip(names, optimizer.kept, strict=True)}
+            memory.add(named, optimizer.shared)

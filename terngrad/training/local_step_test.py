@@ -6,12 +6,13 @@ import tensorflow as tf
 
 from terngrad.codecs.factory import make_codecs
 from terngrad.exchange.local import LocalExchange
+from terngrad.fragments import make_fragments
 from terngrad.layout import Policy, make_layout
 from terngrad.testing.nets import make_batches, make_model
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
 from terngrad.training.classifier import Classifier
-from terngrad.training.local_step import InnerOptimizer, LocalStep, keep_slots
+from terngrad.training.local_step import InnerOptimizer, LocalStep, keep_inner_state
 from terngrad.training.memory import Memory
 from terngrad.training.optimizers import Momentum, make_optimizer
 from terngrad.training.reduction import Reduction
@@ -20,6 +21,7 @@ from terngrad.training.runtime import choose_kernels
 from terngrad.training.slots import SLOTS
 from terngrad.training.step import TrainStep
 
+KERNELS = choose_kernels().kernels
 FLOAT = Policy()
 FEEDBACK = Policy(codec="ternary-feedback")
 RATE = schedules.exponential(0.05, 3, 0.5)
@@ -31,7 +33,7 @@ class Plain:
 
     def __init__(self, policy, nodes, optimizer="momentum", model=None):
         """Builds it."""
-        kernels = choose_kernels().kernels
+        kernels = KERNELS
         self.classifier = Classifier(model or make_model())
         self.variables = self.classifier.variables
         layout = make_layout(self.classifier.names, [v.shape for v in self.variables], policy)
@@ -76,31 +78,66 @@ class Local(Plain):
         self.feedback = feedback
         super().__init__(policy, nodes, optimizer, model)
 
+    fragments = 1
+
     def _step(self, optimizer, nodes):
         self.rounds, self.step = (tf.Variable(0, dtype=tf.int64) for _ in range(2))
+        make = lambda copies: make_optimizer(optimizer, copies, 0.9)
+        own = self.fragments > 1
+        self.inner = [
+            InnerOptimizer(make, self.variables, has_own_weights=own) for _ in range(nodes)
+        ]
+        keep_inner_state(self.memory, self.inner, self.classifier.names, 0)
+        self.outer = Momentum(self.variables, self.momentum, nesterov=True)
+        return self._local_step(self.codecs, self.memory)
+
+    def _local_step(self, codecs, memory):
         reduction = Reduction(
-            self.codecs,
+            codecs,
             self.exchange,
             self.rounds,
             SEED,
-            memory=self.memory,
+            memory=memory,
             memory_decay=self.feedback,
         )
-        make = lambda copies: make_optimizer(optimizer, copies, 0.9)
-        inner = [InnerOptimizer(make, self.variables) for _ in range(nodes)]
-        keep_slots(self.memory, inner, self.classifier.names, 0)
-        self.outer = Momentum(self.variables, self.momentum, nesterov=True)
         return LocalStep(
             self.classifier,
             reduction,
-            inner,
+            self.inner,
             self.outer,
             RATE,
             self.averages,
             self.step,
-            local_steps=self.local_steps,
+            local_steps=self.local_steps // self.fragments,
             outer_rate=self.rate,
         )
+
+
+class Parts(Local):
+    """A training with local steps, whose variables are exchanged as two fragments."""
+
+    fragments = 2
+
+    def __init__(self, policy, nodes, *args, **settings):
+        """Builds a runner for each fragment."""
+        super().__init__(policy, nodes, *args, **settings)
+        self.averages = self.averages and MovingAverages(
+            self.variables, 0.9, stride=self.local_steps
+        )
+        names, shapes = self.classifier.names, [v.shape for v in self.variables]
+        self.parts = make_fragments([v.shape.num_elements() for v in self.variables], 2)
+        self.runners = []
+        for part in self.parts:
+            codecs = make_codecs(make_layout(names, shapes, policy, chosen=part), KERNELS)
+            memory = Memory(codecs, 0, nodes)
+            self.memory.add(memory.variables)
+            self.runners.append(Runner(self._local_step(codecs, memory), codecs))
+
+    def run(self, steps, batches=None):
+        batches = iter(batches or make_batches())
+        for _ in range(steps):
+            outcome = self.runners[int(self.rounds) % 2].many(batches, 1)
+        return outcome
 
 
 def assert_close(left, right):
@@ -132,6 +169,86 @@ def test_local_steps_of_one_node_with_outer_rate_1_are_its_optimizers_steps(opti
     assert_close(local.values(), plain.values())
     np.testing.assert_allclose(outcome.losses.entropy, np.mean(losses[3:]), rtol=1e-5)
     assert float(outcome.learning_rate) == pytest.approx(0.025)  # of the sixth step
+
+
+@pytest.mark.parametrize("optimizer", SLOTS)
+def test_fragments_of_one_node_with_outer_rate_1_are_its_optimizers_steps(optimizer):
+    make = lambda: make_model(batch_norm=True)
+    plain = Plain(FLOAT, 1, optimizer, make())
+    parts = Parts(FLOAT, 1, optimizer, make(), local_steps=4)
+    plain.run(8)
+    parts.run(4)
+    assert (int(parts.step), int(parts.rounds)) == (8, 4)
+    assert_close([v.numpy() for v in parts.inner[0].kept], [v.numpy() for v in plain.variables])
+    last = parts.parts[1]  # the fragment that was exchanged last
+    of_last = lambda each: [each.variables[i].numpy() for i in last]
+    assert_close(of_last(parts), of_last(plain))
+
+
+def test_an_exchange_changes_its_fragment_only_and_by_the_mean_change_since_the_last_one():
+    parts = Parts(FLOAT, 2, local_steps=4, rate=0.5)
+    batches = iter(make_batches())
+    read = lambda variables: [v.numpy() for v in variables]
+    for k in range(5):
+        before, averages = read(parts.variables), read(parts.averages.shadows)
+        runner = parts.runners[k % 2]
+        observed = runner.one(batches)
+        exchanged = parts.parts[k % 2]
+        for i, variable in enumerate(parts.variables):
+            delta = observed.gradients[i].numpy()  # of node 0
+            own = [inner.kept[i].numpy() for inner in parts.inner]
+            shadow = parts.averages.shadows[i].numpy()
+            if i in exchanged:
+                assert np.any(variable.numpy() != before[i])
+                assert np.any(shadow != averages[i])
+                assert_same_bits(own, [variable.numpy()] * 2)
+            else:
+                assert_same_bits([variable.numpy(), shadow], [before[i], averages[i]])
+                np.testing.assert_array_equal(before[i] - own[0], delta)
+                assert np.any(own[0] != own[1])
+
+
+def test_law_9_fragments_send_and_keep_the_change_and_their_own_memory():
+    parts = Parts(FEEDBACK, 1, local_steps=2, feedback=0.5)
+    batches = iter(make_batches())
+    parts.run(4, batches)
+    name = f"memory/0/{max(parts.parts[0])}"
+    i = max(parts.parts[0])
+    kept = {n: v.numpy() for n, v in parts.memory.variables.items() if n.startswith("memory/")}
+    delta = parts.runners[0].one(batches).gradients[i].numpy()
+    sent = parts.outer.slots["momentum"][i].numpy()  # the mean of one node, without momentum
+    now = {n: parts.memory.variables[n].numpy() for n in kept}
+    assert np.any(kept[name])
+    np.testing.assert_allclose(sent + now[name], delta + 0.5 * kept[name], rtol=1e-5, atol=1e-7)
+    others = [f"memory/0/{i}" for i in parts.parts[1] if f"memory/0/{i}" in kept]
+    assert_same_bits([kept[n] for n in others], [now[n] for n in others])
+
+
+def test_law_8_what_fragments_left_at_each_node_is_saved_and_begins_as_the_shared_weights(tmp_path):
+    whole, first, second = (Parts(FEEDBACK, 2, local_steps=2, momentum=0.9) for _ in range(3))
+    batches = make_batches()
+    whole.run(6, batches)
+    first.run(3, batches)
+    state = lambda each: [
+        *each.variables,
+        *each.outer.slots["momentum"],
+        *each.averages.shadows,
+        *each.classifier.state.values(),
+        each.step,
+        each.rounds,
+    ]
+    first.memory.save(str(tmp_path), 3, keep=1)
+    for variable, value in zip(state(second), state(first), strict=True):
+        variable.assign(value)
+    assert second.memory.restore(str(tmp_path), 3) == ""
+    second.run(3, batches.skip(3))
+    for each in (lambda p: state(p), lambda p: p.memory.variables.values()):
+        assert_same_bits(*([v.numpy() for v in each(p)] for p in (whole, second)))
+    second.memory.clear()
+    for inner in second.inner:
+        assert_same_bits(
+            [v.numpy() for v in inner.kept], [v.numpy() for v in second.classifier.variables]
+        )
 
 
 def test_the_outer_step_is_nesterovs_with_the_mean_of_the_deltas():

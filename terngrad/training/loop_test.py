@@ -1,6 +1,7 @@
 """What ends a training loop, with a fake runner."""
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ LAYOUT = make_layout(["conv/kernel", "fc/kernel"], [(3, 3), (4, 5)], Policy(grad
 class PretendedRunner:
     """Makes steps that cost nothing; from step `bad_from` on the outcome is `bad`."""
 
-    codecs = ()
+    codecs = (types.SimpleNamespace(variables=range(len(LAYOUT.names))),)
     excluded_runner = None
     saves_together = False
 

@@ -1,6 +1,7 @@
 """The memory of codecs: the part of each node's gradients that is kept between steps.
 
-With local steps the slots of the inner optimizers belong to it, too. Only the node's own process
+With local steps the slots of the inner optimizers belong to it, too, and with fragments the nodes'
+weights. Only the node's own process
 has the memory. Its checkpoints are beside those of the training (see `save`). A memory belongs to a
 step: a process that receives the state of another step starts with a memory of zeros.
 """
@@ -32,7 +33,7 @@ class Memory:
         """Starts with zeros for `nodes` consecutive nodes, each on its device; () = anywhere."""
         self.variables: dict[str, tf.Variable] = {}
         self._held: list[list[list[tf.Variable]]] = []
-        self._starts: dict[str, float] = {}  # of added variables
+        self._starts: dict[str, float | tf.Variable] = {}  # of added variables
         for codec in codecs:
             held = [_variables(codec.init, device) for device in devices or [""] * nodes]
             self._held.append(held)
@@ -45,15 +46,18 @@ class Memory:
                 names = [f"memory/{first_node + i}/{v}" for v in codec.variables]
                 self.variables |= dict(zip(names, node, strict=False))
 
-    def add(self, variables: Mapping[str, tf.Variable], start: float) -> None:
+    def add(
+        self, variables: Mapping[str, tf.Variable], starts: float | Sequence[tf.Variable] = 0.0
+    ) -> None:
         """Saves, restores and clears other variables of this process' nodes, too.
 
         Args:
           variables: by name.
-          start: what their values begin as.
+          starts: what their values begin as; variables stand for their values at that time.
         """
         self.variables |= variables
-        self._starts |= dict.fromkeys(variables, start)
+        each = [starts] * len(variables) if isinstance(starts, float) else starts
+        self._starts |= dict(zip(variables, each, strict=True))
 
     def read(self) -> list[list[NodeMemory]]:
         """Returns the memories before a step."""
@@ -69,7 +73,8 @@ class Memory:
     def clear(self) -> None:
         """Sets all memories to zero, and added variables to their start."""
         for name, variable in self.variables.items():
-            variable.assign(tf.fill(variable.shape, self._starts.get(name, 0.0)))
+            start = self._starts.get(name, 0.0)
+            variable.assign(tf.fill(variable.shape, start) if isinstance(start, float) else start)
 
     def save(
         self, directory: str, step: int, keep: int, values: checkpoints.State | None = None

@@ -126,7 +126,8 @@ class SynchronousStepper(Stepper):
         return contextlib.nullcontext()
 
     def _take(self, outcome: Outcome) -> None:
-        if bad := not_finite(outcome.losses, outcome.scales, self.layout):
+        among = {i for codec in self._runner.codecs for i in codec.variables}
+        if bad := not_finite(outcome.losses, outcome.scales, self.layout, among):
             raise NotFiniteError(f"step {self.step}: {', '.join(bad)}")
         self.is_over = bool(outcome.stop)
         self.wants_save = bool(outcome.save)

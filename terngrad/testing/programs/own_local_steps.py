@@ -1,6 +1,6 @@
 """A loop of a user's own with local steps.
 
-python -m terngrad.testing.programs.own_local_steps FOLDER STEPS
+python -m terngrad.testing.programs.own_local_steps FOLDER STEPS FRAGMENTS
 
 Each process writes its weights after each exchange to a file of the folder.
 """
@@ -20,7 +20,7 @@ LOCAL_STEPS = 3
 
 def main() -> None:
     """Trains."""
-    folder, steps = sys.argv[1], int(sys.argv[2])
+    folder, steps, fragments = sys.argv[1], *map(int, sys.argv[2:])
     terngrad.configure()
     group = terngrad.join(timeout_secs=60.0)
     tf.keras.utils.set_random_seed(1 + group.rank)  # the chief's parameters count
@@ -33,6 +33,7 @@ def main() -> None:
         model.trainable_variables,
         group,
         steps=LOCAL_STEPS,
+        fragments=fragments,
         averaged=model.non_trainable_variables,
         gradients="ternary-feedback",
     )
@@ -48,16 +49,18 @@ def main() -> None:
     found = {}
     for i, (images, labels) in enumerate(nets.make_batches().take(steps), 1):
         train(images[group.rank :: group.size], labels[group.rank :: group.size])
-        if not local.step():
-            own = model.trainable_variables[0].numpy()
-            seen = group.all_gather(own)
-            assert group.size == 1 or not np.array_equal(seen[0], seen[1])
-            continue
-        found |= {f"{i} {v.path}": v.numpy() for v in model.variables}
+        exchanged = local.step()
+        if i == steps:
+            local.exchange()
+        seen = {v.path: group.all_gather(v.numpy()) for v in model.trainable_variables}
+        equal = {name for name, (one, other) in seen.items() if np.array_equal(one, other)}
+        assert bool(equal) == exchanged
+        assert len(equal) < len(seen) or i == steps or fragments == 1
+        if exchanged:
+            equal |= {v.path for v in model.non_trainable_variables}
+        found |= {f"{i} {v.path}": v.numpy() for v in model.variables if v.path in equal}
     np.savez(f"{folder}/{group.rank}.npz", **found)
-    print(
-        f"{group.label} sent {local.reducer.bytes_sent} bytes in {int(local.reducer.state.step)}."
-    )
+    print(f"{group.label} sent {local.bytes_sent} bytes in {int(local.state.reducer.step)}.")
     group.barrier()
 
 
