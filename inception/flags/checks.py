@@ -105,7 +105,6 @@ def refuse_beside_local_steps(config: TrainConfig, cluster: ClusterConfig) -> No
     """Raises ValueError if a flag has a value that needs an exchange in each step."""
     if config.local_steps == 1:
         return
-    for name, allowed in (("num_replicas_to_aggregate", -1), ("predict", False)):
-        if (value := getattr(cluster, name)) != allowed:
-            why = f"must be {allowed} with --local_steps={config.local_steps}"
-            raise refuse(name, value, why)
+    if (value := cluster.num_replicas_to_aggregate) != -1:
+        why = f"must be -1 with --local_steps={config.local_steps}"
+        raise refuse("num_replicas_to_aggregate", value, why)

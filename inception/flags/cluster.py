@@ -162,8 +162,8 @@ class ClusterConfig(Checked):
     predict: bool = _distributed(
         BOOLEAN,
         False,
-        "measure the network for a second before the first step, and print how much faster than "
-        "float gradients the training will be",
+        "measure the network for a second before the first step, print how much faster than "
+        "float gradients the training will be, and recommend a codec and local_steps",
     )
     tls_ca: str = _distributed(
         TEXT,

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import re
+import shutil
 import signal
 import sys
 
@@ -77,15 +78,32 @@ def assert_equal(left, right):
         np.testing.assert_array_equal(value, right[name], err_msg=name)
 
 
+def are_shared(folder):
+    """Returns whether the nodes' own weights are the shared ones, but for steps of no length."""
+    own, shared = newest_state(folder / "worker_0"), newest_state(folder)
+    pairs = [
+        (v, shared[re.sub(r"weights\.S\d", "variables", n)])
+        for n, v in own.items()
+        if n.startswith("state/weights.")
+    ]
+    assert pairs
+    return all(np.allclose(*pair, rtol=0, atol=1e-20) for pair in pairs)
+
+
 def of_workers(folder):
     return newest_state(folder / "worker_0") | newest_state(folder / "worker_1")
 
 
+@pytest.fixture(scope="module", name="fragments", params=[1, 3])
+def _fragments(request):
+    return request.param
+
+
 @pytest.fixture(scope="module", name="whole")
-def _whole(tmp_path_factory):
+def _whole(tmp_path_factory, fragments):
     """The folder of an undisturbed training of 12 steps by one process of four nodes."""
     folder = tmp_path_factory.mktemp("whole")
-    flags = {"max_steps": 12, "num_nodes": 4, "batch_size": 16}
+    flags = {"max_steps": 12, "num_nodes": 4, "batch_size": 16, "local_fragments": fragments}
     own = [sys.executable, "-m", "inception.mnist_train", *arguments(folder, **flags)]
     done = forked.run(own)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -95,20 +113,25 @@ def _whole(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["collective", "parameter_server", "mpi"])
 def test_laws_4_and_8_workers_that_start_again_give_the_bits_of_one_process(
-    tmp_path, whole, engine
+    tmp_path, whole, fragments, engine
 ):
-    for steps in (6, 12):
-        with Started(command(tmp_path, engine, max_steps=steps)) as run:
+    for steps in (5 if fragments > 1 else 6, 12):  # fragments end after any step here
+        predicts = engine == "collective" and steps == 12  # which changes no bit
+        flags = {"max_steps": steps, "local_fragments": fragments, "predict": predicts}
+        with Started(command(tmp_path, engine, **flags)) as run:
             run.succeed()
         assert "starts from zero" not in run.output
         assert "copies differ" not in run.output
+        assert ("Prediction: ternary-feedback with --local_steps=3 " in run.output) == predicts
+        assert ("Recommended here: --codec=" in run.output) == predicts
     assert_equal(newest_state(tmp_path), newest_state(whole))
     assert_equal(of_workers(tmp_path), newest_state(whole / "worker_0"))
 
 
 @pytest.mark.slow
-def test_law_8_killed_and_started_again_equals_undisturbed(tmp_path, whole):
+def test_law_8_killed_and_started_again_equals_undisturbed(tmp_path, whole, fragments):
     own = {"num_nodes": 4, "batch_size": 16, "save_iter": 1, "keep_checkpoints": 0}
+    own["local_fragments"] = fragments
     flags = arguments(tmp_path, max_steps=100_000, **own)
     with Started([sys.executable, "-m", "inception.mnist_train", *flags]) as run:
         run.wait_for("step 12,")  # the end of the block kills it
@@ -146,6 +169,42 @@ def test_law_7_h_local_steps_announce_an_h_th_of_the_bytes_of_a_step(tmp_path, t
 
 
 @pytest.mark.slow
+def test_law_7_fragments_announce_the_bytes_of_one_exchange_of_all(tmp_path, train_here):
+    found = []
+    for fragments in (1, 3):
+        flags = {"max_steps": 3, "local_fragments": fragments}
+        printed = train_here(tmp_path / str(fragments), **flags)
+        found.append(int(re.search(SENT, printed)[2]))
+    assert found[0] == pytest.approx(found[1], rel=0.01)
+    assert "3: 110 to 78400 parameters each, one of them after each 1 steps." in printed
+
+
+@pytest.mark.slow
+def test_law_10_more_fragments_than_variables_are_one_line(tmp_path, train_here):
+    with pytest.raises(SystemExit) as ended:
+        train_here(tmp_path, max_steps=6, local_steps=6, local_fragments=6)
+    assert str(ended.value).endswith(
+        "flag --local_fragments=6: 6 fragments of 4 trained variables; allowed are 1 to 4"
+    )
+    assert "\n" not in str(ended.value)
+
+
+@pytest.mark.slow
+def test_a_worker_without_its_own_weights_begins_with_the_shared_ones_and_says_so(
+    tmp_path, train_here
+):
+    lost, kept = tmp_path / "lost", tmp_path / "kept"
+    train_here(lost, max_steps=4, local_fragments=3)
+    shutil.copytree(lost, kept)
+    shutil.rmtree(lost / "worker_0")
+    still = {"max_steps": 5, "local_fragments": 3, "initial_learning_rate": 1e-30}
+    assert "starts from zero" not in train_here(kept, **still)
+    assert "and --local_steps=3 starts from zero: " in train_here(lost, **still)
+    assert are_shared(lost)
+    assert not are_shared(kept)
+
+
+@pytest.mark.slow
 def test_a_signal_saves_at_an_exchange_and_the_run_goes_on(tmp_path):
     with Started(command(tmp_path, "collective", max_steps=1_000_000)) as run:
         run.wait_for(r"step 30,")
@@ -168,17 +227,11 @@ def test_local_steps_do_not_begin_or_end_within_a_run(tmp_path, train_here, befo
     assert "\n" not in str(ended.value)
 
 
-@pytest.mark.parametrize(
-    ("flags", "why"),
-    [
-        ({"num_replicas_to_aggregate": 1}, "num_replicas_to_aggregate=1: must be -1"),
-        ({"predict": True}, "predict=True: must be False"),
-    ],
-)
-def test_law_10_what_needs_an_exchange_in_each_step_is_refused(flags, why):
-    cluster = ClusterConfig(worker_hosts=("a:1", "b:1"), **flags)
+def test_law_10_what_needs_an_exchange_in_each_step_is_refused():
+    cluster = ClusterConfig(worker_hosts=("a:1", "b:1"), num_replicas_to_aggregate=1)
     config = TrainConfig(dataset_name="mnist", net="mlp")
     refuse_beside_local_steps(config, cluster)
+    why = "num_replicas_to_aggregate=1: must be -1"
     with pytest.raises(ValueError, match=f"^flag --{why} with --local_steps=4$"):
         refuse_beside_local_steps(dataclasses.replace(config, local_steps=4), cluster)
 
@@ -202,8 +255,15 @@ def test_law_8_a_worker_and_a_ps_that_come_back_change_no_bit(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_elastic_all_reduce_goes_on_without_a_worker_and_takes_it_in_again(tmp_path):
-    own = ["--local_steps=3", "--grad_bits=32", "--clip_factor=0", "--codec=ternary-feedback"]
+@pytest.mark.parametrize("fragments", [1, 3])
+def test_an_elastic_all_reduce_goes_on_without_a_worker_and_takes_it_in_again(tmp_path, fragments):
+    own = [
+        "--local_steps=3",
+        f"--local_fragments={fragments}",
+        "--grad_bits=32",
+        "--clip_factor=0",
+        "--codec=ternary-feedback",
+    ]
     flags = paced_flags_of(tmp_path, *own, "--elastic", "--worker_timeout_secs=200", steps=900)
     with ProcessCluster(3, 0, *flags) as cluster:
         cluster.wait_for("0", r"Worker 0: .* step 12,")

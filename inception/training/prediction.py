@@ -1,9 +1,12 @@
 """How fast steps will be, from the times of this process and of the network."""
 
+from __future__ import annotations
+
 import dataclasses
+import functools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -17,6 +20,7 @@ from terngrad.codecs.factory import payloads
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.local import LocalExchange
 from terngrad.exchange.network_probe import NetworkSpeed
+from terngrad.layout import DRAWS, Policy
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.training.nodes import compute_nodes, draw_keys, spread
 from terngrad.training.reduction import exchange_gradients
@@ -24,21 +28,39 @@ from terngrad.training.reduction import exchange_gradients
 _SECS = 1.0  # of each measurement
 _LEAST_ROUNDS = 3
 _OVERLAP = 0.25  # share of computing that hides the network; an assumption
-_FLOAT, _TERNARY = "float32", "ternary"
+_FLOAT, _TERNARY, _FEEDBACK = "float32", "ternary", "ternary-feedback"
+_FLAGS = {_FLOAT: "float", "float16": "half"}  # names of codecs, for flags
+_LOCAL_STEPS = (4, 16, 64)  # that are recommended, the least that will do
+_MOST_OF_A_STEP = 0.1  # share of a step that an exchange may take
 
 
 @dataclasses.dataclass(frozen=True)
 class _StepTime:
-    """Seconds of a step with some codecs."""
+    """Seconds of a step with some codecs, on average of `local_steps` and one exchange of all."""
 
     computing: float
     codec: float
     network: float
+    local_steps: int = 1
 
     @property
     def seconds(self) -> float:
-        hidden = min(self.network, _OVERLAP * self.computing)
-        return self.computing + self.codec + self.network - hidden
+        return self.computing + self.codec + self.network - self._hidden
+
+    @property
+    def exchange_share(self) -> float:
+        """Share of the step in which nothing is computed but codes."""
+        return 1 - self.computing / self.seconds
+
+    def with_local_steps(self, count: int) -> _StepTime:
+        """Returns this with as many local steps in the place of one."""
+        return _StepTime(self.computing, self.codec / count, self.network / count, count)
+
+    @property
+    def _hidden(self) -> float:
+        if self.local_steps > 1:  # the exchange waits for the last of them
+            return 0.0
+        return min(self.network, _OVERLAP * self.computing)
 
 
 def predict(
@@ -49,19 +71,17 @@ def predict(
     connection: Connection,
     network: NetworkSpeed,
 ) -> str:
-    """Returns how much faster than float32 the training's gradients make it, as a line.
+    """Returns how much faster than float32 the training's gradients make it, and what would do.
 
-    A training with float32 gradients is compared with ternary ones. Takes some seconds, and leaves
-    the training's state as it is.
+    A training with float32 gradients in each step is compared with ternary ones. The second line
+    recommends a codec and a number of local steps. Takes some seconds, and leaves the training's
+    state as it is.
     """
     policy, kernels = training.layout.policy, training.kernel_choice.kernels
     own = policy.codec_name if policy.is_coded else f"float{policy.grad_bits}"
-    name = _TERNARY if own == _FLOAT else own
-    coded = dataclasses.replace(policy, grad_bits=1, codec="") if own == _FLOAT else policy
-    plain = dataclasses.replace(policy, grad_bits=32, codec="")
     gradients, computing = _computing(config, goal, training, devices)
-    times = []
-    for each in (coded, plain):
+    times: dict[str, _StepTime] = {}
+    for name, each in _policies(own, policy).items():
         codecs = codecs_of(config, training.classifier, each, kernels)
         nodes = training.exchange.local_nodes
         codec = _coding(codecs, LocalExchange(nodes, kernels), gradients, devices)
@@ -69,8 +89,25 @@ def predict(
         if training.exchange.packs_codes:
             _exchange(codecs, packing, gradients, devices)
         sending = _sending(codecs, training, connection, network, packing.share)
-        times.append(_StepTime(computing, codec, sending))
-    return _told(name, *times, network)
+        times[name] = _StepTime(computing, codec, sending)
+    count, fragments = config.local_steps, config.local_fragments
+    shown = _TERNARY if own == _FLOAT and count == 1 else own
+    coded = times[shown] if count == 1 else times[shown].with_local_steps(count)
+    later = (fragments - 1) * _messages(training.codecs) * network.latency_secs / count
+    coded = dataclasses.replace(coded, network=coded.network + later)
+    told = _told(_named(shown, count), coded, times[_FLOAT], network)
+    return f"{told}\n{_recommended(times, _TERNARY if own == _FLOAT else own, policy.is_coded)}"
+
+
+def _policies(own: str, policy: Policy) -> dict[str, Policy]:
+    """Returns the policies to compare, by the name of their codec."""
+    replace = functools.partial(dataclasses.replace, policy)
+    return {
+        _FLOAT: replace(grad_bits=32, codec=""),
+        _TERNARY: replace(grad_bits=1, codec=""),
+        _FEEDBACK: replace(grad_bits=32, codec=_FEEDBACK, clip_factor=0.0, draws=DRAWS[0]),
+        own: policy,
+    }
 
 
 def _computing(
@@ -145,9 +182,13 @@ def _sending(
     shares = [share if i in coded else 1.0 for i in range(len(training.layout.names))]
     traffic = list(zip(payloads(codecs, training.exchange), shares, strict=True))
     octets = max(sum(p.sent * s for p, s in traffic), sum(p.received * s for p, s in traffic))
-    messages = 2 + any(codec.scale_count for codec in codecs)  # scales, codes, sums
     carried = 8 * octets * connection.exchange_copies
-    return carried / network.bits_per_sec + messages * network.latency_secs
+    return carried / network.bits_per_sec + _messages(codecs) * network.latency_secs
+
+
+def _messages(codecs: Sequence[Codec]) -> int:
+    """Returns how many messages follow one another: scales, codes, sums."""
+    return 2 + any(codec.scale_count for codec in codecs)
 
 
 def _seconds(function: Callable[[], object]) -> float:
@@ -171,3 +212,38 @@ def _told(name: str, coded: _StepTime, plain: _StepTime, network: NetworkSpeed) 
         f"computing takes {1e3 * coded.computing:.0f}, the codec {1e3 * coded.codec:.0f}, "
         f"the network {1e3 * coded.network:.0f} instead of {1e3 * plain.network:.0f}."
     )
+
+
+def _named(codec: str, local_steps: int) -> str:
+    return f"{codec} with --local_steps={local_steps}" if local_steps > 1 else codec
+
+
+def _recommended(times: Mapping[str, _StepTime], coded: str, is_chosen: bool) -> str:
+    """Returns the setting that changes the training least, of those that the network allows.
+
+    Args:
+      times: of a step of each codec.
+      coded: codec that would take the place of float32 gradients in each step.
+      is_chosen: whether it is the user's, so that local steps use it too.
+    """
+    local = coded if is_chosen else _FEEDBACK
+    found = [(_FLOAT, times[_FLOAT]), (coded, times[coded])]
+    found += [(local, times[local].with_local_steps(count)) for count in _LOCAL_STEPS]
+    within = [each for each in found if each[1].exchange_share <= _MOST_OF_A_STEP]
+    name, best = within[0] if within else min(found, key=lambda each: each[1].seconds)
+    share = f"{100 * best.exchange_share:.0f} % of it"
+    why = (
+        f"the first of {_FLOAT}, {coded}, and {local} with {_listed(_LOCAL_STEPS)} local steps "
+        f"whose exchange takes at most {100 * _MOST_OF_A_STEP:.0f} %"
+        if within
+        else f"the fastest, though its exchange takes more than {100 * _MOST_OF_A_STEP:.0f} %"
+    )
+    flags = f"--codec={_FLAGS.get(name, name)} --local_steps={best.local_steps}"
+    return (
+        f"Recommended here: {flags}, {1e3 * best.seconds:.0f} ms a step, the exchange "
+        f"{share}: {why}."
+    )
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return f"{', '.join(map(str, numbers[:-1]))} or {numbers[-1]}"

@@ -30,6 +30,36 @@ def test_the_line_tells_the_ratio_and_its_parts():
     assert "ternary 3.5 x slower" in prediction._told("ternary", plain, coded, NETWORK)
 
 
+def test_local_steps_wait_for_all_of_an_exchange_once():
+    step = _StepTime(computing=1.0, codec=0.1, network=0.2)
+    assert step.seconds == pytest.approx(1.1)
+    assert step.with_local_steps(10).seconds == pytest.approx(1.03)
+    assert step.with_local_steps(10).exchange_share == pytest.approx(0.03 / 1.03)
+
+
+@pytest.mark.parametrize(
+    ("mbits", "chosen", "recommended"),
+    [
+        (10_000, False, "--codec=float --local_steps=1, 104 ms"),
+        (1_000, False, "--codec=ternary --local_steps=1, 105 ms"),
+        (100, False, "--codec=ternary-feedback --local_steps=4, 109 ms"),
+        (10, False, "--codec=ternary-feedback --local_steps=64, 106 ms"),
+        (10, True, "--codec=ternary --local_steps=64, 105 ms"),
+        (1, False, "--codec=ternary-feedback --local_steps=64, 153 ms"),
+    ],
+)
+def test_the_recommendation_is_the_least_change_whose_exchange_is_short(mbits, chosen, recommended):
+    sent = {"float32": 0.16, "ternary": 0.0031, "ternary-feedback": 0.0034}  # seconds at 1 Gbit/s
+    codecs = {"float32": 0.004, "ternary": 0.005, "ternary-feedback": 0.005}
+    times = {
+        name: _StepTime(0.1, codecs[name], seconds * 1000 / mbits) for name, seconds in sent.items()
+    }
+    line = prediction._recommended(times, "ternary", chosen)
+    assert line.startswith(f"Recommended here: {recommended} a step, the exchange ")
+    assert ("though its exchange takes more than 10 %" in line) == (mbits == 1)
+    assert "\n" not in line
+
+
 @pytest.mark.parametrize(("density", "least", "most"), [(0.1, 0.3, 0.35), (1.0, 0.0, 0.01)])
 def test_the_share_of_bytes_is_that_of_the_codes_of_this_net(density, least, most):
     kernels = choose_kernels().kernels
