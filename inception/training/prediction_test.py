@@ -42,8 +42,9 @@ def test_local_steps_wait_for_all_of_an_exchange_once():
     [
         (10_000, False, "--codec=float --local_steps=1, 104 ms"),
         (1_000, False, "--codec=ternary --local_steps=1, 105 ms"),
-        (100, False, "--codec=ternary-feedback --local_steps=4, 109 ms"),
-        (10, False, "--codec=ternary-feedback --local_steps=64, 106 ms"),
+        (95, False, "--codec=ternary-feedback --local_steps=4, 110 ms"),
+        (50, False, "--codec=ternary-feedback --local_steps=16, 105 ms"),
+        (10, False, "--codec=ternary-feedback --local_steps=64, 105 ms"),
         (10, True, "--codec=ternary --local_steps=64, 105 ms"),
         (1, False, "--codec=ternary-feedback --local_steps=64, 153 ms"),
     ],

@@ -41,6 +41,9 @@ class InnerOptimizer:
       starts: by slot name, what its values begin as.
       shared: the weights that all nodes share.
       has_own_weights: whether the node's weights after an exchange are its own: with fragments.
+      updates: int64 scalar, inner steps since the slots began, by which Adam corrects its moments;
+        fewer than the training's in a worker that joined late.
+      counts_updates: whether the optimizer needs them.
       kept: the node's weights after the last exchange; the shared ones, if all are exchanged
         together.
     """
@@ -61,6 +64,8 @@ class InnerOptimizer:
             self.kept = copied(variables) if has_own_weights else variables
             self._optimizer = make(self._weights)
             self.slots = {name: copied(v) for name, v in self._optimizer.slots.items()}
+        self.updates = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.counts_updates = self._optimizer.depends_on_step
         self.starts = self._optimizer.starts
 
     def begin(self) -> None:
@@ -73,13 +78,19 @@ class InnerOptimizer:
         """Returns the node's weights."""
         return [weight.read_value() for weight in self._weights]
 
-    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, step: tf.Tensor) -> None:
-        """Makes an inner step; see `Optimizer.apply`."""
+    def apply(self, gradients: Sequence[tf.Tensor], rate: tf.Tensor, made: tf.Tensor) -> None:
+        """Makes an inner step, after as many others since `begin`; see `Optimizer.apply`."""
         with tf.control_dependencies(gradients):  # the backward pass still needs the weights
-            self._optimizer.apply(gradients, rate, step)
+            self._optimizer.apply(gradients, rate, self.updates + made)
 
-    def keep(self, exchanged: Collection[int]) -> None:
-        """Ends inner steps that count, after the shared weights of these indices have changed."""
+    def keep(self, count: int, exchanged: Collection[int]) -> None:
+        """Ends inner steps that count.
+
+        Args:
+          count: number of inner steps.
+          exchanged: indices of the shared weights, which have changed since.
+        """
+        self.updates.assign_add(count)
         for name, slots in self.slots.items():
             _assign(slots, self._optimizer.slots[name])
         if self.has_own_weights:
@@ -158,7 +169,7 @@ class LocalStep(Step):
             self._update(aggregate, first)
             self._assign_shared(statistics, save)
             for own in self._inner:
-                own.keep(self._exchanged)
+                own.keep(self._local_steps, self._exchanged)
             self._inner_step.assign_add(self._local_steps)
         return StepResult(shared, stop, save, rate, deltas[0], aggregate)
 
@@ -176,7 +187,7 @@ class LocalStep(Step):
         def body(i: tf.Tensor, nodes: list[_Node], rate: tf.Tensor):
             del rate
             rate = self._schedule(first + i)
-            return i + 1, self._make_inner_step(take, nodes, rate, first + i), rate
+            return i + 1, self._make_inner_step(take, nodes, rate, first, i), rate
 
         for own in self._inner:
             own.begin()
@@ -195,10 +206,15 @@ class LocalStep(Step):
         return _Node(state, Losses(tf.zeros([]), tf.zeros([])))
 
     def _make_inner_step(
-        self, take: TakeBatch, nodes: Sequence[_Node], rate: tf.Tensor, step: tf.Tensor
+        self,
+        take: TakeBatch,
+        nodes: Sequence[_Node],
+        rate: tf.Tensor,
+        first: tf.Tensor,
+        made: tf.Tensor,
     ) -> list[_Node]:
         reduction, found = self._reduction, []
-        keys = draw_keys(reduction.seed, step, reduction.first_node, len(nodes))
+        keys = draw_keys(reduction.seed, first + made, reduction.first_node, len(nodes))
         batch = [tf.reshape(each, [len(nodes), -1, *each.shape[1:]]) for each in take()]
         for i, (node, own) in enumerate(zip(nodes, self._inner, strict=True)):
             images, labels = (each[i] for each in batch)
@@ -206,7 +222,7 @@ class LocalStep(Step):
                 gradients, losses, state = self._classifier.gradients(
                     images, labels, dropout_seed(keys[i]), Parameters(own.weights(), node.state)
                 )
-                own.apply(gradients, rate, step)
+                own.apply(gradients, rate, made)
                 sums = Losses(*(a + b for a, b in zip(node.losses, losses, strict=True)))
             found.append(_Node(list(state), sums))
         return found
@@ -223,7 +239,8 @@ def keep_inner_state(
     """Saves the state of inner optimizers with the memory of a process' nodes.
 
     Args:
-      memory: gets the variables "slots/NODE/SLOT/NAME" and, with fragments, "weights/NODE/NAME".
+      memory: gets the variables "slots/NODE/SLOT/NAME", with Adam "updates/NODE" and with fragments
+        "weights/NODE/NAME".
       optimizers: of the nodes.
       names: of the trained variables.
       first_node: global index of the first node.
@@ -232,6 +249,8 @@ def keep_inner_state(
         for slot, variables in optimizer.slots.items():
             named = {f"slots/{node}/{slot}/{n}": v for n, v in zip(names, variables, strict=True)}
             memory.add(named, optimizer.starts[slot])
+        if optimizer.counts_updates:
+            memory.add({f"updates/{node}": optimizer.updates})
         if optimizer.has_own_weights:
             named = {f"weights/{node}/{n}": v for n, v in zip(names, optimizer.kept, strict=True)}
             memory.add(named, optimizer.shared)

@@ -323,6 +323,24 @@ def test_the_slots_of_inner_optimizers_are_each_nodes_own_and_saved_with_its_mem
     np.testing.assert_array_equal(second.memory.variables["slots/1/momentum/logits/kernel"], 0.0)
 
 
+def test_adam_that_begins_late_makes_no_larger_step_than_one_that_begins_with_the_training():
+    def moved(local):
+        before = [v.numpy() for v in local.variables]
+        local.run(1)
+        changes = [v.numpy() - b for v, b in zip(local.variables, before, strict=True)]
+        return max(np.abs(change).max() for change in changes)
+
+    made = lambda: Local(FLOAT, 1, "adam", local_steps=1)
+    first, late = made(), made()
+    rate = moved(first)  # Adam's first step has the length of the learning rate
+    late.run(200)
+    late.memory.clear()  # as in a worker that joins at this step
+    late.step.assign(0)  # the learning rate is not the question
+    assert int(late.inner[0].updates) == 0
+    assert rate == pytest.approx(0.05, rel=1e-3)
+    assert moved(late) == pytest.approx(rate, rel=1e-3)
+
+
 def test_moving_averages_of_a_stride_equal_as_many_updates_with_the_same_weights():
     weights = tf.Variable([1.0, 2.0])
     once, often = MovingAverages([weights], 0.9, stride=4), MovingAverages([weights], 0.9)

@@ -74,7 +74,8 @@ class Memory:
         """Sets all memories to zero, and added variables to their start."""
         for name, variable in self.variables.items():
             start = self._starts.get(name, 0.0)
-            variable.assign(tf.fill(variable.shape, start) if isinstance(start, float) else start)
+            whole = tf.fill(variable.shape, start) if isinstance(start, float) else start
+            variable.assign(tf.cast(whole, variable.dtype))
 
     def save(
         self, directory: str, step: int, keep: int, values: checkpoints.State | None = None

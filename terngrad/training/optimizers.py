@@ -24,7 +24,10 @@ class Optimizer(abc.ABC):
       slots: by slot name, as in `SLOTS`, one tensor-like variable for each trained variable.
       starts: by slot name, what its values begin as.
       takes_sums: whether it also updates with means that are not decoded: `apply_sums`.
+      depends_on_step: whether an update depends on the number of those before it.
     """
+
+    depends_on_step = False
 
     def __init__(
         self,
@@ -173,6 +176,7 @@ class RMSProp(Optimizer):
 class Adam(Optimizer):
     """Adam with TensorFlow 1's epsilon: w -= rate_t m / (sqrt(v) + 1e-8)."""
 
+    depends_on_step = True
     beta1 = 0.9
     beta2 = 0.999
     epsilon = 1e-8
