@@ -31,6 +31,8 @@ SEED = 3
 class Plain:
     """A training that exchanges gradients in each step."""
 
+    schedule = staticmethod(RATE)
+
     def __init__(self, policy, nodes, optimizer="momentum", model=None):
         """Builds it."""
         kernels = KERNELS
@@ -48,7 +50,7 @@ class Plain:
         step = tf.Variable(0, dtype=tf.int64)
         reduction = Reduction(self.codecs, self.exchange, step, SEED, memory=self.memory)
         own = make_optimizer(optimizer, self.variables, 0.9)
-        return TrainStep(self.classifier, reduction, own, RATE, self.averages)
+        return TrainStep(self.classifier, reduction, own, self.schedule, self.averages)
 
     def run(self, steps, batches=None):
         return self.runner.many(iter(batches or make_batches()), steps)
@@ -105,7 +107,7 @@ class Local(Plain):
             reduction,
             self.inner,
             self.outer,
-            RATE,
+            self.schedule,
             self.averages,
             self.step,
             local_steps=self.local_steps // self.fragments,
@@ -324,21 +326,23 @@ def test_the_slots_of_inner_optimizers_are_each_nodes_own_and_saved_with_its_mem
 
 
 def test_adam_that_begins_late_makes_no_larger_step_than_one_that_begins_with_the_training():
+    class Constant(Local):
+        schedule = staticmethod(schedules.exponential(0.05, 1, 1.0))
+
     def moved(local):
         before = [v.numpy() for v in local.variables]
         local.run(1)
         changes = [v.numpy() - b for v, b in zip(local.variables, before, strict=True)]
         return max(np.abs(change).max() for change in changes)
 
-    made = lambda: Local(FLOAT, 1, "adam", local_steps=1)
-    first, late = made(), made()
-    rate = moved(first)  # Adam's first step has the length of the learning rate
-    late.run(200)
-    late.memory.clear()  # as in a worker that joins at this step
-    late.step.assign(0)  # the learning rate is not the question
-    assert int(late.inner[0].updates) == 0
-    assert rate == pytest.approx(0.05, rel=1e-3)
+    first, late = (Constant(FLOAT, 1, "adam", local_steps=1) for _ in range(2))
+    late.step.assign(100_000)  # of the others; with their count it would be 3 times as long
+    rate = moved(first)
+    assert rate == pytest.approx(0.05, rel=1e-3)  # the length of Adam's first step
     assert moved(late) == pytest.approx(rate, rel=1e-3)
+    assert [int(each.inner[0].updates) for each in (first, late)] == [1, 1]
+    late.memory.clear()  # as in a worker that receives another step's state
+    assert int(late.inner[0].updates) == 0
 
 
 def test_moving_averages_of_a_stride_equal_as_many_updates_with_the_same_weights():
