@@ -225,10 +225,8 @@ class Reducer:
           others: within a graph, float tensors of each node of this process, of fixed shapes. Their
             means belong to the step: they are final when the gradients' means are, or never.
         """
-        by_node = [gradients] if self._nodes == 1 else list(gradients)
-        if len(by_node) != self._nodes:
-            raise ValueError(f"reducer: gradients of {len(by_node)} nodes; allowed: {self._nodes}")
-        dense = [self._dense(node) for node in by_node]
+        by_node = self._by_node(gradients)
+        dense = self.dense_by_node(gradients)
         self._group.check_open()
         check_graph()
         if tf.executing_eagerly():
@@ -240,6 +238,10 @@ class Reducer:
         kind = lambda gradient: getattr(gradient, "dtype", tf.float32)  # a list has none
         means = [None if g is None else tf.cast(mean, kind(g)) for mean, g in pairs]
         return Reduced(means, found.sums, found.others)
+
+    def require_in_next_step(self) -> None:
+        """Lets the next step wait for this process, where others may make it without this one."""
+        self._reduction.exchange.require_in_next_step()
 
     @property
     def bytes_sent(self) -> int:
@@ -286,6 +288,22 @@ class Reducer:
             for i, mean in zip(each.variables, decoded, strict=True):
                 means[i] = mean
         return Reduced(means, sums, shared)
+
+    def _by_node(self, gradients: Sequence) -> list[Sequence[Gradient]]:
+        by_node = [gradients] if self._nodes == 1 else list(gradients)
+        if len(by_node) != self._nodes:
+            raise ValueError(f"reducer: gradients of {len(by_node)} nodes; allowed: {self._nodes}")
+        return by_node
+
+    def dense_by_node(
+        self, gradients: Sequence[Gradient] | Sequence[Sequence[Gradient]]
+    ) -> list[list[tf.Tensor]]:
+        """Returns the gradients of each node as float32 tensors of the variables' shapes.
+
+        Raises:
+          ValueError: their number, a shape or a type is wrong.
+        """
+        return [self._dense(node) for node in self._by_node(gradients)]
 
     def _dense(self, gradients: Sequence[Gradient]) -> list[tf.Tensor]:
         """Returns float32 tensors of the variables' shapes."""

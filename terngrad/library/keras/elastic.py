@@ -249,7 +249,8 @@ class ElasticFit:
         self._step.restore()
         state.refresh(self._model)
         if (factor := self._exchange.rate_factor) is not None:
-            factor.assign(self._scaling(len(self._views.members) / self._group.size))
+            usual = self._group.batches_per_step
+            factor.assign(self._scaling(min(len(self._views.members), usual) / usual))
         place = self._position.place
         if place.fit > self._fit and not self._is_ending:
             self._views.leave("the others are in a later call of fit, which no worker can join")
@@ -283,8 +284,6 @@ def check(
     optimizer = getattr(model, "optimizer", None)
     if len(exchanges) > 1 or exchanges[0] is not exchange_of(optimizer):
         why = f"a model with {len(exchanges)} distributed optimizers; allowed is that of compile"
-    elif group.batches_per_step < group.size:
-        why = f"num_replicas_to_aggregate is {group.batches_per_step}; allowed is {group.size}"
     elif optimizer.gradient_accumulation_steps:
         why = f"gradient_accumulation_steps is {optimizer.gradient_accumulation_steps}; allowed is "
         why += "None"

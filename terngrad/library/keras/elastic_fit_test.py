@@ -150,6 +150,41 @@ def test_a_worker_that_comes_in_a_later_call_of_fit_ends_and_the_others_go_on():
             time.sleep(0.05)
 
 
+@pytest.mark.parametrize("servers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+def test_the_others_make_steps_without_a_slow_worker_which_ends_with_the_same_bits(
+    servers, tmp_path
+):
+    """Of three workers the first two to be ready make a step."""
+    go_on = tmp_path / "go on"
+    options = ("--replicas=2", "--epochs=2", "--slow_of=2", f"--slow_file={go_on}")
+    with cluster(*options, servers=servers) as (runs, _):
+        runs[2].wait_for("^epoch 0 batch 0 ")
+        for run in runs[:2]:
+            run.wait_for(f"^epoch 0 batch {_STEPS - 1} ")  # where the epoch ends they meet
+        assert "batch 1 " not in runs[2].output
+        go_on.touch()
+        found = [outcome(run) for run in runs[:3]]
+        assert len({each[:2] for each in found}) == 1
+        assert found[0][0] == 2 * _STEPS, "each step was made once"
+        assert len({tuple(each[2][0]["val_loss"]) for each in found}) == 1
+
+
+@pytest.mark.exhaustive
+def test_a_slow_worker_stops_all_after_the_same_step(tmp_path):
+    go_on = tmp_path / "go on"
+    options = ("--replicas=1", "--epochs=100000", "--slow_of=2", f"--slow_file={go_on}")
+    with cluster(*options) as (runs, _):
+        runs[2].wait_for("^epoch 0 batch 0 ")
+        runs[0].wait_for("^epoch 0 batch 20 ")
+        runs[2].process.send_signal(signal.SIGINT)
+        go_on.touch()
+        for run in runs:
+            assert run.finish() != 0
+            assert "a worker was interrupted; all stopped after the same step" in run.output
+        updates = [re.findall(r" updates (\d+)$", run.output, re.M)[-1] for run in runs]
+        assert len(set(updates)) == 1
+
+
 def test_an_unknown_number_of_batches_is_refused():
     why = "fit: the number of batches is unknown, .*: give steps_per_epoch$"
     with cluster("--unknown", workers=2) as (runs, _):

@@ -192,6 +192,13 @@ class ElasticStep(SharedStep):
         ]
         return list({id(v): v for v in found}.values())
 
+    def request(self, values: Sequence[float]) -> None:
+        """See base class; steps that need no more than some workers then wait for this one."""
+        if any(values) and list(values) != self.own_requests():
+            for reducer in self.exchange.reducers.values():
+                reducer.require_in_next_step()
+        super().request(values)
+
     def forget_requests(self) -> None:
         """Begins without a request to stop."""
         self._of_all.assign(tf.zeros(1 + len(SIGNALS)))

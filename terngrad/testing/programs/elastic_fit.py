@@ -45,6 +45,8 @@ class Telling(keras.callbacks.Callback):
         updates = int(self.model.optimizer.iterations)
         print(f"epoch {self._epoch} batch {batch} updates {updates}", flush=True)
         time.sleep(self._given.pause_secs)
+        while self._rank == self._given.slow_of and not os.path.exists(self._given.slow_file):
+            time.sleep(0.05)
 
     def on_test_end(self, logs: dict | None = None) -> None:
         """Kills this worker where the others wait for its metrics."""
@@ -60,6 +62,8 @@ def main() -> None:
     options.add_argument("--timeout_secs", type=float, default=60.0)
     options.add_argument("--replicas", type=int, help="num_replicas_to_aggregate, not elastic")
     options.add_argument("--pause_secs", type=float, default=0.02, help="after each batch")
+    options.add_argument("--slow_of", type=int, default=-1, help="worker that pauses ...")
+    options.add_argument("--slow_file", default="", help="... after a batch until this exists")
     options.add_argument("--die_of", type=int, default=-1, help="worker that dies in a validation")
     options.add_argument("--scaling", default="none")
     options.add_argument("--unknown", action="store_true", help="Keras does not know the batches")
