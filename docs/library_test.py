@@ -29,20 +29,34 @@ def elastic_program() -> str:
     return "\n".join([*program().rstrip().splitlines()[:-7], loop])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("is_elastic", [False, True])
-def test_the_program_trains_alone_and_with_two_workers(tmp_path, is_elastic):
-    """It trains on little data, which takes the place of the download."""
+def asynchronous_program() -> str:
+    """The same with the page's loop for workers that do not wait for each other."""
+    texts = [b.text for b in markdown.blocks(_PAGE)]
+    (join,) = (text for text in texts if "terngrad.join(asynchronous=" in text)
+    (loop,) = (text for text in texts if "terngrad.AsynchronousTraining(" in text)
+    before = program().partition("optimizer = ")[0]
+    assert "group = terngrad.join()" in before
+    return before.replace("group = terngrad.join()", join.strip()) + loop
+
+
+def write(tmp_path, text: str) -> None:
+    """Writes a program that trains on little data, which takes the place of the download."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 10, 256)
     images = np.zeros((256, 28, 28), np.uint8)
     images[np.arange(256), labels * 2] = 255
     np.savez(tmp_path / "digits.npz", images=images, labels=labels)
-    text = elastic_program() if is_elastic else program()
-    text = text.replace("/tmp/", f"{tmp_path}/").replace("steps=100", "steps=8")
+    text = text.replace("/tmp/", f"{tmp_path}/")
     given = f"__import__('numpy').load({str(tmp_path / 'digits.npz')!r}).values(), None"
     text = text.replace("keras.datasets.mnist.load_data()", given)
     (tmp_path / "train.py").write_text(text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_elastic", [False, True])
+def test_the_program_trains_alone_and_with_two_workers(tmp_path, is_elastic):
+    text = elastic_program() if is_elastic else program()
+    write(tmp_path, text.replace("steps=100", "steps=8"))
     control, *ports = free_ports(3, "127.0.0.1")
     hosts = [f"127.0.0.1:{port}" for port in ports]
     together = [launch_variables.variables(hosts, rank, control) for rank in (0, 1)]
@@ -53,6 +67,25 @@ def test_the_program_trains_alone_and_with_two_workers(tmp_path, is_elastic):
         lines = len(re.findall(r"^epoch [01]: loss", found[0][0], re.M))
         assert lines == (0 if is_elastic else 2), found
     assert (tmp_path / "mnist.keras").exists()
+
+
+@pytest.mark.slow
+def test_the_program_trains_without_waiting_for_other_workers(tmp_path):
+    write(tmp_path, asynchronous_program().replace("max_steps=400", "max_steps=8"))
+    control, *ports = free_ports(4, "127.0.0.1")
+    hosts = [f"127.0.0.1:{port}" for port in ports]
+    places = [
+        {
+            "PYTHONPATH": str(tmp_path),
+            **launch_variables.variables(hosts[:2], rank, control, hosts[2:], job),
+        }
+        for job, rank in (("worker", 0), ("worker", 1), ("ps", 0))
+    ]
+    found = finished([[sys.executable, "-m", "train"]] * 3, places)
+    assert [status for _, status in found] == [0] * 3, found
+    assert "ends at step 8: the run is finished." in found[2][0]
+    assert (tmp_path / "mnist.keras").exists()
+    assert list((tmp_path / "mnist_asynchronous" / "ps_0").glob("snapshot-8"))
 
 
 def test_distribution_adds_few_lines():

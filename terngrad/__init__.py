@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from terngrad import numpy as numpy
     from terngrad.cluster.channel import MembershipError
     from terngrad.connect.certificates import Tls
+    from terngrad.library.asynchronous import AsynchronousTraining
     from terngrad.library.group import Group
     from terngrad.library.joining import join
     from terngrad.library.local_steps import LocalSteps
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __version__ = "2.0.0"
 __all__ = [
     "Asynchronous",
+    "AsynchronousTraining",
     "Group",
     "LocalSteps",
     "MembershipError",
@@ -37,6 +39,7 @@ __all__ = [
 _SUBMODULES = ("keras", "numpy")
 _MODULES = {
     "Asynchronous": "terngrad.library.serving",
+    "AsynchronousTraining": "terngrad.library.asynchronous",
     "Group": "terngrad.library.group",
     "LocalSteps": "terngrad.library.local_steps",
     "MembershipError": "terngrad.cluster.channel",

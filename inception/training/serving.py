@@ -29,7 +29,7 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
     asynchronous = None
     if not cluster.cross_replica_sync:
         steps, chosen = cluster.ps_snapshot_steps, cluster.ps_snapshot
-        asynchronous = Asynchronous(read_schedule, folder, steps, chosen)
+        asynchronous = Asynchronous(read_schedule, config.train_dir, steps, chosen)
 
     def make_report(server: Server) -> PsReport:
         name = ps_name(cluster.task_id, cluster.ps_hosts)

@@ -28,8 +28,8 @@ class RunFile:
     """The name of the run in progress, and the configuration that all its workers share."""
 
     def __init__(self, train_dir: str) -> None:
-        """Places the file in the folder of the checkpoints."""
-        self._path = os.path.join(train_dir, _NAME)
+        """Places the file in the folder of the checkpoints; "" = there is no file."""
+        self._path = os.path.join(train_dir, _NAME) if train_dir else ""
 
     def read(self) -> tuple[str, dict[str, str]]:
         """Returns the run and its configuration; an empty name without a valid file."""
@@ -42,6 +42,8 @@ class RunFile:
 
     def write(self, run: str, configuration: Mapping[str, str]) -> None:
         """Writes the file of a run."""
+        if not self._path:
+            return
         temporary = f"{self._path}.saving"
         with open(temporary, "w", encoding="utf-8") as file:
             json.dump({"run": run, "facts": dict(configuration)}, file)

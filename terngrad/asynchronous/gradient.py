@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from terngrad.asynchronous.space import Shard, make_space
+from terngrad.asynchronous.space import Shard, Space, make_space
 from terngrad.codecs.codec import Codec
 from terngrad.codecs.factory import largest_code
 from terngrad.codecs.float_codec import FloatCodec
@@ -16,29 +16,39 @@ from terngrad.layout import Layout
 from terngrad.planes import plane_count
 from terngrad.training.classifier import Classifier, Losses
 from terngrad.training.nodes import compute_nodes, values_of_row
-from terngrad.training.reduction import Reduction
+from terngrad.training.reduction import Aggregate, Reduction
 
 
-class Computed(NamedTuple):
-    """A worker's gradient.
+class Pushable(NamedTuple):
+    """A worker's gradient as ps take it.
 
     Attributes:
-      losses: mean over the nodes of this worker.
       scales: float32 [p], of the coded variables.
       units: float32 [p], the value of a code of 1.
       words: uint32 [coded / 32, planes], the sums of its nodes' codes.
       floats: float32 or float16, means of the float variables, padded like the row.
       statistics: float32, new values of the moving statistics.
+    """
+
+    scales: tf.Tensor | np.ndarray
+    units: tf.Tensor | np.ndarray
+    words: tf.Tensor | np.ndarray
+    floats: tf.Tensor | np.ndarray
+    statistics: tf.Tensor | np.ndarray
+
+
+class Computed(NamedTuple):
+    """A worker's gradient and what shows it.
+
+    Attributes:
+      losses: mean over the nodes of this worker.
+      pushable: what is pushed.
       gradients: gradients of the first node.
       encoded: codes of the first node, by codec.
     """
 
     losses: Losses
-    scales: tf.Tensor
-    units: tf.Tensor
-    words: tf.Tensor
-    floats: tf.Tensor
-    statistics: tf.Tensor
+    pushable: Pushable
     gradients: list[tf.Tensor]
     encoded: list[list[tf.Tensor]]
 
@@ -114,39 +124,54 @@ class GradientStep:
         (statistics,) = exchange.mean([[state] for state in states], "moving statistics")
         found = reduction.reduce(gradients, keys, as_sums=True)
         reduction.remember(found)
-        planes = plane_count(exchange.num_nodes * largest_code(reduction.codecs))
-        by_codec = (found.means[i] for codec in reduction.codecs for i in codec.variables)
-        return Computed(
-            Losses(*tf.unstack(mean_losses)),
-            found.scales,
-            tf.concat([tf.zeros([0]), *(sums.units for sums in found.sums)], 0),
-            tf.concat([tf.zeros([0, planes], tf.uint32), *(s.words for s in found.sums)], 0),
-            self._padded([tf.reshape(mean, [-1]) for mean in by_codec if mean is not None]),
-            statistics,
-            gradients[0],
-            found.encoded,
-        )
+        pushable = pushable_of(found, reduction, self._layout, statistics)
+        return Computed(Losses(*tf.unstack(mean_losses)), pushable, gradients[0], found.encoded)
 
     def _take(self, parameters: Sequence[tf.Tensor], statistics: tf.Tensor) -> None:
         """Assigns the pulled values to the net."""
         row = tf.concat([tf.cast(part, tf.float32) for part in parameters], 0)
-        for place in self._space.places:
-            variable = self._classifier.variables[place.variable]
-            value = row[place.start : place.start + place.size]
-            variable.assign(tf.reshape(value, variable.shape))
+        assign_row(row, self._classifier.variables, self._space)
         state = self._classifier.state.values()
         for variable, value in zip(state, values_of_row(statistics, state), strict=True):
             variable.assign(value)
 
-    def _padded(self, floats: list[tf.Tensor]) -> tf.Tensor:
-        total = sum(part.shape[0] for part in floats)
-        padding = tf.zeros([self._space.size - self._space.coded - total])
-        return tf.cast(tf.concat([*floats, padding], 0), self._layout.policy.float_type)
+
+def pushable_of(
+    found: Aggregate, reduction: Reduction, layout: Layout, statistics: tf.Tensor
+) -> Pushable:
+    """Returns what a worker pushes, within a graph.
+
+    Args:
+      found: the worker's gradient, which its reduction returned with sums.
+      reduction: over the nodes of this worker.
+      layout: layout of the gradients.
+      statistics: new values of the moving statistics, float32.
+    """
+    planes = plane_count(reduction.exchange.num_nodes * largest_code(reduction.codecs))
+    by_codec = (found.means[i] for codec in reduction.codecs for i in codec.variables)
+    floats = [tf.reshape(mean, [-1]) for mean in by_codec if mean is not None]
+    space = make_space(layout)
+    padding = space.size - space.coded - sum(part.shape[0] for part in floats)
+    return Pushable(
+        found.scales,
+        tf.concat([tf.zeros([0]), *(sums.units for sums in found.sums)], 0),
+        tf.concat([tf.zeros([0, planes], tf.uint32), *(s.words for s in found.sums)], 0),
+        tf.cast(tf.concat([*floats, tf.zeros([padding])], 0), layout.policy.float_type),
+        statistics,
+    )
 
 
-def broken_floats(computed: Computed, layout: Layout) -> list[str]:
+def assign_row(row: tf.Tensor, variables: Sequence[tf.Variable], space: Space) -> None:
+    """Assigns a row of parameters to the variables of its layout."""
+    for place in space.places:
+        variable = variables[place.variable]
+        value = row[place.start : place.start + place.size]
+        variable.assign(tf.reshape(value, variable.shape))
+
+
+def broken_floats(pushable: Pushable, layout: Layout) -> list[str]:
     """Returns the names of the float variables whose gradient is NaN or infinite."""
-    floats = computed.floats.numpy()
+    floats = np.asarray(pushable.floats)
     if np.isfinite(floats).all():  # the usual case, for speed
         return []
     space, found = make_space(layout), []
@@ -157,10 +182,10 @@ def broken_floats(computed: Computed, layout: Layout) -> list[str]:
     return found
 
 
-def contents(computed: Computed, shards: Sequence[Shard]) -> list[bytes]:
+def contents(pushable: Pushable, shards: Sequence[Shard]) -> list[bytes]:
     """Returns the part of a gradient for each ps, see `Shard`."""
-    units, words = computed.units.numpy(), computed.words.numpy().reshape(-1)
-    floats, statistics = computed.floats.numpy(), computed.statistics.numpy()
+    units, words = np.asarray(pushable.units), np.asarray(pushable.words).reshape(-1)
+    floats, statistics = np.asarray(pushable.floats), np.asarray(pushable.statistics)
     found, word, value = [], 0, 0
     for shard in shards:
         parts = [

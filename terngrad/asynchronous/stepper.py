@@ -97,13 +97,13 @@ class AsynchronousStepper(Stepper):
             images, labels, pulled.version, pulled.parameters, pulled.statistics
         )
         self._check(computed)
-        self.pulled = self.client.push(contents(computed, self.shards), pulled.versions)
+        self.pulled = self.client.push(contents(computed.pushable, self.shards), pulled.versions)
         self.own_step += 1
         self._losses = computed.losses
         return computed
 
     def _check(self, computed: Computed) -> None:
-        bad = not_finite(computed.losses, computed.scales, self.layout)
-        names = broken_floats(computed, self.layout)
+        bad = not_finite(computed.losses, computed.pushable.scales, self.layout)
+        names = broken_floats(computed.pushable, self.layout)
         if bad := bad + [f"the gradient of {name} is not finite" for name in names]:
             raise NotFiniteError(f"step {self.step}: {', '.join(bad)}; its gradient was not pushed")

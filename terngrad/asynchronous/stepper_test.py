@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from terngrad.asynchronous.client import Pulled
-from terngrad.asynchronous.gradient import Computed, check_codecs
+from terngrad.asynchronous.gradient import Computed, Pushable, check_codecs
 from terngrad.asynchronous.space import make_shards
 from terngrad.asynchronous.stepper import AsynchronousStepper
 from terngrad.codecs.factory import make_codecs
@@ -71,13 +71,10 @@ def computed(loss=1.0, value=0.0):
     floats = np.zeros(LAYOUT.size + 24, np.float32)
     floats[3] = value
     nothing = tf.zeros([0])
+    words = tf.zeros([0, 2], tf.uint32)
     return Computed(
         losses=Losses(tf.constant(loss), tf.constant(0.0)),
-        scales=nothing,
-        units=nothing,
-        words=tf.zeros([0, 2], tf.uint32),
-        floats=tf.constant(floats),
-        statistics=nothing,
+        pushable=Pushable(nothing, nothing, words, tf.constant(floats), nothing),
         gradients=[],
         encoded=[],
     )

@@ -115,7 +115,7 @@ class Worker:
         return self.compute(images, labels, pulled.version, pulled.parameters, pulled.statistics)
 
     def gradient(self, pulled, images, labels):
-        return contents(self.computed(pulled, images, labels), self.shards)
+        return contents(self.computed(pulled, images, labels).pushable, self.shards)
 
     def fetched(self):
         """Returns the state of all ps, by name."""
@@ -493,7 +493,7 @@ def test_law_10_float_variables_with_gradients_that_are_not_finite_are_named(tmp
         worker = Worker(hosts)
         worker.begin()
         (images, labels), *_ = make_batches().take(1)
-        computed = worker.computed(worker.client.pull(), images, labels)
+        computed = worker.computed(worker.client.pull(), images, labels).pushable
     assert broken_floats(computed, worker.layout) == []
     space = make_space(worker.layout)
     place = space.places[-1]

@@ -201,7 +201,7 @@ class Streams:
         if hello.purpose not in self._purposes:
             if hello.purpose == "Meet" and "Exchange" in self._purposes:
                 raise AdmissionError(f"Meet is for ps 0 only; this is ps {ps}")
-            text = "was started with another --cross_replica_sync than this"
+            text = "was started with another --cross_replica_sync, or asynchronous, than this"
             raise AdmissionError(f"it {text} worker", fault=f"it {text} ps")
         if self._rules and hello.rules not in ("", self._rules):
             why = f"its flags are {hello.rules}; this ps has {self._rules}"

@@ -35,7 +35,18 @@ def join(config: JoinConfig) -> Group:
       ValueError: something in the configuration is wrong.
       MembershipError: names the processes that did not join or cannot be reached.
     """
-    return ENGINES[config.role.engine](config)
+    return ENGINES[config.role.engine](config) if config.synchronous else _asynchronously(config)
+
+
+def _asynchronously(config: JoinConfig) -> Group:
+    """Returns the group of a worker that does not wait for the others; connects to nobody yet."""
+    with reporting_failure(config):
+        config.check()
+    config.tell_interface()
+    hosts, rank = config.role.worker_hosts, config.role.task_id
+    group = Group(rank, len(hosts), hosts=hosts, aggregated=1)
+    group.asynchronous = config
+    return group
 
 
 def _by_sockets(config: JoinConfig) -> Group:

@@ -20,6 +20,7 @@ from terngrad.exchange.two_shot import Transport
 from terngrad.library import objects
 from terngrad.library.arrays import check_numbers, fingerprint, octets, packed, unpacked
 from terngrad.library.data_digest import digest
+from terngrad.library.join_config import JoinConfig
 from terngrad.library.leaving import Leaving
 from terngrad.library.reshuffle import EpochOrder
 from terngrad.library.shard import Data, seeds_of, shard, shard_anew
@@ -42,6 +43,8 @@ class Group(contextlib.AbstractContextManager):
       is_elastic: whether steps may be made without some processes, which then need the others'
         state: see `run_steps`.
       may_leave: whether the others go on at once without this process.
+      asynchronous: how `AsynchronousTraining` reaches the servers; None = processes make steps
+        together.
       connection: the engine's connection to the others; None if there are none.
       heartbeat: counts what this process does together with the others.
       seeds_of_shuffles: those before `shard`, which all processes must have in common.
@@ -93,6 +96,7 @@ class Group(contextlib.AbstractContextManager):
         self.batches_per_step = aggregated or size
         self.is_elastic = is_elastic
         self.may_leave = may_leave
+        self.asynchronous: JoinConfig | None = None
         self.connection = connection
         self.heartbeat = heartbeat or Heartbeat()
         self._agree = agree
@@ -454,7 +458,10 @@ class Group(contextlib.AbstractContextManager):
         self._agree = _is_closed
 
     def check_open(self) -> None:
-        """Raises MembershipError if this process has left the others."""
+        """Raises MembershipError or ValueError if this process does nothing with the others."""
+        if self.asynchronous:
+            allowed = "AsynchronousTraining, Group.shard and Group.set_epoch"
+            raise ValueError(f"no process of the group waits for another; allowed are {allowed}")
         self._check_alike()
         if self.size > 1 and not self._is_open:
             _is_closed({})

@@ -75,6 +75,7 @@ class JoinConfig:
       min_size: number of workers below which an elastic training waits for others.
       elastic_wait_secs: longest such wait; then the training is saved and ends.
       synchronous: whether parameter servers add gradients; else they hold the parameters.
+      folder: where worker 0 of an asynchronous training names it, see `Asynchronous`; "" = nowhere.
       has_own_servers: whether each worker starts a parameter server for a share of the values; see
         `with_own_servers`.
       network_interface: name of the interface at which this process listens, and from which it
@@ -93,6 +94,7 @@ class JoinConfig:
     min_size: int = 1
     elastic_wait_secs: float = ELASTIC_WAIT_SECS
     synchronous: bool = True
+    folder: str = ""
     has_own_servers: bool = False
     network_interface: str = ""
     naming: Naming = dataclasses.field(default_factory=Naming)

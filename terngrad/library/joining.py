@@ -105,8 +105,8 @@ def join(
         a group that the network has parted.
       num_replicas_to_aggregate: the gradients of so many workers make a step, those of the first to
         be ready; the loop is `Group.run_steps`. None = of all. Not with mpi and horovod.
-      asynchronous: of a parameter server: it holds the parameters and applies each gradient when it
-        arrives. Only the programs of this suite have such workers.
+      asynchronous: the parameter servers hold the parameters and apply each gradient when it
+        arrives, and no worker waits for another; see `AsynchronousTraining`. All processes need it.
       network_interface: name of the network interface, such as eth1, at whose address this process
         listens, and from which it connects; "" = that of the variable TERNGRAD_INTERFACE, if any.
         mpi and horovod take their own way for gradients.
@@ -118,17 +118,14 @@ def join(
     """
     _check_arguments(engine, timeout_secs, job, num_replicas_to_aggregate)
     role = _role(engine, hosts, rank, ps_hosts, job, control_port, timeout_secs, network_interface)
+    if asynchronous:
+        _check_asynchronous(role, elastic, num_replicas_to_aggregate)
     if role is None or (role.size == 1 and not role.ps_hosts):
         if min_size not in (None, 1):
             raise ValueError(f"join: min_size is {min_size}; this process is alone: allowed is 1")
         return Group()
     if _joined:
         raise ValueError("join: this process has joined before; allowed is once")
-    if asynchronous and role.job_name != "ps":
-        raise ValueError(
-            "join: asynchronous is of a parameter server; allowed is None in a worker: the "
-            "programs train with --cross_replica_sync=False"
-        )
     mistake = _mistake(engine, role)
     tls = tls or (None if role.engine in LAUNCHED else _launched_with(role))
     allow_insecure_network |= os.environ.get(launch_variables.INSECURE) == "1"
@@ -144,6 +141,7 @@ def join(
         min_size=_launched_size(elastic) if min_size is None else min_size,
         elastic_wait_secs=elastic_wait_secs,
         synchronous=asynchronous is None,
+        folder=asynchronous.folder if asynchronous else "",
         network_interface=network_interface,
     )
     if config.needs_own_servers:
@@ -171,6 +169,21 @@ def _check_arguments(
     if not isinstance(num_replicas_to_aggregate, numbers.Integral | None):
         given = f"num_replicas_to_aggregate is {num_replicas_to_aggregate!r}"
         raise TypeError(f"join: {given}; allowed are integers, or None")
+
+
+def _check_asynchronous(
+    role: Role | None, elastic: bool, num_replicas_to_aggregate: int | None
+) -> None:
+    if role is None or not role.ps_hosts:
+        raise ValueError(
+            "join: asynchronous needs parameter servers: ps_hosts, or "
+            "python -m terngrad.launch --ps N"
+        )
+    given = {"elastic": elastic or None, "num_replicas_to_aggregate": num_replicas_to_aggregate}
+    for name, value in given.items():
+        if value is not None:
+            why = "not with asynchronous: no worker waits for another"
+            raise ValueError(f"join: {name} is {value}: {why}")
 
 
 def _role(

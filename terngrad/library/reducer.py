@@ -226,7 +226,7 @@ class Reducer:
             means belong to the step: they are final when the gradients' means are, or never.
         """
         by_node = self._by_node(gradients)
-        dense = self.dense_by_node(gradients)
+        dense = [self._dense(node) for node in by_node]
         self._group.check_open()
         check_graph()
         if tf.executing_eagerly():

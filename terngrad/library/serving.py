@@ -22,6 +22,7 @@ from terngrad.connect.log_limiter import LogLimiter
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server as SynchronousServer
 from terngrad.folder_lock import FolderInUseError, hold_alone
+from terngrad.library import rates
 from terngrad.library.join_config import JoinConfig
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.service import memory
@@ -37,15 +38,16 @@ class Asynchronous:
     """How a parameter server holds the parameters of an asynchronous training.
 
     Attributes:
-      read_schedule: returns the learning rate that the chief's program has written as text; raises
-        ValueError, TypeError or KeyError if it cannot.
-      folder: folder for the snapshots of this server alone; "" = it writes none.
+      read_schedule: returns the learning rate that worker 0 has written as text; raises ValueError,
+        TypeError or KeyError if it cannot. None = that of `AsynchronousTraining`.
+      folder: server i writes its snapshots to FOLDER/ps_i, and worker 0 a file to FOLDER that names
+        the training, so that each goes on from there when it is started again; "" = nowhere.
       snapshot_steps: most updates that its death loses; 0 = it writes no snapshots.
       snapshot: a server that starts sets aside its snapshots of more updates than this, and goes on
         from the newest of the others; -1 = from the newest.
     """
 
-    read_schedule: Callable[[str], Schedule]
+    read_schedule: Callable[[str], Schedule] | None = None
     folder: str = ""
     snapshot_steps: int = 1000
     snapshot: int = -1
@@ -208,15 +210,17 @@ class _AsynchronousPs(_Ps):
     def __init__(
         self, config: JoinConfig, asynchronous: Asynchronous, kernels: GradientKernels
     ) -> None:
-        role, folder = config.role, asynchronous.folder
+        role = config.role
         ps, hosts, workers = role.task_id, role.ps_hosts, role.worker_hosts
+        folder = os.path.join(asynchronous.folder, f"ps_{ps}") if asynchronous.folder else ""
         self.name = ps_name(ps, hosts)
         self.task = f"holds the parameters of {len(workers)} workers"
         steps = asynchronous.snapshot_steps if folder else 0
         self._lock = _hold_folder(config, folder) if steps else None
         log = LogLimiter(say)
         tell = lambda text: log(f"{self.name}: {text}")
-        keeping, read = Keeping(folder, steps, asynchronous.snapshot), asynchronous.read_schedule
+        keeping = Keeping(folder, steps, asynchronous.snapshot)
+        read = asynchronous.read_schedule or rates.read_rate
         try:
             store = Store(ps, len(hosts), workers, kernels, read, keeping, tell)
         except (LookupError, OSError) as error:

@@ -10,8 +10,7 @@ import pytest
 
 from terngrad.asynchronous.client import Client
 from terngrad.asynchronous.proposal import read_proposal
-from terngrad.library.joining import join
-from terngrad.library.serving import Asynchronous, stopped_by_signals
+from terngrad.library.serving import stopped_by_signals
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.plans import CONFIGURATION, PLAN
@@ -33,11 +32,18 @@ raise SystemExit("the ps goes on")
 @pytest.mark.slow
 def test_a_ps_that_holds_the_parameters_joins_serves_and_ends_through_join(tmp_path):
     (host,) = free_addresses(1)
-    folder = str(tmp_path / "snapshots")
-    command = [sys.executable, "-m", "terngrad.testing.programs.snippet", SERVER, host]
-    with Started([*command, folder]) as run:
+    folder = str(tmp_path / "ps_0")
+    command = [
+        sys.executable,
+        "-m",
+        "terngrad.testing.programs.snippet",
+        SERVER,
+        host,
+        str(tmp_path),
+    ]
+    with Started(command) as run:
         run.wait_for(r"ps 0 \(.*\) holds the parameters of 2 workers on this machine\.")
-        with Started([*command, folder]) as second:  # its port is taken, too
+        with Started(command) as second:  # its port is taken, too
             assert second.finish() == 1
             why = f"join: asynchronous: folder is '{folder}': another ps, process {run.process.pid}"
             assert why in second.output
@@ -54,12 +60,6 @@ def test_a_ps_that_holds_the_parameters_joins_serves_and_ends_through_join(tmp_p
             worker.close()
     assert re.search(r"ps 0 \(.*\) ends at step 0: ", run.output)
     assert [name for name in os.listdir(folder) if name.startswith("snapshot-")]
-
-
-def test_law_10_a_worker_that_should_hold_parameters_is_named():
-    held = Asynchronous(lambda text: schedules.fixed(0.1))
-    with pytest.raises(ValueError, match="join: asynchronous is of a parameter server; allowed is"):
-        join(WORKERS, rank=0, ps_hosts=["127.0.0.1:3"], asynchronous=held)
 
 
 def test_a_signal_ends_a_ps_unless_it_is_ignored():

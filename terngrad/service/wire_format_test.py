@@ -13,7 +13,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from terngrad.asynchronous.gradient import Computed, contents
+from terngrad.asynchronous.gradient import Pushable, contents
 from terngrad.asynchronous.messages import collect, frames
 from terngrad.asynchronous.space import make_shards
 from terngrad.cluster.addresses import free_ports
@@ -254,22 +254,19 @@ def test_golden_bytes_of_a_channel():
         )
 
 
-def computed():
+def pushable():
     """Returns the gradient of a worker of an asynchronous training."""
-    return Computed(
-        losses=None,
+    return Pushable(
         scales=tf.ones(2),
         units=tf.ones(2),
         words=tf.constant(np.frombuffer(bytes.fromhex(CODES[0]), "<u4").reshape(3, 2)),
         floats=tf.constant(np.pad(GRADIENTS[2], (0, 29))),
         statistics=tf.zeros(0),
-        gradients=[],
-        encoded=[],
     )
 
 
 def test_golden_bytes_of_an_asynchronous_push():
-    (content,) = contents(computed(), make_shards(LAYOUT, 1, 1, 0))
+    (content,) = contents(pushable(), make_shards(LAYOUT, 1, 1, 0))
     (data,) = frames(Call(act=4, sequence=7, version=STEP), content)
     padding = " 00" * (29 * 4)
     header = "0a 09 08 04 10 a0 01 20 07 28 0c 12 00 1a a0 01"

@@ -41,10 +41,24 @@ def not_finite(
     """
     values = zip(("entropy_loss", "reg_loss"), map(float, losses), strict=True)
     bad = [f"{name} is {value}" for name, value in values if not np.isfinite(value)]
-    broken = np.flatnonzero(~np.isfinite(scales.numpy()))
+    names = broken_codes(scales, layout, among)
+    return bad + [f"the gradient of {name} is not finite" for name in names]
+
+
+def broken_codes(
+    scales: tf.Tensor | np.ndarray, layout: Layout, among: Container[int] | None = None
+) -> list[str]:
+    """Returns the names of the coded variables whose gradient is NaN or infinite.
+
+    Args:
+      scales: of the gradients, for each entry of `layout.scaled` that is among these variables.
+      layout: of the gradients.
+      among: the variables that have scales; None = all.
+    """
+    broken = np.flatnonzero(~np.isfinite(np.asarray(scales)))
     scaled = [i for i in layout.scaled if among is None or i in among]
     variables = dict.fromkeys(scaled[i] for i in broken)  # each once
-    return bad + [f"the gradient of {layout.names[i]} is not finite" for i in variables]
+    return [layout.names[i] for i in variables]
 
 
 def first_line(error: tf.errors.OpError) -> str:

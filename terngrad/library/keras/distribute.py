@@ -78,6 +78,12 @@ def distribute(
         )
     if exchange_of(optimizer) is not None:
         raise ValueError(f"distribute: the optimizer {optimizer.name} is distributed already")
+    if group.asynchronous:
+        raise ValueError(
+            "distribute: the group is asynchronous: its servers apply gradients, by optimizers of "
+            "their own instead of Keras'; allowed is terngrad.AsynchronousTraining in a train_step "
+            "or a loop"
+        )
     if nodes > 1 and optimizer.gradient_accumulation_steps:
         raise ValueError(
             f"distribute: nodes is {nodes}; an optimizer with gradient_accumulation_steps adds up "

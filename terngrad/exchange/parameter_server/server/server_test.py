@@ -281,7 +281,10 @@ def test_law_10_a_port_that_is_taken_is_named():
         (lambda hello: hello(callee=1), "it wants to join ps 1; this is ps 0"),
         (lambda hello: hello(worker_hosts=["x:1"]), "^its worker hosts differ from"),
         (lambda hello: hello(ps_hosts=["x:1"]), "^its ps hosts differ from those of this ps, "),
-        (lambda hello: hello(purpose="Update"), "started with another --cross_replica_sync than"),
+        (
+            lambda hello: hello(purpose="Update"),
+            "another --cross_replica_sync, or asynchronous, than",
+        ),
         (lambda hello: hello(), r"worker 1 \(two:2\) has already joined"),
     ],
 )
