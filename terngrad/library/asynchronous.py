@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import numbers
 import os
 import secrets
 from collections.abc import Mapping, Sequence
@@ -142,11 +143,13 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
             self._plan = self._make_plan(
                 optimizer=optimizer,
                 momentum=float(momentum),
-                max_steps=max_steps,
-                max_staleness=max_staleness,
-                pull_bits=pull_bits,
-                bucket_elements=bucket_elements,
                 schedule=write_rate(learning_rate),
+                **_integers(
+                    max_steps=max_steps,
+                    max_staleness=max_staleness,
+                    pull_bits=pull_bits,
+                    bucket_elements=bucket_elements,
+                ),
             )
         self._space = make_space(self._reducer.layout)
         self._eager = tf.function(self._apply, autograph=False)
@@ -181,7 +184,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
             "kernels": self._reducer.kernels.family,
         }
         return Plan(
-            run=secrets.token_hex(8),
+            run=_new_run(),
             names=layout.names,
             shapes=layout.shapes,
             policy=layout.policy,
@@ -204,7 +207,9 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
           MembershipError: a server cannot be reached or refuses this worker, or worker 0 did not
             begin in time.
         """
-        plan, shards, config = self._plan, self._shards, self._config
+        self._plan = plan = dataclasses.replace(self._plan, run=_new_run())
+        self._failure, self._is_last = None, False
+        shards, config = self._shards, self._config
         with reporting_failure(config):
             client = Client(config.connect, shards, plan.pull_bits, plan.configuration, _tell)
             try:
@@ -378,6 +383,18 @@ def _floats(name: str, variables: Sequence[Any]) -> list[tf.Variable]:
                 f"{_NAME}: {name}: {variable.name} is {kind}; allowed is float32 of a fixed shape"
             )
     return held
+
+
+def _integers(**values: Any) -> dict[str, int]:
+    """Returns integers by name; TypeError names a value of another type."""
+    for name, value in values.items():
+        if not isinstance(value, numbers.Integral):
+            raise TypeError(f"{name} is {value!r}; allowed are integers")
+    return {name: int(value) for name, value in values.items()}
+
+
+def _new_run() -> str:
+    return secrets.token_hex(8)
 
 
 def _tell(line: str) -> None:

@@ -73,9 +73,11 @@ def weights_of(seed=1):
     return [tf.Variable(draw.normal(size=shape).astype("float32")) for shape in SHAPES]
 
 
-def gradients_of(weights, step):
-    """Gradients that depend on the weights and the step."""
-    return [0.1 * w + tf.sin(tf.cast(step, tf.float32) + tf.range(0.0, 1.0)[0]) for w in weights]
+def gradients_of(weights, step, nodes=1):
+    """Gradients of each node, which depend on the weights and the step."""
+    angle = tf.cast(step, tf.float32)
+    by_node = [[0.1 * w + tf.sin(angle + node) for w in weights] for node in range(nodes)]
+    return by_node if nodes > 1 else by_node[0]
 
 
 def training_of(weights, group, **settings):
@@ -83,11 +85,11 @@ def training_of(weights, group, **settings):
     return AsynchronousTraining(weights, group, **settings)
 
 
-def trained(training, weights, is_graph=True):
+def trained(training, weights, is_graph=True, nodes=1):
     """Trains to the end."""
 
     def step():
-        training.apply(gradients_of(weights, training.state.step))
+        training.apply(gradients_of(weights, training.state.step, nodes))
 
     step = tf.function(step, autograph=False) if is_graph else step
     with training:
@@ -101,7 +103,7 @@ def trained(training, weights, is_graph=True):
     ("optimizer", "settings", "servers"),
     [
         ("gd", {"gradients": "float32"}, 1),
-        ("momentum", {"clip_factor": 2.5, "size_to_binarize": 10}, 2),
+        ("momentum", {"clip_factor": 2.5, "size_to_binarize": 10, "nodes": 2}, 2),
         ("adam", {"gradients": "5-level-feedback", "scale_by": "channel"}, 1),
     ],
 )
@@ -111,13 +113,14 @@ def test_law_4_one_worker_gives_what_the_reducer_alone_gives(
     alone = weights_of()
     reducer = Reducer(alone, Group(), **settings)
     update = make_optimizer(optimizer, alone, 0.9)
+    nodes = settings.get("nodes", 1)
     for i in range(6):
-        means = reducer(gradients_of(alone, i))
+        means = reducer(gradients_of(alone, i, nodes))
         update.apply(means, tf.constant(RATE), tf.constant(i, tf.int64))
     weights = weights_of()
     with serving(tmp_path, servers) as (held, hosts):
         training = training_of(weights, group_of(hosts), optimizer=optimizer, **settings)
-        found = trained(training, weights, is_graph)
+        found = trained(training, weights, is_graph, nodes)
         assert held[0].wait(HANG_SECS)
     assert int(training.state.step) == 6
     assert training.bytes_sent > 0
@@ -168,6 +171,34 @@ def test_worker_0_that_starts_again_goes_on_with_the_servers_state(tmp_path):
                 np.testing.assert_array_equal(value, before)
             while not other.is_over:
                 other.apply(gradients_of(again, other.state.step))
+
+
+def test_worker_0_that_failed_goes_on_from_the_snapshots_of_the_servers(tmp_path):
+    weights = weights_of()
+    with serving(tmp_path) as (servers, hosts):
+        training = training_of(weights, group_of(hosts, folder=tmp_path), max_steps=10)
+        with pytest.raises(KeyError), training:
+            for _ in range(4):
+                training.apply(gradients_of(weights, training.state.step))
+            raise KeyError
+        assert servers[0].wait(HANG_SECS)
+    again = weights_of(3)
+    with serving(tmp_path) as (_, hosts):
+        with training_of(again, group_of(hosts, folder=tmp_path), max_steps=10) as other:
+            assert int(other.state.step) == 4
+        for value, before in zip(again, weights, strict=True):
+            np.testing.assert_array_equal(value, before)
+
+
+def test_parameters_may_travel_in_half_precision_and_are_fetched_as_they_are(tmp_path):
+    weights, exact = weights_of(), weights_of()
+    with serving(tmp_path, 2) as (_, hosts):
+        with training_of(weights, group_of(hosts), pull_bits=16) as training:
+            for value, whole in zip(weights, exact, strict=True):
+                np.testing.assert_array_equal(value, np.float32(np.float16(whole)))
+            assert training.fetch() == 0
+        for value, whole in zip(weights, exact, strict=True):
+            np.testing.assert_array_equal(value, whole)
 
 
 def test_a_checkpoint_of_the_servers_state_begins_another_training_there(tmp_path):
@@ -261,6 +292,8 @@ def test_law_10_arguments_that_do_not_fit_are_named(tmp_path):
     ]:
         with pytest.raises(ValueError, match=why):
             training_of(weights, group, **settings)
+    with pytest.raises(TypeError, match=r"max_steps is 2\.5; allowed are integers"):
+        training_of(weights, group, max_steps=2.5)
     with pytest.raises(TypeError, match=r"learning_rate is <function .*; allowed"):
         training_of(weights, group, learning_rate=lambda step: 0.1)
     with pytest.raises(ValueError, match="apply is called outside `with training:`"):
