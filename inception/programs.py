@@ -137,6 +137,7 @@ def _refuse(config: TrainConfig, cluster: ClusterConfig) -> None:
     if not cluster.cross_replica_sync:
         checks.refuse_what_needs_all_workers(config)
     checks.refuse_beside_local_steps(config, cluster)
+    checks.refuse_beside_coded_sums(config, cluster)
     is_chief = cluster.engine not in LAUNCHED and cluster.task_id == 0
     refusals.check_training(config, is_alone=False, is_chief=is_chief)
 

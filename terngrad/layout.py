@@ -30,6 +30,10 @@ MAX_CODES = {"ternary": 1, "5-level": 2, "7-level": 3, "15-level": 7, "255-level
 # Those with a memory round to the nearest level.
 FEEDBACK_CODES = {"ternary-feedback": 1, "5-level-feedback": 2}
 CODEC_NAMES = (*BITS_OF_CODEC, *FEEDBACK_CODES)
+# What codes sums again on their way back, by the name of `Policy.sum_codec`.
+EXACT = "exact"
+SUM_CODECS = {"ternary": "ternary-feedback"}
+SUM_CODEC_NAMES = (EXACT, *SUM_CODECS)
 WHY_FEEDBACK_NEEDS_ALL = "what clipping cuts off would pile up in the codec's memory"
 _CODEC_OF_BITS = {bits: name for name, bits in BITS_OF_CODEC.items()}
 GRAD_BITS = (32, 16, 8, 4, 3, 2, 1)
@@ -54,6 +58,8 @@ class Policy:
       codec: codec of the coded variables, by its name in `codecs.factory`; "" = by `grad_bits`.
       draws: "independent", or "antithetic": nodes 2 k and 2 k + 1 share draws, see draws.py.
       scale_by: what the values that share a scale have in common, see `parts.parts_of`.
+      sum_codec: how means of codes travel back: "exact", as sums of codes, or coded again by
+        "ternary", see codecs/sum_codec.py.
     """
 
     grad_bits: int = 32
@@ -63,6 +69,7 @@ class Policy:
     codec: str = ""
     draws: str = "independent"
     scale_by: str = "variable"
+    sum_codec: str = EXACT
 
     def __post_init__(self) -> None:
         if self.grad_bits not in GRAD_BITS:
@@ -76,6 +83,9 @@ class Policy:
             raise ValueError(f"draws is {self.draws!r}; allowed are {', '.join(DRAWS)}.")
         if not parts.is_known(self.scale_by):
             raise ValueError(f"scale_by is {self.scale_by!r}; allowed are {parts.ALLOWED}.")
+        if self.sum_codec not in SUM_CODEC_NAMES:
+            allowed = ", ".join(SUM_CODEC_NAMES)
+            raise ValueError(f"sum_codec is {self.sum_codec!r}; allowed are {allowed}.")
 
     @property
     def is_coded(self) -> bool:
@@ -169,7 +179,7 @@ class Layout:
         """Returns 16 bytes that differ between incompatible layouts."""
         buckets = [[s.variable for s in bucket.segments] for bucket in self.buckets]
         policy = dataclasses.asdict(self.policy)
-        later = {name: policy.pop(name) for name in ("codec", "draws", "scale_by")}
+        later = {name: policy.pop(name) for name in ("codec", "draws", "scale_by", "sum_codec")}
         default = dataclasses.asdict(Policy())
         policy |= FORMER_FIELDS  # with these and without defaults: as in earlier versions
         policy |= {name: value for name, value in later.items() if value != default[name]}

@@ -19,6 +19,9 @@ import tensorflow as tf
 
 GROUP = 32  # elements in a word
 WORD_BYTES = 4
+# Sums that are coded again have a scale for each block of so many values of a bucket, and the
+# shares of the processes that code them are whole blocks.
+SUM_BLOCK = 1024
 
 
 def plane_count(largest: int) -> int:
@@ -32,6 +35,22 @@ def plane_count(largest: int) -> int:
 def padded(elements: int) -> int:
     """Returns the number of elements of a bucket after padding."""
     return -(-elements // GROUP) * GROUP
+
+
+def share_of(rows: int, processes: int, rank: int) -> tuple[int, int]:
+    """Returns the first and the end of a bucket's groups of 32 values that a process owns.
+
+    The shares of all processes, in their order, are whole blocks of `SUM_BLOCK` values, as equal as
+    possible but for the last ones.
+    """
+    size = largest_share(rows, processes)
+    return min(rank * size, rows), min((rank + 1) * size, rows)
+
+
+def largest_share(rows: int, processes: int) -> int:
+    """Returns the groups of a share before those that the bucket lacks are cut off."""
+    block = SUM_BLOCK // GROUP
+    return -(-rows // (processes * block)) * block
 
 
 def pack(bits: tf.Tensor) -> tf.Tensor:

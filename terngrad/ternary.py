@@ -42,8 +42,12 @@ def stats(gradient: tf.Tensor) -> Stats:
 
 
 def stats_of_parts(gradient: tf.Tensor, parts: Parts) -> Stats:
-    """Returns the statistics of each part of a float32 tensor of any shape: float32 [p]."""
-    if parts.count == 1:
+    """Returns the statistics of each part of a float32 tensor of any shape: float32 [p].
+
+    Those of a block do not depend on how many blocks there are, not even on whether it is the only
+    one.
+    """
+    if parts.count == parts.block == 1:
         return Stats(*(tf.reshape(field, [1]) for field in stats(gradient)))
     size = math.prod(gradient.shape)
     cycle = parts.block * parts.count

@@ -8,14 +8,14 @@ from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
 from slim.nets import catalog
-from terngrad.layout import BITS_OF_CODEC, FEEDBACK_CODES
+from terngrad.layout import BITS_OF_CODEC, EXACT, FEEDBACK_CODES
 
 # When flags have no effect, which flags, and what the user is told to be the reason.
 _INERT: tuple[tuple[Callable[[TrainConfig], bool], tuple[str, ...], str], ...] = (
     (
         lambda c: not c.is_coded,
         (
-            *("clip_factor", "scale_by", "size_to_binarize", "quantize_logits"),
+            *("clip_factor", "scale_by", "sum_codec", "size_to_binarize", "quantize_logits"),
             *("use_encoding", "scaler_sharing", "draws"),
         ),
         "float gradients (--grad_bits=32 or 16)",
@@ -26,7 +26,7 @@ _INERT: tuple[tuple[Callable[[TrainConfig], bool], tuple[str, ...], str], ...] =
         "--local_steps=1",
     ),
     (
-        lambda c: c.local_steps > 1 and c.codec_name in (*BITS_OF_CODEC,),
+        lambda c: c.local_steps > 1 and c.codec_name in (*BITS_OF_CODEC,) and c.sum_codec == EXACT,
         ("outer_feedback",),
         "a codec without feedback",
     ),
@@ -97,6 +97,8 @@ def refuse_what_needs_all_workers(config: TrainConfig) -> None:
         raise refuse("floating_grad_epoch", config.floating_grad_epoch, why)
     if config.local_steps > 1:
         raise refuse("local_steps", config.local_steps, why)
+    if config.is_coded and config.sum_codec != EXACT:
+        raise refuse("sum_codec", config.sum_codec, f"{why}: a ps sends parameters, no means")
     if config.profile_steps:
         raise refuse("profile_steps", ",".join(map(str, config.profile_steps)), why)
 
@@ -108,3 +110,19 @@ def refuse_beside_local_steps(config: TrainConfig, cluster: ClusterConfig) -> No
     if (value := cluster.num_replicas_to_aggregate) != -1:
         why = f"must be -1 with --local_steps={config.local_steps}"
         raise refuse("num_replicas_to_aggregate", value, why)
+
+
+def refuse_beside_coded_sums(config: TrainConfig, cluster: ClusterConfig) -> None:
+    """Raises ValueError if a flag has a value for which sums must travel as they are."""
+    if not config.is_coded or config.sum_codec == EXACT:
+        return
+    alone = "a share of the means belongs to one worker, without which no step can be made"
+    settings = (
+        ("num_replicas_to_aggregate", -1, f": {alone}"),
+        ("elastic", False, f": {alone}"),
+        ("predict", False, ""),
+    )
+    for name, allowed, reason in settings:
+        if (value := getattr(cluster, name)) != allowed:
+            why = f"must be {allowed} with --sum_codec={config.sum_codec}{reason}"
+            raise refuse(name, value, why)

@@ -26,9 +26,11 @@ from terngrad.layout import (
     CODEC_NAMES,
     DEFAULT_BUCKET_ELEMENTS,
     DRAWS,
+    EXACT,
     FEEDBACK_CODES,
     GRAD_BITS,
     MAX_CODES,
+    SUM_CODEC_NAMES,
     WHY_FEEDBACK_NEEDS_ALL,
     codec_of,
 )
@@ -127,6 +129,12 @@ class Trainer(Threads):
         "variable",
         "values that share a scale: variable, all of a variable; channel, of an output channel; "
         "block:N, N neighbours",
+    )
+    sum_codec: str = _terngrad(
+        one_of(*SUM_CODEC_NAMES),
+        EXACT,
+        "how the means of coded gradients travel back: exact, as sums of codes; ternary, coded "
+        "again by the owner of each share, with feedback: fewer bytes with many workers",
     )
     size_to_binarize: int = _terngrad(
         at_least(0), 1, "variables with fewer elements stay float", "elements"
@@ -319,6 +327,9 @@ class TrainConfig(_Shared, Trainer, Rates):
             for name in ("use_encoding", "scaler_sharing"):
                 if not getattr(self, name):
                     raise refuse(name, False, f"must be True with {what}")
+        if self.sum_codec != EXACT and not (self.use_encoding and self.scaler_sharing):
+            name = "scaler_sharing" if self.use_encoding else "use_encoding"
+            raise refuse(name, False, f"must be True with --sum_codec={self.sum_codec}")
 
     def _settle_named_codec(self) -> None:
         bits = BITS_OF_CODEC.get(self.codec, 32)

@@ -18,10 +18,11 @@ from slim.nets import catalog, nets_factory
 from slim.weights import tf_slim
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.codecs.factory import make_codecs, payloads
+from terngrad.codecs.sum_codec import sum_codecs
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import Exchange
 from terngrad.fragments import make_fragments
-from terngrad.layout import DRAWS, Layout, Policy, make_layout
+from terngrad.layout import DRAWS, EXACT, Layout, Policy, make_layout
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.training import runtime
 from terngrad.training.averages import MovingAverages
@@ -135,11 +136,12 @@ def build_training(
     schedule = learning_rate(config, steps_per_epoch)
     layout = _make_layout(config, classifier, _policy(config, classifier.names))
     codecs = _codecs_by_fragment(config, classifier, layout.policy, choice)
-    held = [Memory(each, first, nodes, spread(devices, nodes)) for each in codecs]
+    towers = spread(devices, nodes)
+    held = [Memory(each, first, nodes, towers, sum_codecs(each, exchange)) for each in codecs]
     memory = Memory((), first, nodes)
     for each in held:
         memory.add(each.variables)
-    optimizers = _make_optimizers(config, variables, choice.kernels, spread(devices, nodes))
+    optimizers = _make_optimizers(config, variables, choice.kernels, towers)
     keep_inner_state(memory, optimizers.inner, classifier.names, first)
     save_request = tf.Variable(0.0, trainable=False) if memory.variables else None
     repeats = connection and connection.repeats_steps and not has_rounds
@@ -178,7 +180,7 @@ def build_training(
 
     runners = float_runners = [make_runner(*each) for each in zip(codecs, held, strict=True)]
     if config.has_float_epochs:
-        plain = dataclasses.replace(layout.policy, grad_bits=32, codec="")
+        plain = dataclasses.replace(layout.policy, grad_bits=32, codec="", sum_codec=EXACT)
         floats = _codecs_by_fragment(config, classifier, plain, choice)
         float_runners = [make_runner(each) for each in floats]
     state = _state(classifier, optimizers.shared, averages, step)
@@ -291,6 +293,7 @@ def _policy(config: TrainConfig, names: Sequence[str]) -> Policy:
         codec=codec,
         draws=config.draws if config.is_coded else DRAWS[0],
         scale_by=config.scale_by if config.is_coded else Policy.scale_by,
+        sum_codec=config.sum_codec if config.is_coded else EXACT,
     )
 
 

@@ -108,7 +108,7 @@ def prepare(
     goal = problem.resolve(config)
     if config.codec:
         # A codec that cannot be fails before other processes wait for this one.
-        find_codec(config.codec, config.scale_by)
+        find_codec(config.codec, config.scale_by, config.sum_codec)
     data = None if config.benchmark_mode else open_dataset(config)
     own = own_settings(holders) if holders else {}
     noted = settings.describe(config, data, group.size, group.batches_per_step, own)

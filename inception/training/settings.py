@@ -17,6 +17,7 @@ from inception.training.problem import net_settings
 from slim.datasets import records
 from slim.datasets.dataset_factory import Dataset
 from slim.nets import catalog
+from terngrad.layout import EXACT
 from terngrad.training import checkpoints
 
 # Settings that may change between two starts without changing a bit of the result.
@@ -61,6 +62,8 @@ def describe(
       own: settings that only the training's kind has.
     """
     ignored = _WITHOUT_EFFECT | inert_flags(config).keys() | (set() if config.codec else {"codec"})
+    if config.is_coded and config.sum_codec != EXACT:  # blocks of a bucket share a scale
+        ignored -= {"bucket_elements"}
     settings = {k: v for k, v in dataclasses.asdict(config).items() if k not in ignored}
     settings |= net_settings(config)._asdict()
     settings["num_nodes"] = config.nodes

@@ -81,6 +81,8 @@ class Codec(abc.ABC):
       scales_parts: whether a variable may have several parts. False = bounds and scales are those
         of variables, and `make_codecs` refuses a policy with another `scale_by`.
       antithetic: whether nodes 2 k and 2 k + 1 share their draws; see draws.py.
+      sum_codec: what codes the sums again on their way back (codecs/sum_codec.py); "" = they travel
+        as they are.
     """
 
     variables: tuple[int, ...]
@@ -90,6 +92,7 @@ class Codec(abc.ABC):
     sums_codes: bool = False
     scales_parts: bool = False
     antithetic: bool = False
+    sum_codec: str = ""
 
     def __init_subclass__(cls, **arguments: object) -> None:
         """Lets a class that overrides a method state anew what it does."""

@@ -10,9 +10,11 @@ import tensorflow as tf
 
 from terngrad.codecs.codec import Codec
 from terngrad.codecs.float_codec import FloatCodec
+from terngrad.codecs.integer_codec import IntegerCodec
 from terngrad.codecs.registry import ALLOWED, CODECS
+from terngrad.codecs.sum_codec import sum_codecs
 from terngrad.exchange.exchange import Exchange, Payload
-from terngrad.layout import Layout
+from terngrad.layout import EXACT, Layout
 from terngrad.ops.gradient_kernels import GradientKernels
 
 MakeCodec = Callable[
@@ -20,12 +22,12 @@ MakeCodec = Callable[
 ]  # the int is the bucket's index in the layout
 
 
-def find_codec(name: str, scale_by: str = "variable") -> MakeCodec:
+def find_codec(name: str, scale_by: str = "variable", sum_codec: str = EXACT) -> MakeCodec:
     """Returns the class of a codec: one of `CODECS`, or MODULE:CLASS, which is imported.
 
     Raises:
       ValueError: there is no codec of this name, a method of it takes other arguments, or it does
-        not go with `scale_by`.
+        not go with `scale_by` or `sum_codec`.
     """
     module, _, attribute = CODECS.get(name, name).partition(":")
     if not module or not attribute:
@@ -47,6 +49,11 @@ def find_codec(name: str, scale_by: str = "variable") -> MakeCodec:
             f"codec {name!r} goes with scale_by=variable only, not with {scale_by}: its class does "
             "not state scales_parts = True."
         )
+    if sum_codec != EXACT and not (issubclass(made, IntegerCodec) and made.sums_codes):
+        raise ValueError(
+            f"sum_codec is {sum_codec}; allowed is {EXACT} with the codec {name!r}: its means are "
+            "no decoded sums of codes."
+        )
     return made
 
 
@@ -59,10 +66,12 @@ def make_codecs(layout: Layout, kernels: GradientKernels) -> list[Codec]:
     """Returns one codec for each bucket of coded variables and each of float variables.
 
     Raises:
-      ValueError: the policy names an unknown codec, or one that does not go with its `scale_by`.
+      ValueError: the policy names an unknown codec, or one that does not go with its `scale_by` or
+        its `sum_codec`.
     """
     policy = layout.policy
-    make = find_codec(policy.codec_name if policy.is_coded else "ternary", policy.scale_by)
+    ways = policy.scale_by, policy.sum_codec if policy.is_coded else EXACT
+    make = find_codec(policy.codec_name if policy.is_coded else "ternary", *ways)
     codecs: list[Codec] = [make(layout, i, kernels) for i in range(len(layout.buckets))]
     wire_type = tf.as_dtype(layout.policy.float_type)
     for i, variables in enumerate(layout.float_buckets):
@@ -79,7 +88,11 @@ def payloads(codecs: Sequence[Codec], exchange: Exchange) -> list[Payload]:
     """
     local_nodes = exchange.local_nodes if exchange.sums_local_nodes else None
     by_variable: dict[int, Payload] = {}
-    for codec in codecs:
-        found = codec.payload(exchange.nodes_in_result, local_nodes)
-        by_variable |= {i: exchange.traffic(payload) for i, payload in found.items()}
+    for codec, back in zip(codecs, sum_codecs(codecs, exchange), strict=True):
+        coded = back.payload() if back else {}
+        nodes = exchange.num_nodes if back else exchange.nodes_in_result
+        for i, payload in codec.payload(nodes, local_nodes).items():
+            by_variable[i] = exchange.traffic(payload)
+            if back:
+                by_variable[i] = exchange.traffic_of_coded_sums(payload, coded[i])
     return [by_variable[i] for i in sorted(by_variable)]

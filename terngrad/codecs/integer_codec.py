@@ -10,7 +10,7 @@ from terngrad import planes, ternary
 from terngrad.codecs.codec import Codec, Delivered, Measured
 from terngrad.encoders import ENCODERS
 from terngrad.exchange.exchange import Exchange, LocalBucket, Payload
-from terngrad.layout import Layout
+from terngrad.layout import EXACT, Layout
 from terngrad.ops.gradient_kernels import EncodeInputs, GradientKernels
 
 SCALE_BYTES = 4
@@ -59,6 +59,7 @@ class IntegerCodec(Codec):
         self._sizes = [s.size for s in self._bucket.segments]
         self._clip_factor = layout.policy.clip_factor
         self.antithetic = layout.policy.draws == "antithetic"
+        self.sum_codec = "" if layout.policy.sum_codec == EXACT else layout.policy.sum_codec
 
     @property
     def scale_count(self) -> int:

@@ -22,7 +22,7 @@ import tensorflow as tf
 from terngrad.limits import MAX_NODES, MAX_SUM
 from terngrad.ops.gradient_kernels import EncodeInputs, GradientKernels, Sums
 from terngrad.parts import Parts
-from terngrad.planes import plane_count
+from terngrad.planes import GROUP, padded, plane_count, share_of
 
 _FINGERPRINT = re.compile(r"^[0-9a-f]{32}/")
 
@@ -136,6 +136,25 @@ class Exchange(abc.ABC):
     def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
         """Returns the sum of the processes' codes, uint32 [G, k]; a node's reach `max_code`."""
 
+    def share(self, rows: int) -> tuple[int, int]:
+        """Returns the first and the end of a bucket's groups of 32 values that this process owns.
+
+        See `planes.share_of`.
+        """
+        return share_of(rows, self._processes_of_shares, self.first_node // self.local_nodes)
+
+    @property
+    def _processes_of_shares(self) -> int:
+        return self.num_nodes // self.local_nodes
+
+    @abc.abstractmethod
+    def _scatter_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
+        """Returns this process' share of the sum of the processes' codes, uint32 [G, k]."""
+
+    @abc.abstractmethod
+    def _gather_codes(self, share: tf.Tensor, rows: int, name: str, max_code: int) -> tf.Tensor:
+        """Returns the shares of all processes, codes up to `max_code`: uint32 [rows, k]."""
+
     @abc.abstractmethod
     def _join_floats(self, local: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the sum of the processes' float32 [n]."""
@@ -163,6 +182,34 @@ class Exchange(abc.ABC):
             means = self._kernels.decode(words, bucket.units, nodes, bucket.shapes, bucket.parts)
             return Summed(codes, means)
         return Summed(codes, Sums(bucket.variables, words, bucket.units, nodes, bucket.parts))
+
+    def scatter_codes(self, bucket: LocalBucket) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Returns the nodes' codes, and this process' share of their exact integer sum.
+
+        The words of the share are uint32 [groups of `share`, planes of the sum].
+
+        Raises:
+          ValueError: a sum could exceed `limits.MAX_SUM`.
+        """
+        codes = bucket.encode()
+        local = self._add(codes, bucket.max_code)
+        return codes, self._scatter_codes(local, bucket.name, bucket.max_code)
+
+    def gather_codes(
+        self, share: tf.Tensor, elements: int, name: str, max_code: int = 1
+    ) -> tf.Tensor:
+        """Returns what all processes have coded, each its share of a bucket.
+
+        Args:
+          share: uint32 [groups of `share`, k], codes up to `max_code`.
+          elements: M, those of the bucket.
+          name: see above.
+          max_code: largest magnitude of a code.
+
+        Returns:
+          Codes of the whole bucket, uint32 [M / 32, k].
+        """
+        return self._gather_codes(share, padded(elements) // GROUP, name, max_code)
 
     def float_sum(self, values: Sequence[Sequence[tf.Tensor]], name: str) -> list[tf.Tensor]:
         """Returns sums of float32 tensors, added in one binary tree over the global nodes.
@@ -254,6 +301,15 @@ class Exchange(abc.ABC):
         process, which sends nothing, these are the bytes of one node.
         """
         return payload
+
+    def traffic_of_coded_sums(self, payload: Payload, coded: Payload) -> Payload:
+        """Returns the bytes of `traffic` where the owners of shares code the sums again.
+
+        Args:
+          payload: of codes, and of their exact sums.
+          coded: of the scales of all shares, and of their codes and scales.
+        """
+        return self.traffic(Payload(payload.sent + coded.sent, coded.received))
 
     def largest_sum(self, max_code: int) -> int:
         """Returns the largest magnitude of a sum of codes over all nodes.

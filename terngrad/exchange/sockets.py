@@ -192,6 +192,36 @@ class SocketExchange(TwoShotExchange):
         sums = Sums(bucket.variables, found.result, bucket.units, nodes, bucket.parts)
         return Summed(codes or [found.codes], sums)
 
+    def _scatter_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
+        largest = self.local_nodes * max_code, self.largest_sum(max_code)
+        first, end = self.share(rows := local.shape[0])
+        shape = [self._rows_of_share(rows), plane_count(largest[1])]
+        sums = self._move_codes(
+            local, f"{name}/scattered", Kind.SCATTER_CODES, rows, largest, shape
+        )
+        return sums[: end - first]
+
+    def _gather_codes(self, share: tf.Tensor, rows: int, name: str, max_code: int) -> tf.Tensor:
+        own = tf.pad(share, [[0, self._rows_of_share(rows) - share.shape[0]], [0, 0]])
+        largest, shape = (max_code, max_code), [rows, share.shape[1]]
+        return self._move_codes(own, f"{name}/gathered", Kind.GATHER_CODES, rows, largest, shape)
+
+    def _move_codes(
+        self,
+        local: tf.Tensor,
+        name: str,
+        kind: Kind,
+        rows: int,
+        largest: tuple[int, int],
+        shape: Sequence[int],
+    ) -> tf.Tensor:
+        mesh = self._transport.mesh
+        operation = mesh.declare(name, kind, rows, largest, self._kernels.packing.path)
+        found, octets = mesh.join(local, operation, shape)
+        unordered(octets)
+        self._count_both(octets)
+        return found
+
     def _encodes_in_parts(self, bucket: LocalBucket) -> bool:
         is_large = bucket.elements > _WHOLE_ELEMENTS
         is_one = bucket.encoder is not None and self.local_nodes == 1

@@ -19,7 +19,7 @@ import tensorflow as tf
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import Exchange, Payload, tree_sum
 from terngrad.ops.gradient_kernels import GradientKernels
-from terngrad.planes import plane_count
+from terngrad.planes import largest_share, plane_count
 
 _FEW_FLOATS = 8  # such as losses: each process sends them to all others, in one shot
 _FEW_SCALES = 256  # the same; more are only where a variable has many
@@ -99,6 +99,20 @@ class TwoShotExchange(Exchange):
         total = self._gather_shares(_as_integers(share), f"{name}/sums")
         return tf.bitcast(total[:groups], tf.uint32)
 
+    def _scatter_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
+        size, (first, end) = self._rows_of_share(local.shape[0]), self.share(local.shape[0])
+        parts = self._exchange_shares(_as_integers(local), f"{name}/scattered", size)
+        return self._sum_codes(parts, plane_count(self.num_nodes * max_code))[: end - first]
+
+    def _gather_codes(self, share: tf.Tensor, rows: int, name: str, max_code: int) -> tf.Tensor:
+        del max_code
+        padding = self._rows_of_share(rows) - share.shape[0]
+        own = tf.pad(_as_integers(share), [[0, padding], [0, 0]])
+        return tf.bitcast(self._gather_shares(own, f"{name}/gathered")[:rows], tf.uint32)
+
+    def _rows_of_share(self, rows: int) -> int:
+        return largest_share(rows, self._transport.size)
+
     def _join_floats(self, local: tf.Tensor, name: str) -> tf.Tensor:
         count = local.shape[0]
         if count <= _FEW_FLOATS or is_one_shot(1, 1, self._transport.size):
@@ -124,10 +138,13 @@ class TwoShotExchange(Exchange):
     def _processes(self) -> tf.Tensor:
         return self._nodes.read_value() // self.local_nodes
 
-    def _exchange_shares(self, rows: tf.Tensor, name: str) -> tf.Tensor:
-        """Splits rows [G, ...] into P shares; returns this process': [P, ceil(G / P), ...]."""
+    def _exchange_shares(self, rows: tf.Tensor, name: str, share: int = 0) -> tf.Tensor:
+        """Splits rows [G, ...] into P shares; returns this process': [P, share, ...].
+
+        A share is of ceil(G / P) rows, unless another number is given.
+        """
         processes = self._transport.size
-        share = math.ceil(rows.shape[0] / processes)
+        share = share or math.ceil(rows.shape[0] / processes)
         padding = [[0, share * processes - rows.shape[0]]] + [[0, 0]] * (rows.shape.rank - 1)
         parts = tf.reshape(tf.pad(rows, padding), [processes, share, *rows.shape[1:]])
         self._count(_LANE * parts.shape.num_elements() * self._others_share)

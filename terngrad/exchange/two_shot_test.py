@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from terngrad.planes import GROUP, SUM_BLOCK
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.conformance import (
@@ -18,6 +19,10 @@ from terngrad.testing.processes import mpirun
 from terngrad.testing.selection import sample
 
 _PLANES_UP, _PLANES_DOWN = 5, 5  # most planes of sums over a process' nodes and over all 4
+
+
+def _codes_sums(policy):
+    return POLICIES[policy].sum_codec != "exact"
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +85,25 @@ def test_law_4_every_node_keeps_what_it_keeps_in_one_process(alone, together):
             np.testing.assert_array_equal(found[key], alone[key])
 
 
+def _kept_sums(found, policy):
+    """Returns what the owners of shares keep together, by variable."""
+    pieces = {}
+    for each in found:
+        for key in (key for key in each if key.startswith(f"{policy} kept_sums/")):
+            _, variable, first = key.split("/")
+            pieces.setdefault(int(variable), []).append((int(first), each[key]))
+    return {i: np.concatenate([values for _, values in sorted(p)]) for i, p in pieces.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", [name for name in sorted(POLICIES) if _codes_sums(name)])
+def test_law_4_the_owners_of_shares_keep_what_one_owner_keeps(alone, together, policy):
+    kept, expected = _kept_sums(together, policy), _kept_sums([alone], policy)
+    assert kept.keys() == expected.keys() and expected
+    for i, values in expected.items():
+        np.testing.assert_array_equal(kept[i], values)
+
+
 @pytest.fixture(scope="module", name="gradients")
 def _gradients():
     """The nodes' gradients of the last step, by variable: float64 [4, ...]."""
@@ -121,7 +145,9 @@ def test_law_7_the_bytes_reported_are_the_bytes_sent(together, policy, request):
         if processes == 1 and kind == "sockets":
             assert sent == payload == 0
         # Shares are whole groups of 32 values: each process may pad a bucket by one group.
-        padding = 4 * processes * (_PLANES_UP + _PLANES_DOWN) * found[f"{policy} buckets"]
+        # Shares of sums that are coded again are whole blocks.
+        groups = SUM_BLOCK // GROUP if _codes_sums(policy) else 1
+        padding = 4 * groups * processes * (_PLANES_UP + _PLANES_DOWN) * found[f"{policy} buckets"]
         # The mesh sends no padding: the last shares are smaller than the others.
         less = padding if "sockets" in kind else 1
         if found[f"{policy} packs"]:

@@ -18,8 +18,10 @@ from terngrad.layout import (
     BITS_OF_CODEC,
     DEFAULT_BUCKET_ELEMENTS,
     DRAWS,
+    EXACT,
     FEEDBACK_CODES,
     MAX_CODES,
+    SUM_CODEC_NAMES,
     WHY_FEEDBACK_NEEDS_ALL,
     Layout,
     Policy,
@@ -33,6 +35,7 @@ from terngrad.training.nodes import row_of, values_of_row
 from terngrad.training.reduction import Reduction, make_exchange
 
 _BITS = {name: BITS_OF_CODEC[name] for name in MAX_CODES} | {"float32": 32, "float16": 16}
+_FLOATS = ("float32", "float16")
 
 Gradient = tf.Tensor | tf.IndexedSlices | None
 
@@ -100,6 +103,7 @@ class Reducer:
         nodes: int = 1,
         bucket_elements: int = DEFAULT_BUCKET_ELEMENTS,
         draws: str = "independent",
+        sum_codec: str = EXACT,
         memory_decay: float = 1.0,
     ) -> None:
         """Compares the settings with the other processes, and copies the chief's variables to all.
@@ -125,7 +129,11 @@ class Reducer:
           bucket_elements: a bucket takes variables until it holds this many values.
           draws: "independent", or "antithetic": two nodes share the random numbers of their codes,
             so that the mean of both has less noise. Codecs that round at random can do this.
-          memory_decay: share of its memory that a codec with feedback adds to the next gradients.
+          sum_codec: how means of coded gradients travel back: "exact", as sums of codes, or
+            "ternary": the process that owns a share of them codes it again, keeps what the codes
+            do not say, and adds it to its next means. Not with an elastic group.
+          memory_decay: share of its memory that a codec with feedback adds to the next gradients,
+            and the owner of a share to its next means.
 
         Raises:
           TypeError: an argument has another type.
@@ -142,7 +150,13 @@ class Reducer:
             nodes=nodes,
             bucket_elements=bucket_elements,
             draws=draws,
+            sum_codec=sum_codec,
         )
+        if sum_codec != EXACT and group.is_elastic:
+            raise ValueError(
+                f"sum_codec is {sum_codec}; allowed is {EXACT} with an elastic group, or with "
+                "num_replicas_to_aggregate: a share of the means belongs to one process"
+            )
         if not 0 <= memory_decay <= 1:
             raise ValueError(f"memory_decay is {memory_decay}; allowed are numbers from 0 to 1")
         names, held = _plain_by_name(variables, with_values=group.connection is not None)
@@ -155,6 +169,7 @@ class Reducer:
             codec="" if codec in _BITS else codec,
             draws=draws,
             scale_by=scale_by,
+            sum_codec=sum_codec,
         )
         self.layout: Layout = make_layout(names, [v.shape for v in held], policy, bucket_elements)
         on_gpu = any("GPU" in variable.device for variable in held)
@@ -328,6 +343,7 @@ def check_settings(
     nodes: int,
     bucket_elements: int,
     draws: str,
+    sum_codec: str = EXACT,
 ) -> None:
     """Checks what needs no variables; for the arguments see `Reducer`.
 
@@ -343,6 +359,13 @@ def check_settings(
         raise ValueError(f"gradients is {gradients!r}; allowed are {allowed}")
     if draws not in DRAWS:
         raise ValueError(f"draws is {draws!r}; allowed are {', '.join(DRAWS)}")
+    if sum_codec not in SUM_CODEC_NAMES:
+        raise ValueError(f"sum_codec is {sum_codec!r}; allowed are {', '.join(SUM_CODEC_NAMES)}")
+    if sum_codec != EXACT and gradients in _FLOATS:
+        raise ValueError(
+            f"sum_codec is {sum_codec}; allowed is {EXACT} with gradients as {gradients}, which "
+            "have no codes"
+        )
     if isinstance(float_layers, str):
         raise TypeError(f"float_layers is {float_layers!r}; allowed is a list of names")
     if not isinstance(clip_factor, numbers.Real):

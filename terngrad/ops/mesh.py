@@ -25,6 +25,8 @@ class Kind(enum.IntEnum):
     BROADCAST = 3
     CODES = 4
     FLOATS = 5
+    SCATTER_CODES = 6
+    GATHER_CODES = 7
 
 
 class Encoding(NamedTuple):

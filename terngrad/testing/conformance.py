@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from terngrad.codecs.codec import Codec
 from terngrad.codecs.factory import make_codecs, payloads
+from terngrad.codecs.sum_codec import sum_codecs, through
 from terngrad.connect.config import ConnectConfig
 from terngrad.coordination.states import Rules
 from terngrad.draws import DrawKey
@@ -57,6 +58,10 @@ POLICIES = {
     "own scale": Policy(codec="terngrad.codecs.examples:OwnScaleTernaryCodec"),
     "ternary-feedback": Policy(codec="ternary-feedback"),
     "5-level-feedback": Policy(codec="5-level-feedback", scale_by="channel"),
+    "coded sums": Policy(grad_bits=1, clip_factor=2.5, sum_codec="ternary"),
+    "channel, coded sums": Policy(grad_bits=2, scale_by="channel", sum_codec="ternary"),
+    "block, coded sums": Policy(grad_bits=1, scale_by="block:128", sum_codec="ternary"),
+    "feedback both ways": Policy(codec="ternary-feedback", sum_codec="ternary"),
 }
 STEPS = 3
 _BUCKET_ELEMENTS = 100  # several buckets: their operations overlap
@@ -172,7 +177,8 @@ class _Result(NamedTuple):
 def _run(exchange: Exchange, codecs: Sequence[Codec], steps: tf.Variable) -> _Result:
     """Runs some steps in a loop, as training does."""
     mine = range(exchange.first_node, exchange.first_node + exchange.local_nodes)
-    memory = Memory(codecs, exchange.first_node, exchange.local_nodes)
+    sums = sum_codecs(codecs, exchange)
+    memory = Memory(codecs, exchange.first_node, exchange.local_nodes, sums=sums)
 
     @tf.function(autograph=False)
     def run() -> tuple[list[tf.Tensor], list[tf.Tensor]]:
@@ -180,8 +186,12 @@ def _run(exchange: Exchange, codecs: Sequence[Codec], steps: tf.Variable) -> _Re
             keys = [DrawKey(tf.constant(5, tf.uint64), i, tf.constant(n)) for n in mine]
             gradients = [gradients_of(node, i) for node in mine]
             devices = ["/CPU:0"] * len(mine)
-            found = exchange_gradients(gradients, codecs, exchange, keys, devices, memory.read())
+            backs = through(sums, memory.read_sums())
+            found = exchange_gradients(
+                gradients, codecs, exchange, keys, devices, memory.read(), backs=backs
+            )
             memory.assign(found.kept)
+            memory.assign_sums(found.kept_sums)
             steps.assign_add(1)
             return i + 1, found.means, [t + m for t, m in zip(totals, found.means, strict=True)]
 

@@ -1,9 +1,10 @@
 """The memory of codecs: the part of each node's gradients that is kept between steps.
 
-With local steps the slots of the inner optimizers belong to it, too, and with fragments the nodes'
-weights. Only the node's own process
-has the memory. Its checkpoints are beside those of the training (see `save`). A memory belongs to a
-step: a process that receives the state of another step starts with a memory of zeros.
+With local steps the slots of the inner optimizers belong to it, too, with fragments the nodes'
+weights, and with coded sums what the owner of a share keeps of its means (codecs/sum_codec.py). Only
+the node's own process has the memory. Its checkpoints are beside those of the training (see `save`).
+A memory belongs to a step: a process that receives the state of another step starts with a memory of
+zeros.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import tensorflow as tf
 
 from terngrad.codecs.codec import Codec, NodeMemory
+from terngrad.codecs.sum_codec import SumCodec, SumMemory
 from terngrad.training import checkpoints
 
 Memories = Sequence[Sequence[NodeMemory]]  # by codec, then by local node
@@ -24,13 +26,27 @@ class Memory:
 
     Attributes:
       variables: by name, "memory/NODE/VARIABLE", with the global index of the node and the index of
-        the variable in the layout; and those of `add`.
+        the variable in the layout; "kept_sums/VARIABLE/FIRST", with the first value of an owner's
+        piece; and those of `add`.
     """
 
     def __init__(
-        self, codecs: Sequence[Codec], first_node: int, nodes: int, devices: Sequence[str] = ()
+        self,
+        codecs: Sequence[Codec],
+        first_node: int,
+        nodes: int,
+        devices: Sequence[str] = (),
+        sums: Sequence[SumCodec | None] = (),
     ) -> None:
-        """Starts with zeros for `nodes` consecutive nodes, each on its device; () = anywhere."""
+        """Starts with zeros.
+
+        Args:
+          codecs: of the nodes.
+          first_node: global index of the first one.
+          nodes: how many, which are consecutive.
+          devices: of each node; () = anywhere.
+          sums: what codes the sums of each codec again; () = nothing.
+        """
         self.variables: dict[str, tf.Variable] = {}
         self._held: list[list[list[tf.Variable]]] = []
         self._starts: dict[str, float | tf.Variable] = {}  # of added variables
@@ -45,6 +61,11 @@ class Memory:
                     )
                 names = [f"memory/{first_node + i}/{v}" for v in codec.variables]
                 self.variables |= dict(zip(names, node, strict=False))
+
+        self._sums: list[list[tf.Variable]] = []
+        for each in sums:
+            self._sums.append(_variables(each.init, "/CPU:0") if each else [])
+            self.variables |= dict(zip(each.names if each else [], self._sums[-1], strict=True))
 
     def add(
         self, variables: Mapping[str, tf.Variable], starts: float | Sequence[tf.Variable] = 0.0
@@ -69,6 +90,16 @@ class Memory:
             for variables, values in zip(held, given, strict=True):
                 for variable, value in zip(variables, values, strict=True):
                     variable.assign(value)
+
+    def read_sums(self) -> list[SumMemory]:
+        """Returns what an owner has kept of its means, by codec."""
+        return [[v.read_value() for v in each] for each in self._sums]
+
+    def assign_sums(self, memories: Sequence[SumMemory]) -> None:
+        """Stores what an owner keeps after a step."""
+        for held, given in zip(self._sums, memories, strict=bool(self._sums)):
+            for variable, value in zip(held, given, strict=True):
+                variable.assign(value)
 
     def clear(self) -> None:
         """Sets all memories to zero, and added variables to their start."""

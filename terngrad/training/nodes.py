@@ -11,6 +11,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from terngrad.codecs.codec import Codec, NodeMemory
+from terngrad.codecs.sum_codec import CodedSums
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Exchange
 from terngrad.ops.gradient_kernels import EncodeInputs, Sums
@@ -200,6 +201,7 @@ def exchange_nodes(
     memories: Sequence[NodeMemory],
     *,
     as_sums: bool = False,
+    through: CodedSums | None = None,
 ) -> tuple[NodeCodes, list[tf.Tensor] | Sums]:
     """Adds the memory, clips, agrees on scales, encodes, exchanges, and updates the memory.
 
@@ -211,12 +213,13 @@ def exchange_nodes(
       devices: device of each node, which measures and encodes: only codes leave it.
       memories: memory of each node before the step.
       as_sums: whether means need not be decoded, if they are decoded sums of codes.
+      through: codes sums again on their way back; None = they stay exact.
 
     Returns:
       What the nodes sent and kept, and the mean gradients of the codec's variables over all nodes.
     """
     nodes = _measure_nodes(gradients, codec, exchange, keys, devices, memories)
-    codes, means = codec.deliver(exchange, nodes, devices, as_sums)
+    codes, means = codec.deliver(through or exchange, nodes, devices, as_sums)
     return _with_memories(codec, nodes, codes, devices, memories), means
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from terngrad.codecs.codec import Codec
+from terngrad.codecs.sum_codec import CodedSums, SumMemory, sum_codecs, through
 from terngrad.draws import DrawKey
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import Exchange
@@ -33,6 +34,8 @@ class Aggregate(NamedTuple):
       encoded: the first local node's encoded buckets, by codec.
       kept: memories after a step that this process took part in, by codec and local node.
       unsent: memories after a step that the others made without this process.
+      kept_sums: what this process keeps of the means that it owns, by codec; see
+        codecs/sum_codec.py.
     """
 
     means: list[tf.Tensor | None]
@@ -41,6 +44,7 @@ class Aggregate(NamedTuple):
     encoded: list[list[tf.Tensor]]
     kept: Memories
     unsent: Memories
+    kept_sums: Sequence[SumMemory] = ()
 
 
 @dataclasses.dataclass(eq=False)
@@ -75,7 +79,10 @@ class Reduction:
         self.devices = spread(self.devices, nodes)
         if self.first_node is None:
             self.first_node = self.exchange.first_node
-        self.memory = self.memory or Memory(self.codecs, self.first_node, nodes, self.devices)
+        self.sums = sum_codecs(self.codecs, self.exchange)
+        self.memory = self.memory or Memory(
+            self.codecs, self.first_node, nodes, self.devices, self.sums
+        )
 
     def keys(self, step: tf.Tensor) -> list[DrawKey]:
         """Returns the keys of the local nodes' draws at a step."""
@@ -89,11 +96,21 @@ class Reduction:
         as_sums: bool = False,
     ) -> Aggregate:
         """Exchanges the gradients of all variables, by local node; see `exchange_gradients`."""
-        held = self.memory.read() if self.memory.variables else ()
+        held, sums = ((), ())
+        if self.memory.variables:
+            held, sums = self.memory.read(), self.memory.read_sums()
         if self.memory_decay != 1.0:
-            held = tf.nest.map_structure(lambda value: self.memory_decay * value, held)
+            decay = lambda value: self.memory_decay * value
+            held, sums = tf.nest.map_structure(decay, (held, sums))
         return exchange_gradients(
-            gradients, self.codecs, self.exchange, keys, self.devices, held, as_sums=as_sums
+            gradients,
+            self.codecs,
+            self.exchange,
+            keys,
+            self.devices,
+            held,
+            as_sums=as_sums,
+            backs=through(self.sums, sums),
         )
 
     @contextlib.contextmanager
@@ -141,6 +158,7 @@ class Reduction:
             choose = lambda kept, unsent: tf.where(took_part, kept, unsent)
             kept = tf.nest.map_structure(choose, kept, aggregate.unsent)
         self.memory.assign(kept)
+        self.memory.assign_sums(aggregate.kept_sums)
 
 
 def make_exchange(
@@ -161,6 +179,7 @@ def exchange_gradients(
     memories: Memories = (),
     *,
     as_sums: bool = False,
+    backs: Sequence[CodedSums | None] = (),
 ) -> Aggregate:
     """Clips, scales, encodes, exchanges and decodes.
 
@@ -172,14 +191,16 @@ def exchange_gradients(
       devices: device of each local node; see `Reduction`.
       memories: memories before the step, by codec and local node; empty = before the first step.
       as_sums: whether means need not be decoded, if they are sums of codes.
+      backs: by codec, what codes its sums again; () = sums stay exact.
     """
     means: dict[int, tf.Tensor | None] = {}
     sums: list[Sums] = []
-    scales, encoded, kept, unsent = [], [], [], []
+    scales, encoded, kept, unsent, kept_sums = [], [], [], [], []
     memories = memories or [[codec.init() for _ in keys] for codec in codecs]
-    for codec, memory in zip(codecs, memories, strict=True):
+    backs = backs or [None] * len(codecs)
+    for codec, memory, back in zip(codecs, memories, backs, strict=True):
         node, delivered = exchange_nodes(
-            gradients, codec, exchange, keys, devices, memory, as_sums=as_sums
+            gradients, codec, exchange, keys, devices, memory, as_sums=as_sums, through=back
         )
         if isinstance(delivered, Sums):
             sums.append(delivered)
@@ -189,5 +210,6 @@ def exchange_gradients(
         encoded.append(node.codes[0])
         kept.append(node.kept)
         unsent.append(node.unsent)
+        kept_sums.append(back.kept if back else [])
     ordered = [means[i] for i in sorted(means)]
-    return Aggregate(ordered, sums, tf.concat(scales, 0), encoded, kept, unsent)
+    return Aggregate(ordered, sums, tf.concat(scales, 0), encoded, kept, unsent, kept_sums)

@@ -35,7 +35,7 @@ void FlushDenormals() {
 std::string Text(Kind kind, uint64_t rows, int planes_in, int planes_out) {
   std::string text = "kind " + std::to_string(static_cast<int>(kind)) + ", " +
                      std::to_string(rows) + " rows";
-  if (kind == Kind::kCodes) {
+  if (HasCodes(kind)) {
     text += " of " + std::to_string(planes_in) + " and " +
             std::to_string(planes_out) + " planes";
   }
@@ -464,7 +464,7 @@ void Mesh::Arrive(Operation& operation, Round& round, int peer,
       AddChunk(operation, round, header.chunk);
     }
   } else if (header.shot == 1) {
-    Tell(round, range, header.chunk);
+    Tell(round, range.First(header.chunk), range.Count(header.chunk));
   } else if (block && round.is_submitted) {
     CopyOut(operation, round, peer, header.chunk, block.get());
     GiveBlock(std::move(block));
@@ -519,7 +519,7 @@ void Mesh::TakePart(const Part& part) {
   if (part.to != rank_) {
     const int64_t first = plan.Sent(0, rank_, part.to).First(part.chunk);
     QueueFrames(operation, 0, part.chunk,
-                round.submission.input + plan.InputOffset(part.to) +
+                round.submission.input + plan.InputOffset(rank_, part.to) +
                     first * plan.RowBytes(0),
                 {part.to});
   }
@@ -570,10 +570,14 @@ void Mesh::CopyOwn(const Operation& operation, const Round& round) {
   const Plan& plan = operation.plan;
   const Declaration& declaration = plan.declaration();
   const bool is_receiver = declaration.kind == Kind::kBroadcast && rank_ != 0;
-  if (plan.reduces() || is_receiver || !declaration.rows) return;
-  std::memcpy(round.submission.output + plan.OutputOffset(rank_),
-              round.submission.input + plan.InputOffset(rank_),
-              declaration.rows);
+  const Range range = plan.Sent(0, rank_, rank_);
+  if (plan.reduces() || is_receiver || range.begin == range.end) return;
+  const int64_t row = plan.RowBytes(0);
+  std::memcpy(
+      round.submission.output + plan.OutputOffset(rank_) + range.begin * row,
+      round.submission.input + plan.InputOffset(rank_, rank_) +
+          range.begin * row,
+      (range.end - range.begin) * row);
 }
 
 // Returns the place in the output of a chunk that a process sends.
@@ -603,7 +607,8 @@ void Mesh::AddChunk(Operation& operation, Round& round, uint32_t chunk) {
                        ? round.submission.input + first * plan.RowBytes(0)
                        : round.blocks[operation.first[0][peer] + chunk].get();
   }
-  uint8_t* const total = round.submission.output + first * plan.RowBytes(1);
+  uint8_t* const total = round.submission.output + plan.SumsOffset(rank_) +
+                         first * plan.RowBytes(1);
   plan.Add(parts_, range.Count(chunk), total);
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
@@ -611,13 +616,13 @@ void Mesh::AddChunk(Operation& operation, Round& round, uint32_t chunk) {
   }
   if (plan.shots() == 2) QueueFrames(operation, 1, chunk, total, others_);
   --round.pending;
-  Tell(round, range, chunk);
+  Tell(round, first + plan.SumsOffset(rank_) / plan.RowBytes(1),
+       range.Count(chunk));
 }
 
-// Says that a chunk of the sums is final.
-void Mesh::Tell(const Round& round, const Range& range, uint32_t chunk) {
-  if (!round.submission.ready) return;
-  round.submission.ready(range.First(chunk), range.Count(chunk));
+// Says that rows of the output, which are sums, are final.
+void Mesh::Tell(const Round& round, int64_t first, int64_t count) {
+  if (round.submission.ready) round.submission.ready(first, count);
 }
 
 void Mesh::FinishIfDone(Operation& operation) {

@@ -162,7 +162,7 @@ class Mesh : private Receiver {
   void Arrive(Operation& operation, Round& round, int peer,
               const FrameHeader& header, Block block);
   void AddChunk(Operation& operation, Round& round, uint32_t chunk);
-  static void Tell(const Round& round, const Range& range, uint32_t chunk);
+  static void Tell(const Round& round, int64_t first, int64_t count);
   uint8_t* OutputOf(const Operation& operation, const Round& round, int shot,
                     int peer, uint32_t chunk) const;
   void CopyOut(const Operation& operation, const Round& round, int peer,

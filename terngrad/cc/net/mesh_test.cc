@@ -292,8 +292,9 @@ std::vector<uint8_t> RandomCodes(int64_t rows, int max_code, double zeros = 0) {
 std::vector<uint8_t> RandomInput(const Plan& plan) {
   const Declaration& declaration = plan.declaration();
   if (declaration.kind == Kind::kFloats) return RandomFloats(declaration.rows);
-  if (declaration.kind == Kind::kCodes) {
-    return RandomCodes(declaration.rows, declaration.largest_in);
+  if (HasCodes(declaration.kind)) {
+    const int64_t row = 4 * declaration.planes_in();
+    return RandomCodes(plan.InputBytes() / row, declaration.largest_in);
   }
   return Random(plan.InputBytes());
 }
@@ -321,6 +322,23 @@ Buffers Expected(const Plan& plan, const Buffers& inputs) {
                       same.begin() + j * rows);
         }
         break;
+      case Kind::kScatterCodes: {
+        std::vector<uint8_t> sums(rows * plan.RowBytes(1));
+        plan.Add(parts, rows, sums.data());
+        const Range share = plan.Added(i);
+        same.assign(plan.OutputBytes(), 0);
+        std::copy(sums.begin() + share.begin * plan.RowBytes(1),
+                  sums.begin() + share.end * plan.RowBytes(1), same.begin());
+        break;
+      }
+      case Kind::kGatherCodes:
+        for (int j = 0; j < size; ++j) {
+          const Range share = plan.Sent(0, j, i);
+          std::copy_n(inputs[j].begin(),
+                      (share.end - share.begin) * plan.RowBytes(0),
+                      same.begin() + share.begin * plan.RowBytes(0));
+        }
+        break;
       default:
         plan.Add(parts, rows, same.data());
     }
@@ -341,6 +359,15 @@ std::vector<Declaration> SomeOperations(int size) {
     found.push_back(Codes("codes" + name, rows, 1, size));
     found.push_back(Codes("sums" + name, rows, 2, size));
     found.push_back(Codes("fours" + name, rows, 4, size));
+    for (const int max_code : {1, 4}) {
+      const std::string end = name + " up to " + std::to_string(max_code);
+      Declaration half = Codes("scatter" + end, rows, max_code, size);
+      half.kind = Kind::kScatterCodes;
+      found.push_back(half);
+      half = Codes("gather codes" + end, rows, max_code, 1);
+      half.kind = Kind::kGatherCodes;
+      found.push_back(half);
+    }
   }
   return found;
 }

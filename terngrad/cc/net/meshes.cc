@@ -133,7 +133,7 @@ EXPORTED int terngrad_mesh_declare(int64_t mesh, const char* name, int kind,
   }
   terngrad::Declaration declaration{name, static_cast<terngrad::Kind>(kind),
                                     rows, largest_in, largest_out};
-  if (declaration.kind == terngrad::Kind::kCodes) {
+  if (terngrad::HasCodes(declaration.kind)) {
     declaration.kernels = terngrad::FindKernels(path);
     const auto fits = [](int64_t largest) {
       return largest >= 1 && largest <= terngrad::kMaxSum;

@@ -49,10 +49,12 @@ void TreeSum(const std::vector<const float*>& parts, int64_t n, float* total) {
 
 Plan::Plan(const Declaration& declaration, int size)
     : declaration_(declaration), size_(size) {
-  const bool codes = declaration.kind == Kind::kCodes;
-  reduces_ = codes || declaration.kind == Kind::kFloats;
+  const Kind kind = declaration.kind;
+  const bool codes = HasCodes(kind);
+  const bool sums = kind == Kind::kCodes || kind == Kind::kFloats;
+  reduces_ = sums || kind == Kind::kScatterCodes;
   const bool few = !codes && declaration.rows <= kFewFloats;
-  shots_ = reduces_ && size > 2 && !few ? 2 : 1;
+  shots_ = sums && size > 2 && !few ? 2 : 1;
   in_bytes_ = codes ? 4 * declaration.planes_in() : reduces_ ? 4 : 1;
   out_bytes_ = codes ? 4 * declaration.planes_out() : in_bytes_;
   // Multiples of these rows keep the vectors of all kernels full.
@@ -65,8 +67,14 @@ Range Plan::Chunked(int64_t begin, int64_t end) const {
   return {begin, end, chunk_rows_, static_cast<uint32_t>(chunks)};
 }
 
+int64_t Plan::ShareRows() const {
+  const Kind kind = declaration_.kind;
+  const int64_t unit = HasCodes(kind) && kind != Kind::kCodes ? kShareRows : 1;
+  return (declaration_.rows + unit * size_ - 1) / (unit * size_) * unit;
+}
+
 Range Plan::Share(int i) const {
-  const int64_t share = (declaration_.rows + size_ - 1) / size_;
+  const int64_t share = ShareRows();
   const int64_t begin = std::min(i * share, declaration_.rows);
   return Chunked(begin, std::min(begin + share, declaration_.rows));
 }
@@ -77,44 +85,58 @@ Range Plan::Sent(int shot, int from, int to) const {
     answer.chunks = to == 0;
     return answer;
   }
-  if (shots_ == 1) return Chunked(0, declaration_.rows);
+  if (declaration_.kind == Kind::kGatherCodes) return Share(from);
+  if (!scatters()) return Chunked(0, declaration_.rows);
   return Share(shot ? from : to);
 }
 
 Range Plan::Added(int rank) const {
   if (!reduces_) return Chunked(0, 0);
-  return shots_ == 2 ? Share(rank) : Chunked(0, declaration_.rows);
+  return scatters() ? Share(rank) : Chunked(0, declaration_.rows);
 }
 
 std::vector<int> Plan::Receivers(int rank) const {
   std::vector<int> receivers;
   for (int i = 1; i < size_; ++i) receivers.push_back((rank + i) % size_);
-  if (shots_ == 2 || size_ == 1) receivers.push_back(rank);
+  if (scatters() || size_ == 1) receivers.push_back(rank);
   return receivers;
 }
 
 int64_t Plan::InputBytes() const {
   const bool all = declaration_.kind == Kind::kAllToAll;
-  return (all ? size_ : 1) * declaration_.rows * in_bytes_;
+  const bool share = declaration_.kind == Kind::kGatherCodes;
+  return (all ? size_ : 1) * (share ? ShareRows() : declaration_.rows) *
+         in_bytes_;
 }
 
 int64_t Plan::OutputBytes() const {
-  const bool one = reduces_ || declaration_.kind == Kind::kBroadcast;
-  return (one ? 1 : size_) * declaration_.rows * out_bytes_;
+  const Kind kind = declaration_.kind;
+  if (kind == Kind::kScatterCodes) return ShareRows() * out_bytes_;
+  const bool many = kind == Kind::kGather || kind == Kind::kAllToAll;
+  return (many ? size_ : 1) * declaration_.rows * out_bytes_;
 }
 
-int64_t Plan::InputOffset(int to) const {
+int64_t Plan::InputOffset(int rank, int to) const {
+  if (declaration_.kind == Kind::kGatherCodes) {
+    return -Share(rank).begin * in_bytes_;
+  }
   return declaration_.kind == Kind::kAllToAll ? to * declaration_.rows : 0;
 }
 
 int64_t Plan::OutputOffset(int from) const {
-  const bool one = reduces_ || declaration_.kind == Kind::kBroadcast;
-  return one ? 0 : from * declaration_.rows;
+  const Kind kind = declaration_.kind;
+  const bool many = kind == Kind::kGather || kind == Kind::kAllToAll;
+  return many ? from * declaration_.rows : 0;
+}
+
+int64_t Plan::SumsOffset(int rank) const {
+  const bool share = declaration_.kind == Kind::kScatterCodes;
+  return share ? -Share(rank).begin * out_bytes_ : 0;
 }
 
 void Plan::Add(const std::vector<const uint8_t*>& parts, int64_t rows,
                uint8_t* total) const {
-  if (declaration_.kind == Kind::kCodes) {
+  if (HasCodes(declaration_.kind)) {
     std::vector<Planes> inputs;
     for (const uint8_t* part : parts) {
       inputs.push_back(

@@ -19,7 +19,21 @@ enum class Kind : uint8_t {
   kBroadcast,   // [n] of process 0 -> [n]; a row is a byte
   kCodes,       // [n] -> sums [n]; a row has a word for each plane
   kFloats,      // [n] -> sums [n]; a row is a float
+  // The two halves of kCodes: sums for the owner of each share, [n] -> [s], and
+  // codes from the owners to all, [s] -> [n], with s rows in the largest share.
+  kScatterCodes,
+  kGatherCodes,
 };
+
+// Shares of the last two are multiples of so many rows; see SUM_BLOCK of
+// terngrad/planes.py.
+inline constexpr int64_t kShareRows = 32;
+
+// Returns whether rows are codes, which travel in a prefix code.
+inline bool HasCodes(Kind kind) {
+  return kind == Kind::kCodes || kind == Kind::kScatterCodes ||
+         kind == Kind::kGatherCodes;
+}
 
 // An operation, the same on all processes.
 struct Declaration {
@@ -76,7 +90,7 @@ class Plan {
   // Whether a process also adds the rows that it has for this receiver. In one
   // shot all get the same rows, which it adds once.
   bool IsAdded(int rank, int to) const {
-    return to == (shots_ == 2 ? rank : (rank + 1) % size_);
+    return to == (scatters() || size_ == 1 ? rank : (rank + 1) % size_);
   }
 
   // Bytes of a row in memory.
@@ -84,7 +98,7 @@ class Plan {
 
   // Codes and their sums travel in a prefix code; see Kernels::pack. What is
   // packed has at most the bytes of its rows.
-  bool IsPacked() const { return declaration_.kind == Kind::kCodes; }
+  bool IsPacked() const { return HasCodes(declaration_.kind); }
   int64_t Pack(int shot, const uint8_t* rows, int64_t count,
                uint8_t* packed) const {
     return declaration_.kernels->pack(reinterpret_cast<const uint32_t*>(rows),
@@ -104,10 +118,14 @@ class Plan {
   int64_t InputBytes() const;
   int64_t OutputBytes() const;
 
-  // Returns the place in the input from which `to` gets its rows.
-  int64_t InputOffset(int to) const;
-  // Returns the place in the output of the rows that `from` sends.
+  // Returns the place in a process' input from which `to` gets its rows, where
+  // those from row 0 on would be.
+  int64_t InputOffset(int rank, int to) const;
+  // Returns the place in the output of the rows that `from` sends, likewise.
   int64_t OutputOffset(int from) const;
+  // Returns the place in a process' output of row 0 of the sums that it adds,
+  // which is before the output where it holds a share only.
+  int64_t SumsOffset(int rank) const;
 
   // Writes sums of `rows` rows; part i is that of process i.
   void Add(const std::vector<const uint8_t*>& parts, int64_t rows,
@@ -119,6 +137,11 @@ class Plan {
   }
   Range Chunked(int64_t begin, int64_t end) const;
   Range Share(int i) const;
+  int64_t ShareRows() const;
+  // Whether process i adds share i only.
+  bool scatters() const {
+    return shots_ == 2 || declaration_.kind == Kind::kScatterCodes;
+  }
 
   Declaration declaration_;
   int size_;

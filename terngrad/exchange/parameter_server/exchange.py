@@ -12,7 +12,7 @@ import tensorflow as tf
 from terngrad.coordination import groups
 from terngrad.coordination.client import InterruptionError
 from terngrad.exchange.connection import Connection
-from terngrad.exchange.exchange import Exchange, begin_span, unordered
+from terngrad.exchange.exchange import Exchange, Payload, begin_span, unordered
 from terngrad.exchange.parameter_server.operations import Kind, Operation, nodes_in_result
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.gradient_kernels import GradientKernels
@@ -155,12 +155,36 @@ class ParameterServerExchange(Exchange):
         sum_of = lambda *parts: self._kernels.sum(parts, operation.total_planes)
         return tf.cond(lacks_own, lambda: sum_of(result, local), lambda: sum_of(result))
 
+    def _scatter_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
+        kind = Kind.SCATTER_CODES
+        operation = self._operation(f"{name}/scattered", kind, local, max_code)
+        first, end = self.share(local.shape[0])
+        return self._words(operation, local)[first:end]
+
+    def _gather_codes(self, share: tf.Tensor, rows: int, name: str, max_code: int) -> tf.Tensor:
+        first, end = self.share(rows)
+        own = tf.pad(share, [[first, rows - end], [0, 0]])
+        kind, workers = Kind.GATHER_CODES, self._client.size
+        operation = Operation(f"{name}/gathered", kind, rows, 1, workers, max_code)
+        return self._words(operation, own)
+
+    def _words(self, operation: Operation, local: tf.Tensor) -> tf.Tensor:
+        """Returns the result of an operation on codes: uint32 [items, planes]."""
+        words, _ = self._run(operation, tf.bitcast(local, tf.int32))
+        return tf.bitcast(tf.reshape(words, [operation.items, operation.result_planes]), tf.uint32)
+
     def _join_floats(self, local: tf.Tensor, name: str) -> tf.Tensor:
         return self._run(self._operation(f"{name}/floats", Kind.FLOATS, local), local)[0]
 
     def _join_halves(self, local: tf.Tensor, name: str) -> tf.Tensor:
         halves = tf.cast(local, tf.float16)
         return self._run(self._operation(f"{name}/halves", Kind.HALVES, halves), halves)[0]
+
+    def traffic_of_coded_sums(self, payload: Payload, coded: Payload) -> Payload:
+        """See base class; an owner gets the exact sums of its share, and pushes their codes."""
+        workers = self._client.size
+        pushed = payload.sent + coded.sent + (coded.received - coded.sent) / workers
+        return Payload(pushed, payload.received / workers + coded.received)
 
     @property
     def nodes_in_result(self) -> int:

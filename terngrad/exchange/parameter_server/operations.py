@@ -8,7 +8,7 @@ import functools
 from collections.abc import Iterator, Sequence
 
 from terngrad.limits import MAX_NODES, MAX_SUM
-from terngrad.planes import WORD_BYTES, plane_count
+from terngrad.planes import WORD_BYTES, plane_count, share_of
 from terngrad.service.messages import PIECE_BYTES, OperationMessage
 
 _SMALL_PIECE_BYTES = 1 << 18
@@ -28,6 +28,13 @@ class Kind(enum.IntEnum):
     CODES = 2
     FLOATS = 3
     HALVES = 4
+    # The halves of CODES where the owners of shares code the sums again.
+    SCATTER_CODES = 5
+    GATHER_CODES = 6
+
+
+_OF_CODES = (Kind.CODES, Kind.SCATTER_CODES, Kind.GATHER_CODES)
+_OF_SHARES = (Kind.SCATTER_CODES, Kind.GATHER_CODES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +107,10 @@ class Operation:
     @property
     def largest_result(self) -> int:
         """Largest magnitude in a result."""
+        if self.kind == Kind.GATHER_CODES:
+            return self.largest_pushed
+        if self.kind == Kind.SCATTER_CODES:
+            return self.nodes * self.max_code
         return nodes_in_result(self.nodes, self.local_nodes) * self.max_code
 
     @property
@@ -129,26 +140,39 @@ class Operation:
     @property
     def is_packed(self) -> bool:
         """Whether it travels in the prefix code, in at most the bytes of its items."""
-        return self.kind == Kind.CODES
+        return self.kind in _OF_CODES
+
+    def pushes(self, worker: int, piece: int) -> bool:
+        """Whether a worker has a part of a piece; if not, its push is empty."""
+        return self.kind != Kind.GATHER_CODES or self._pieces_of_shares[piece][0] == worker
+
+    def receives(self, worker: int, piece: int) -> bool:
+        """Whether a worker gets the result of a piece: of sums for owners only the owner does."""
+        return self.kind != Kind.SCATTER_CODES or self._pieces_of_shares[piece][0] == worker
 
     @functools.cached_property
     def pushed_bytes(self) -> int:
         """Bytes of an item of a push in memory."""
-        codes = WORD_BYTES * self.pushed_planes
-        return {Kind.MAX: 4, Kind.CODES: codes, Kind.FLOATS: 4, Kind.HALVES: 2}[self.kind]
+        if self.is_packed:
+            return WORD_BYTES * self.pushed_planes
+        return {Kind.MAX: 4, Kind.FLOATS: 4, Kind.HALVES: 2}[self.kind]
 
     @functools.cached_property
     def result_bytes(self) -> int:
         """Bytes of an item of the result in memory."""
-        return WORD_BYTES * self.result_planes if self.kind == Kind.CODES else self.pushed_bytes
+        return WORD_BYTES * self.result_planes if self.is_packed else self.pushed_bytes
 
     @functools.cached_property
     def pieces(self) -> int:
         """Number of pieces; at least one, so that workers meet even if there are no items."""
+        if self.kind in _OF_SHARES:
+            return len(self._pieces_of_shares)
         return max(1, -(-self.items // self._items_in_a_piece))
 
     def piece_items(self, piece: int) -> tuple[int, int]:
         """Returns the index of a piece's first item and one past its last."""
+        if self.kind in _OF_SHARES:
+            return self._pieces_of_shares[piece][1:]
         first = piece * self._items_in_a_piece
         return first, min(first + self._items_in_a_piece, self.items)
 
@@ -161,6 +185,15 @@ class Operation:
         """Returns the bytes of the result of a piece, the most that its payload has."""
         first, end = self.piece_items(piece)
         return (end - first) * self.result_bytes
+
+    @functools.cached_property
+    def _pieces_of_shares(self) -> list[tuple[int, int, int]]:
+        """Owner, first item and one past the last of each piece: no piece has two owners."""
+        size, found = self._items_in_a_piece, []
+        for owner in range(self.workers):
+            first, end = share_of(self.items, self.workers, owner)
+            found += [(owner, i, min(i + size, end)) for i in range(first, end, size)]
+        return found or [(0, 0, 0)]
 
     @functools.cached_property
     def _items_in_a_piece(self) -> int:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import keras
 
-from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, FEEDBACK_CODES, MAX_CODES
+from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, EXACT, FEEDBACK_CODES, MAX_CODES
 from terngrad.library.group import Group
 from terngrad.library.keras.optimizer import GradientExchange, attach, exchange_of, parts_of
 from terngrad.library.reducer import check_settings
@@ -32,6 +32,7 @@ def distribute(
     nodes: int = 1,
     bucket_elements: int = DEFAULT_BUCKET_ELEMENTS,
     draws: str = "independent",
+    sum_codec: str = EXACT,
 ) -> Optimizer:
     """Makes an optimizer apply the mean gradients of all processes; returns the same optimizer.
 
@@ -60,6 +61,7 @@ def distribute(
         trains as N processes of one node do.
       bucket_elements: a bucket takes variables until it holds this many values.
       draws: "independent" or "antithetic"; see `terngrad.Reducer`.
+      sum_codec: "exact" or "ternary"; see `terngrad.Reducer`.
 
     Raises:
       TypeError: `optimizer` is none of Keras, or a setting has another type.
@@ -102,6 +104,7 @@ def distribute(
         "nodes": nodes,
         "bucket_elements": bucket_elements,
         "draws": draws,
+        "sum_codec": sum_codec,
     }
     check_settings(**settings)
     kinds = [type(part).__name__ for part in parts_of(optimizer) if _is_faint(part)]

@@ -178,7 +178,9 @@ class Aggregator:
             if not can_count or header.view != entry.number:
                 return
         part = payload  # opened without the lock, as that takes time
-        if (counts := worker in contributors) and not self._swaps(operation, contributors):
+        counts = worker in contributors
+        has_part = counts and operation.pushes(worker, header.piece)
+        if has_part and not self._swaps(operation, contributors):
             part = self._open(operation, header, payload)
         with self._lock:
             if self._entries[worker] != entry:  # it has left the view meanwhile
@@ -260,6 +262,8 @@ class Aggregator:
         self._figures.made(header.step)
         frames: dict[int, bytes] = {}  # by index of the operation, which workers may share
         for worker, index in asked:
+            if not operation.receives(worker, header.piece):
+                continue
             if answers.differ(worker):
                 self._deliver(worker, join_frame(_answer(header, index), answers.to(worker)))
                 continue
@@ -284,6 +288,8 @@ class Aggregator:
         pushed: memoryview | None,
     ) -> None:
         """Sends a kept result; `pushed` is the repeated push of a contributor, opened."""
+        if not operation.receives(worker, header.piece):
+            return
         answer = _answer(header, header.operation)
         if header.step in piece.results:
             answer.contributors, result = piece.results[header.step]
@@ -343,7 +349,8 @@ def _check_size(
     header: Header,
     payload: memoryview,
 ) -> None:
-    most = operation.push_size(header.piece) if worker in contributors else 0
+    has_part = worker in contributors and operation.pushes(worker, header.piece)
+    most = operation.push_size(header.piece) if has_part else 0
     least = 0 if operation.is_packed else most
     if least <= payload.nbytes <= most:
         return

@@ -49,7 +49,9 @@ class Reduction:
           parts: opened push of each contributor, in the order of workers. A sum of codes is modulo
             2^planes.
         """
-        if operation.kind == Kind.CODES:
+        if operation.kind == Kind.GATHER_CODES:
+            return max(parts, key=lambda part: part.nbytes)  # the owner's; the others' are empty
+        if operation.is_packed:
             planes, count = operation.pushed_planes, operation.result_planes
             if len(parts) == 1 and planes == count:
                 return parts[0]

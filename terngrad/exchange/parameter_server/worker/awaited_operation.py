@@ -13,6 +13,8 @@ from terngrad.service.messages import Header
 
 _TENSOR_ALIGNMENT = 64  # bytes; TensorFlow copies arrays that lie otherwise
 
+NO_PIECE = -1  # is missing until the push is sent, where this worker gets no piece
+
 # Takes the bytes of a result, the number of workers that contributed to the step, whether the
 # result lacks this worker's own part, which is to be added, and the bytes of the payloads that this
 # worker has sent and received for it.
@@ -53,12 +55,13 @@ class AwaitedOperation:
     sent: int = 0
     received: int = 0
 
-    def expect(self, step: int, view: int) -> None:
-        """Starts to wait for the result of a step."""
+    def expect(self, step: int, view: int, worker: int) -> None:
+        """Starts to wait for the result of a step, as this worker gets it."""
         self.step, self.view = step, view
         self.sent = self.received = 0
         self.result = _aligned(self.operation.items * self.operation.result_bytes)
-        self.missing = set(range(self.operation.pieces))
+        pieces = range(self.operation.pieces)
+        self.missing = {i for i in pieces if self.operation.receives(worker, i)} or {NO_PIECE}
 
     def awaits(self, header: Header) -> bool:
         """Whether a piece of the awaited result is missing."""

@@ -11,7 +11,11 @@ import numpy as np
 
 from terngrad.coordination import groups
 from terngrad.exchange.parameter_server.operations import Operation, Shares
-from terngrad.exchange.parameter_server.worker.awaited_operation import AwaitedOperation, Deliver
+from terngrad.exchange.parameter_server.worker.awaited_operation import (
+    NO_PIECE,
+    AwaitedOperation,
+    Deliver,
+)
 from terngrad.exchange.parameter_server.worker.contributors import StepContributors
 from terngrad.exchange.parameter_server.worker.servers import Servers
 from terngrad.ops.packing import Packing
@@ -138,7 +142,7 @@ class Steps:
             is_given_up = self._interrupted
             if not is_given_up:
                 push = _Push(declared, step, self.view.number, octets)
-                declared.expect(step, push.view)
+                declared.expect(step, push.view, self._rank)
                 contributors = declared.contributors = self._packed_contributors(step)
                 if contributors is None:
                     self._contributors.wait(step, push)
@@ -313,6 +317,7 @@ class Steps:
             if pushes and self._is_current(push) and not self._are_met(those):
                 self._unmet.append((push, contributors))
                 return
+        operation = push.declared.operation
         for piece, server in enumerate(push.declared.servers):
             header = Header(
                 step=push.step,
@@ -321,13 +326,24 @@ class Steps:
                 view=push.view,
                 contributors=contributors,
             )
-            payload = push.declared.payload(piece, push.content) if pushes else memoryview(b"")
+            has_part = pushes and operation.pushes(self._rank, piece)
+            payload = push.declared.payload(piece, push.content) if has_part else memoryview(b"")
             frame = join_frame(header, payload)
             with self.lock:  # not between the start of a stream and the declarations on it
                 if not self._is_current(push):
                     return
                 push.declared.sent += payload.nbytes
                 self._send(server, frame)
+        self._end_without_pieces(push, len(those))
+
+    def _end_without_pieces(self, push: _Push, workers: int) -> None:
+        """Ends an operation of whose result this worker gets nothing."""
+        declared = push.declared
+        with self.lock:
+            if not self._is_current(push) or NO_PIECE not in declared.missing:
+                return
+            declared.missing.discard(NO_PIECE)
+        declared.deliver(declared.result, workers, False, (declared.sent, 0))
 
     def _is_current(self, push: _Push) -> bool:
         return not self._interrupted and push.view == self.view.number
