@@ -11,19 +11,22 @@ import tensorflow as tf
 from terngrad import ternary
 from terngrad.cluster.channel import MembershipError
 from terngrad.cluster.peer_sockets import PeerSockets
+from terngrad.codecs.factory import make_codecs
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.tls import Members
 from terngrad.draws import DrawKey
 from terngrad.exchange import sockets
 from terngrad.exchange.exchange import LocalBucket
-from terngrad.layout import MAX_CODES
+from terngrad.layout import MAX_CODES, SUM_CODEC_NAMES, Policy, make_layout
 from terngrad.ops.gradient_kernels import EncodeInputs
 from terngrad.ops.mesh import Decoding, Encoding, Kind
+from terngrad.ops.native import NativeKernels
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.conformance import bucket_of
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.threads import in_threads
+from terngrad.training.reduction import Reduction
 
 TIMEOUT_SECS = HANG_SECS
 
@@ -323,6 +326,44 @@ def test_law_10_a_decoded_sum_names_the_process_that_left_and_what_does_not_fit(
     for rank in (0, 2):
         assert isinstance(found[rank], tf.errors.UnavailableError)
         assert "worker 1 (127.0.0.1:" in str(found[rank])
+
+
+def bits_a_value(size, sum_codec, values=1 << 18, steps=3):
+    """Returns the bits that a worker sends, and that it receives, for a value of a gradient."""
+
+    def act(transport):
+        kernels, count = NativeKernels(), tf.Variable(0, dtype=tf.int64)
+        policy = Policy(grad_bits=1, clip_factor=2.5, sum_codec=sum_codec)
+        codecs = make_codecs(make_layout(["v/kernel"], [(values,)], policy), kernels)
+        exchange = transport.exchange(1, kernels, count)
+        reduction, means = Reduction(codecs, exchange, count, 3), []
+        for step in range(steps):
+            gradient = np.random.default_rng([transport.rank, step]).normal(size=values)
+            keys = reduction.keys(tf.constant(step, tf.int64))
+            found = reduction.reduce([[tf.constant(gradient, tf.float32)]], keys)
+            reduction.remember(found)
+            means.append(found.means[0].numpy())
+        counted = exchange.bytes_sent, exchange.bytes_received
+        return [8 * int(each) / values / steps for each in counted], means
+
+    found = together(size, act)
+    for _, means in found:
+        np.testing.assert_array_equal(means, found[0][1])
+    return np.mean([bits for bits, _ in found], axis=0)
+
+
+@pytest.mark.slow
+def test_law_7_sums_that_are_coded_again_take_as_few_bits_with_many_workers_as_with_few():
+    """Its output has the figures of docs/slow-networks.md."""
+    bits = {
+        (kind, size): bits_a_value(size, kind) for kind in SUM_CODEC_NAMES for size in (2, 4, 8)
+    }
+    for (kind, size), (sent, received) in bits.items():
+        print(f"{size} workers, sum_codec {kind}: {sent:.2f} bits sent, {received:.2f} received")
+    each_way = {size: bits["ternary", size][0] * size / (size - 1) / 2 for size in (2, 4, 8)}
+    assert each_way[8] == pytest.approx(each_way[2], rel=0.1)
+    for size in (4, 8):
+        assert (bits["ternary", size] < 0.85 * bits["exact", size]).all()
 
 
 def test_law_10_an_operation_of_another_size_is_named():

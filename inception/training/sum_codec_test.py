@@ -1,0 +1,142 @@
+"""Laws of trainings whose sums are coded again: neither engines nor restarts change a bit."""
+
+import dataclasses
+import os
+import re
+import signal
+import sys
+
+import numpy as np
+import pytest
+
+from inception.flags.checks import refuse_beside_coded_sums, refuse_what_needs_all_workers
+from inception.flags.cluster import ClusterConfig
+from inception.flags.configs import TrainConfig
+from inception.testing.runs import LONGER, Run, newest_state, paced_flags_of, worker_pids
+from terngrad.testing import forked
+from terngrad.testing.processes import Started, mpirun
+
+FLAGS = {
+    "grad_bits": 1,
+    "clip_factor": 2.5,
+    "sum_codec": "ternary",
+    "net": "mlp",
+    "benchmark_mode": True,
+    "batch_size": 8,
+    "num_nodes": 2,
+    "num_intra_threads": 1,
+    "save_summaries_secs": 0,
+    "initial_learning_rate": 0.05,
+}
+WAYS = {
+    "each step": {},
+    "local steps": {
+        "grad_bits": 32,
+        "clip_factor": 0,
+        "codec": "ternary-feedback",
+        "local_steps": 3,
+        "outer_feedback": 0.75,
+    },
+}
+
+
+def arguments(train_dir, **flags):
+    return [f"--{k}={v}" for k, v in (FLAGS | {"train_dir": train_dir} | flags).items()]
+
+
+def command(train_dir, engine, **flags):
+    """Returns the command of a training of two workers."""
+    if engine == "mpi":
+        launch = [*mpirun(2), "-m"]
+        flags["variable_update"] = "mpi"
+    else:
+        ps = int(engine == "parameter_server")
+        launch = [sys.executable, "-m", "inception.testing.forked_launch", f"--ps={ps}", "2"]
+    return [*launch, "inception.mnist_distributed_train", *arguments(train_dir, **flags)]
+
+
+def kept_sums(*folders):
+    """Returns what the owners of shares keep together, by variable."""
+    pieces = {}
+    for folder in folders:
+        for name, values in newest_state(folder).items():
+            if found := re.search(r"kept_sums\.S(\d+)\.S(\d+)/", name):
+                pieces.setdefault(int(found[1]), []).append((int(found[2]), values))
+    return {
+        variable: np.concatenate([values for _, values in sorted(own, key=lambda each: each[0])])
+        for variable, own in pieces.items()
+    }
+
+
+@pytest.fixture(scope="module", params=WAYS, name="whole")
+def _whole(request, tmp_path_factory):
+    """Flags, and the folder of an undisturbed training of 12 steps by one process of four nodes."""
+    folder, way = tmp_path_factory.mktemp("whole"), WAYS[request.param]
+    flags = way | {"max_steps": 12, "num_nodes": 4, "batch_size": 16}
+    done = forked.run([sys.executable, "-m", "inception.mnist_train", *arguments(folder, **flags)])
+    assert done.returncode == 0, done.stdout + done.stderr
+    return way, folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["collective", "parameter_server", "mpi"])
+def test_laws_4_and_8_workers_that_start_again_give_the_bits_of_one_process(
+    tmp_path, whole, engine
+):
+    way, folder = whole
+    for steps in (6, 12):
+        with Started(command(tmp_path, engine, max_steps=steps, **way)) as run:
+            run.succeed()
+        assert "starts from zero" not in run.output
+        assert "copies differ" not in run.output
+    found, expected = newest_state(tmp_path), newest_state(folder)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    kept = kept_sums(tmp_path / "worker_0", tmp_path / "worker_1")
+    expected = kept_sums(folder / "worker_0")
+    assert kept.keys() == expected.keys() and any(v.any() for v in expected.values())
+    for variable, values in expected.items():
+        np.testing.assert_array_equal(kept[variable], values)
+
+
+@pytest.mark.slow
+def test_copies_stay_equal_where_the_owner_of_a_share_is_killed_and_comes_back(tmp_path):
+    program, flags = paced_flags_of(tmp_path, "--sum_codec=ternary", steps=LONGER)
+    with Run(3, program, flags, ["--ps=1", "--max_restarts=1"]) as run:
+        run.wait_for(r"Worker 2: .* step 30,")
+        os.kill(worker_pids(tmp_path)[2], signal.SIGKILL)
+        run.wait_for(r"^\[2\] Joined the training at step \d+\.")
+        run.succeed()
+    assert "copies differ" not in run.output
+
+
+CONFIG = TrainConfig(dataset_name="mnist", net="mlp", grad_bits=1, sum_codec="ternary")
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ({"num_replicas_to_aggregate": 1}, "num_replicas_to_aggregate=1: must be -1"),
+        ({"elastic": True}, "elastic=True: must be False"),
+        ({"predict": True}, "predict=True: must be False"),
+    ],
+)
+def test_law_10_what_goes_without_an_owner_is_refused(flags, why):
+    cluster = ClusterConfig(worker_hosts=("a:1", "b:1"), **flags)
+    for config in ({"sum_codec": "exact"}, {"grad_bits": 32}):  # floats have no codes
+        refuse_beside_coded_sums(dataclasses.replace(CONFIG, **config), cluster)
+    with pytest.raises(ValueError, match=f"^flag --{why} with --sum_codec=ternary"):
+        refuse_beside_coded_sums(CONFIG, cluster)
+
+
+def test_law_10_asynchronous_training_has_no_sums_to_code():
+    why = "needs --cross_replica_sync=True: a ps sends"
+    with pytest.raises(ValueError, match=f"^flag --sum_codec=ternary: {why}"):
+        refuse_what_needs_all_workers(CONFIG)
+
+
+@pytest.mark.parametrize("name", ["use_encoding", "scaler_sharing"])
+def test_law_10_codes_whose_means_are_no_sums_are_refused(name):
+    with pytest.raises(ValueError, match=f"^flag --{name}=False: must be True with --sum_codec=te"):
+        dataclasses.replace(CONFIG, **{name: False})
