@@ -20,24 +20,27 @@ ALONE = Group()
 
 
 @pytest.mark.parametrize(
-    ("path", "bits", "draws", "scale_by"),
+    ("path", "bits", "draws", "scale_by", "sum_codec"),
     [
-        ("ternary-feedback", 0, "independent", "variable"),
-        ("5-level-feedback", 0, "independent", "channel"),
-        ("ternary", 1, "independent", "variable"),
-        ("ternary", 1, "antithetic", "channel"),
-        ("5-level", 2, "antithetic", "variable"),
-        ("255-level", 8, "independent", "variable"),
+        ("ternary-feedback", 0, "independent", "variable", "exact"),
+        ("5-level-feedback", 0, "independent", "channel", "exact"),
+        ("ternary", 1, "independent", "variable", "exact"),
+        ("ternary", 1, "antithetic", "channel", "exact"),
+        ("5-level", 2, "antithetic", "variable", "exact"),
+        ("255-level", 8, "independent", "variable", "exact"),
+        ("ternary", 1, "antithetic", "channel", "ternary"),
+        ("ternary-feedback", 0, "independent", "variable", "ternary"),
     ],
 )
 def test_law_4_a_loop_by_hand_has_the_bits_of_the_training_step_of_the_programs(
-    path, bits, draws, scale_by
+    path, bits, draws, scale_by, sum_codec
 ):
     """Also with a codec that has a memory."""
     batches = list(nets.make_batches().take(4))
     chosen = {"grad_bits": bits} if bits else {"codec": path}
     clip_factor = 2.5 if bits else 0.0
-    policy = Policy(clip_factor=clip_factor, draws=draws, scale_by=scale_by, **chosen)
+    how = {"draws": draws, "scale_by": scale_by, "sum_codec": sum_codec}
+    policy = Policy(clip_factor=clip_factor, **how, **chosen)
 
     programs = Classifier(nets.make_model())
     kernels = runtime.kernels().kernels
@@ -49,8 +52,7 @@ def test_law_4_a_loop_by_hand_has_the_bits_of_the_training_step_of_the_programs(
     theirs = tf.function(step, autograph=False)
 
     own = Classifier(nets.make_model())
-    settings = {"gradients": path, "clip_factor": clip_factor, "seed": 3, "nodes": 2}
-    settings |= {"draws": draws, "scale_by": scale_by}
+    settings = {"gradients": path, "clip_factor": clip_factor, "seed": 3, "nodes": 2} | how
     reducer = Reducer(own.variables, ALONE, **settings)
     momentum = Momentum(own.variables, 0.9)
 
@@ -142,6 +144,12 @@ def test_wrong_gradients_are_named(gradients, why):
         ),
         (None, {"bucket_elements": 0}, "bucket_elements is 0; allowed are 1 and more"),
         (None, {"draws": "x"}, "draws is 'x'; allowed are independent, antithetic"),
+        (None, {"sum_codec": "x"}, "sum_codec is 'x'; allowed are exact, ternary"),
+        (
+            None,
+            {"sum_codec": "ternary", "gradients": "float32"},
+            "sum_codec is ternary; allowed is exact with gradients as float32, which have no codes",
+        ),
         (None, {"seed": -1}, r"seed is -1; allowed are 0 to 2\^64 - 1"),
         ([], {}, "reducer: there are no variables"),
         (None, {"float_layers": ["dense"]}, "no variable is in layer 'dense'"),

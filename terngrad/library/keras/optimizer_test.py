@@ -161,6 +161,7 @@ _WAYS = [  # settings, how codes travel, and how often an update is fused
     ({}, {"bucket_elements": 4}, 3),
     ({}, {"size_to_binarize": 5}, 1),  # the vector stays float
     ({}, {"scale_by": "channel"}, 1),
+    ({}, {"sum_codec": "ternary"}, 1),
     ({"clipnorm": 0.3}, {}, 0),
     ({"loss_scale_factor": 4.0}, {}, 0),
 ]
