@@ -8,7 +8,7 @@ from terngrad.exchange.parameter_server.operations import (
     OperationError,
     Shares,
 )
-from terngrad.planes import plane_count
+from terngrad.planes import plane_count, share_of
 from terngrad.service.messages import PIECE_BYTES
 
 
@@ -50,6 +50,24 @@ def test_two_workers_of_several_nodes_leave_out_all_of_their_own():
 @pytest.mark.parametrize("kind", [Kind.MAX, Kind.FLOATS, Kind.HALVES])
 def test_only_sums_of_codes_leave_out_a_part(kind):
     assert not operation(kind).leaves_out_own
+
+
+@pytest.mark.parametrize("items", [0, 5, 100, 3000, 5_000_000])
+@pytest.mark.parametrize("workers", [1, 3, 8])
+def test_each_piece_of_coded_sums_lies_in_the_share_of_one_worker(items, workers):
+    up, down = (operation(k, items, 1, workers) for k in (Kind.SCATTER_CODES, Kind.GATHER_CODES))
+    for piece in range(up.pieces):
+        (owner,) = (worker for worker in range(workers) if up.receives(worker, piece))
+        first, end = share_of(items, workers, owner)
+        assert first <= up.piece_items(piece)[0] <= up.piece_items(piece)[1] <= end
+        assert all(up.pushes(worker, piece) for worker in range(workers))
+    for piece in range(down.pieces):
+        (owner,) = (worker for worker in range(workers) if down.pushes(worker, piece))
+        first, end = share_of(items, workers, owner)
+        assert first <= down.piece_items(piece)[0] <= down.piece_items(piece)[1] <= end
+        assert all(down.receives(worker, piece) for worker in range(workers))
+    assert (up.largest_result, down.largest_result) == (workers, 1)
+    assert not up.leaves_out_own and not down.leaves_out_own
 
 
 @pytest.mark.parametrize("kind", list(Kind))

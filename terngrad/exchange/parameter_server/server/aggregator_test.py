@@ -12,6 +12,7 @@ from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.server.catalogue import PushError
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.ops.packing import ReferencePacking
+from terngrad.planes import plane_count
 from terngrad.service.messages import Header
 from terngrad.testing.aggregation import Served, floats
 from terngrad.testing.limits import HANG_SECS
@@ -30,6 +31,60 @@ def test_the_contributors_alone_make_a_step_and_all_workers_get_it():
         np.testing.assert_array_equal(result, [2, 3, 4, 5])
         (header,) = served.headers(worker)
         assert groups.unpack(header.contributors) == by
+
+
+def _codes(rows, value, planes=2):
+    """Returns rows of 32 codes, all of which are 0 or 1."""
+    words = np.zeros((rows, planes), "<u4")
+    words[:, 0] = value * 0xFFFFFFFF
+    return words
+
+
+def _packed(words, largest=1):
+    return ReferencePacking().pack(memoryview(words.tobytes()), largest)
+
+
+def _opened(payload, rows, largest):
+    words = np.empty(rows * 4 * plane_count(largest), np.uint8)
+    ReferencePacking().unpack(memoryview(payload.tobytes()), largest, words)
+    return words.view("<u4").reshape(rows, -1)
+
+
+def test_the_exact_sum_of_a_share_goes_to_its_owner_only():
+    served = Served(workers=3, kind=Kind.SCATTER_CODES, items=70)  # shares of 32, 32 and 6 groups
+    for worker in range(3):
+        for piece, rows in enumerate((32, 32, 6)):
+            served.push(worker, 1, _packed(_codes(rows, int(worker != piece))), piece)
+    for owner, rows in enumerate((32, 32, 6)):
+        ((step, payload),) = served.results(owner, np.uint8)
+        assert step == 1 and served.headers(owner)[0].piece == owner
+        sums = _opened(payload, rows, 3)
+        np.testing.assert_array_equal(sums[:, 1], _codes(rows, 1)[:, 0])  # all others have a 1
+        assert not sums[:, [0, 2]].any()
+    served.push(0, 1, _packed(_codes(32, 1)), 1)  # again: it does not own that piece
+    served.push(1, 1, _packed(_codes(32, 0)), 1)
+    assert [len(served.headers(worker)) for worker in range(3)] == [1, 2, 1]
+
+
+def test_the_codes_of_an_owner_go_to_all_and_others_have_none():
+    served = Served(workers=3, kind=Kind.GATHER_CODES, items=40)  # shares of 32, 8 and no groups
+    for worker in (2, 0, 1):
+        for piece, rows in enumerate((32, 8)):
+            payload = _packed(_codes(rows, 1)) if worker == piece else b""
+            served.push(worker, 1, np.frombuffer(payload, np.uint8), piece)
+    for worker in range(3):
+        found = dict(
+            zip(
+                [h.piece for h in served.headers(worker)],
+                served.results(worker, np.uint8),
+                strict=True,
+            )
+        )
+        for piece, rows in enumerate((32, 8)):
+            _, payload = found[piece]
+            np.testing.assert_array_equal(_opened(payload, rows, 1), _codes(rows, 1))
+    with pytest.raises(PushError, match=r"piece 0 has \d+ bytes; allowed is 0"):
+        served.push(1, 2, _packed(_codes(32, 1)), 0)
 
 
 def test_a_slow_worker_gets_kept_results_and_learns_which_ones_are_gone():
