@@ -1,10 +1,10 @@
 """The memory of codecs: the part of each node's gradients that is kept between steps.
 
 With local steps the slots of the inner optimizers belong to it, too, with fragments the nodes'
-weights, and with coded sums what the owner of a share keeps of its means (codecs/sum_codec.py). Only
-the node's own process has the memory. Its checkpoints are beside those of the training (see `save`).
-A memory belongs to a step: a process that receives the state of another step starts with a memory of
-zeros.
+weights, and with coded sums what the owner of a share keeps of its means (codecs/sum_codec.py).
+Only the node's own process has the memory. Its checkpoints are beside those of the training (see
+`save`). A memory belongs to a step: a process that receives the state of another step starts with a
+memory of zeros.
 """
 
 from __future__ import annotations
