@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from terngrad.cluster.addresses import listen
 from terngrad.cluster.channel import MembershipError, name_of, split_address
@@ -33,12 +33,15 @@ _RETRY_SECS = 0.1
 class PeerSockets:
     """The sockets of this process."""
 
-    def __init__(self, config: ConnectConfig, token: bytes) -> None:
+    def __init__(
+        self, config: ConnectConfig, token: bytes, listening: socket.socket | None = None
+    ) -> None:
         """Listens for the processes of higher rank.
 
         Args:
           config: of this process. The sockets are plain, whatever it says.
           token: secret that all processes share, also those that have no secret in `config`.
+          listening: listens at this process' address already; None = nothing does.
 
         Raises:
           PortError: this process cannot listen at its address.
@@ -48,8 +51,9 @@ class PeerSockets:
         self._config = dataclasses.replace(config, members=None, secret=token)
         self._taken: dict[int, Connection] = {}
         self._news = threading.Condition()
+        self._is_over = False
         self._listener = Listener(
-            listen(*split_address(hosts[rank]), interface=config.interface),
+            listening or listen(*split_address(hosts[rank]), interface=config.interface),
             self._config,
             {_PURPOSE: self._take},
             self._check,
@@ -74,10 +78,55 @@ class PeerSockets:
                 absent = [name_of(r, self._hosts) for r in higher if r not in self._taken]
                 raise MembershipError(f"{', '.join(absent)} did not connect to this worker")
             mine |= self._taken
-        for each in mine.values():
-            each.settimeout(None)
-            end_if_silent(each, 2 * timeout_secs)  # a last resort: the processes watch each other
+        self._prepare(mine.values())
         return mine
+
+    def reach(self, check: Callable[[], None]) -> dict[int, socket.socket]:
+        """Returns a socket to each other process that this one reaches in time, by rank.
+
+        Args:
+          check: called again and again; what it raises ends the wait.
+        """
+        deadline = time.monotonic() + self._config.timeout_secs
+        ends = threading.Event()
+        for rank in range(self._rank):
+            call = lambda rank=rank: self._reach(rank, deadline, ends)
+            threading.Thread(target=call, daemon=True).start()
+        others = set(range(len(self._hosts))) - {self._rank}
+        try:
+            while True:
+                check()
+                with self._news:
+                    is_late = time.monotonic() > deadline
+                    if is_late or self._news.wait_for(lambda: self._taken.keys() >= others, 0.05):
+                        found, self._taken = self._taken, {}
+                        break
+        finally:
+            with self._news:
+                ends.set()
+                left = [*self._taken.values()]
+            for each in left:
+                each.close()
+        self._prepare(found.values())
+        return found
+
+    def _reach(self, rank: int, deadline: float, ends: threading.Event) -> None:
+        try:
+            caller = self._call(rank, deadline, ends)
+        except MembershipError:
+            return
+        with self._news:
+            if not ends.is_set():
+                self._taken[rank] = caller
+                self._news.notify_all()
+                return
+        caller.close()
+
+    def _prepare(self, sockets: Iterable[socket.socket]) -> None:
+        for each in sockets:
+            each.settimeout(None)
+            # A last resort: the processes watch each other.
+            end_if_silent(each, 2 * self._config.timeout_secs)
 
     def name(self, rank: int) -> str:
         """Returns a name for the socket to a process, which both know and no other run has."""
@@ -86,16 +135,20 @@ class PeerSockets:
 
     def close(self) -> None:
         """Closes the port."""
+        with self._news:
+            self._is_over = True
         self._listener.close()
 
-    def _call(self, rank: int, deadline: float) -> socket.socket:
-        """Connects to a process of lower rank."""
+    def _call(
+        self, rank: int, deadline: float, ends: threading.Event | None = None
+    ) -> socket.socket:
+        """Connects to a process of lower rank, until the deadline or until it `ends`."""
         hello, address = self._config.hello(_PURPOSE, rank), split_address(self._hosts[rank])
         while True:
             try:
                 return connect(self._config, address, hello, deadline)[0]
             except (OSError, AdmissionError) as error:
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline or (ends and ends.is_set()):
                     host = name_of(rank, self._hosts)
                     raise MembershipError(f"{host} cannot be reached: {error}") from None
             time.sleep(_RETRY_SECS)
@@ -116,6 +169,8 @@ class PeerSockets:
 
         def hand_over() -> None:
             with self._news:
+                if self._is_over:
+                    caller.close()
                 self._taken[hello.worker] = caller
                 self._news.notify_all()
 

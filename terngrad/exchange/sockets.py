@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import tensorflow as tf
 
@@ -66,7 +67,7 @@ def start(config: ConnectConfig, token: bytes) -> SocketTransport:
     try:
         sockets = own.connect()
         if config.members:
-            sockets = _encrypted(config, sockets, own, deadline)
+            sockets = encrypted(config, sockets, own, deadline)
         mesh = Mesh(config.rank, [name_of(i, config.worker_hosts) for i in range(size)], sockets)
     except BaseException:
         own.close()
@@ -74,13 +75,17 @@ def start(config: ConnectConfig, token: bytes) -> SocketTransport:
     return SocketTransport(config.rank, size, mesh, own)
 
 
-def _encrypted(
+def encrypted(
     config: ConnectConfig,
     sockets: Mapping[int, socket.socket],
     own: PeerSockets,
     deadline: float,
 ) -> dict[int, Channel]:
-    """Encrypts the sockets, one after another: all processes do it in the same order of pairs."""
+    """Encrypts the sockets, one after another: all processes do it in the same order of pairs.
+
+    Raises:
+      MembershipError: names a process whose certificate or handshake is wrong.
+    """
     left, found, members = dict(sorted(sockets.items())), {}, config.members
     try:
         for peer in list(left):
@@ -132,9 +137,7 @@ class SocketTransport(Transport):
 
     def sum_floats(self, values: tf.Tensor, name: str) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the sum of the processes' float32 [n], that of `tree_sum`, and bytes."""
-        index = self.mesh.declare(name, Kind.FLOATS, values.shape[0])
-        total, octets = self.mesh.join(values, index, values.shape)
-        return unordered(total), octets
+        return joined(self.mesh, values, name, Kind.FLOATS)
 
     def close(self) -> None:
         """Ends all operations, and this process' port."""
@@ -153,22 +156,47 @@ class SocketTransport(Transport):
         return unordered(self.mesh.join(value, self.mesh.declare(name, kind, octets), shape)[0])
 
 
+def joined(mesh: Mesh, values: tf.Tensor, name: str, kind: Kind) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns what the mesh makes of the processes' values [n], of the same shape, and bytes."""
+    index = mesh.declare(name, kind, values.shape[0])
+    result, octets = mesh.join(values, index, values.shape)
+    return unordered(result), octets
+
+
+class MeshOwner(Protocol):
+    """What joins processes by a mesh.
+
+    Attributes:
+      rank: index of this process.
+      size: most processes that the mesh joins.
+      mesh: joins them.
+    """
+
+    rank: int
+    size: int
+    mesh: Mesh
+
+
 class SocketExchange(TwoShotExchange):
     """An exchange whose sums the mesh makes while parts arrive.
 
     Two processes need one shot: each sends all its codes and adds all. Codes and their sums travel
-    in a prefix code (terngrad/prefix_code.py), whose bytes are known when they have been sent.
+    in a prefix code (terngrad/prefix_code.py), whose bytes are known when they have been sent. No
+    shape depends on the number of processes, so the mesh may join fewer than `size`.
     """
 
     packs_codes = True
+
+    def __init__(self, owner: MeshOwner, local_nodes: int, kernels: GradientKernels) -> None:
+        """Joins `local_nodes` nodes of each process; for errors see base class."""
+        super().__init__(owner, local_nodes, kernels)
+        self._mesh = owner.mesh
 
     def sum_codes(self, bucket: LocalBucket) -> Summed:
         """See base class; parts are encoded, sent and decoded while others are on their way."""
         largest = self.local_nodes * bucket.max_code, self.largest_sum(bucket.max_code)
         rows, name = padded(bucket.elements) // GROUP, f"{bucket.name}/codes"
-        operation = self._transport.mesh.declare(
-            name, Kind.CODES, rows, largest, self._kernels.packing.path
-        )
+        operation = self._mesh.declare(name, Kind.CODES, rows, largest, self._kernels.packing.path)
         on_gpu = self._kernels.on_gpu  # only codes and their sums leave it
         nodes, codes = self._nodes.read_value(), None
         decoding = Decoding(bucket.units, nodes, bucket.shapes, bucket.parts)
@@ -177,7 +205,7 @@ class SocketExchange(TwoShotExchange):
         else:
             codes = bucket.encode()
             local = self._add(codes, bucket.max_code)
-        found = self._transport.mesh.join_codes(
+        found = self._mesh.join_codes(
             local,
             operation,
             [rows, plane_count(largest[1])],
@@ -227,11 +255,22 @@ class SocketExchange(TwoShotExchange):
         is_one = bucket.encoder is not None and self.local_nodes == 1
         return is_large and is_one and not self._kernels.on_gpu
 
+    def _join_max(self, local: tf.Tensor, name: str) -> tf.Tensor:
+        return self._join(local, f"{name}/max", Kind.MAXIMA)
+
     def _join_floats(self, local: tf.Tensor, name: str) -> tf.Tensor:
-        total, octets = self._transport.sum_floats(local, f"{name}/floats")
+        return self._join(local, f"{name}/floats", Kind.FLOATS)
+
+    def _join_halves(self, local: tf.Tensor, name: str) -> tf.Tensor:
+        halves = self._join(tf.cast(local, tf.float16), f"{name}/halves", Kind.HALVES)
+        return tf.cast(halves, tf.float32)
+
+    def _join(self, local: tf.Tensor, name: str, kind: Kind) -> tf.Tensor:
+        result, octets = joined(self._mesh, local, name, kind)
         self._count_both(octets)
-        return total
+        return result
 
     def _count_both(self, octets: tf.Tensor) -> None:
+        """Counts the bytes of an operation that is done."""
         self.bytes_sent.assign_add(octets[0])
         self.bytes_received.assign_add(octets[1])

@@ -14,6 +14,7 @@ from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.cluster.membership import with_last_acts
 from terngrad.connect.config import ConnectConfig
 from terngrad.exchange import launchers, sockets
+from terngrad.exchange.elastic_mesh import ElasticMesh
 from terngrad.exchange.operation_errors import OperationError
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
 from terngrad.exchange.parameter_server.membership import Ending, agree
@@ -24,6 +25,7 @@ from terngrad.library import own_server
 from terngrad.library.failures import reporting_failure
 from terngrad.library.group import Group
 from terngrad.library.join_config import JoinConfig
+from terngrad.ops.library import UnavailableError
 
 _LOOK_SECS = 0.1
 
@@ -139,7 +141,8 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
         ending = Ending(client, name, heartbeat, timeout_secs, end)
         stack.enter_context(ending.at_the_end_of_the_block())
         stack.enter_context(_naming_losses(client, name, timeout_secs, at_loss))
-        connection = ParameterServerConnection(client)
+        connection = _connection(config, client)
+        stack.callback(connection.close)
         kept = stack.pop_all()
     rounds, is_elastic = itertools.count(), config.is_elastic
 
@@ -160,6 +163,17 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
         is_elastic=is_elastic,
         may_leave=moves,
     )
+
+
+def _connection(config: JoinConfig, client: Client) -> ParameterServerConnection:
+    """Returns the connection of a worker: by a mesh where all members of a view make its steps."""
+    is_whole = config.aggregated == len(config.role.worker_hosts)
+    if not (config.has_own_servers and is_whole):
+        return ParameterServerConnection(client)
+    try:
+        return ElasticMesh(client, config.connect)
+    except UnavailableError:  # no native kernels: the own servers add
+        return ParameterServerConnection(client)
 
 
 @contextlib.contextmanager

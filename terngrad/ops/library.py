@@ -259,6 +259,10 @@ _MESH_SIGNATURES = {  # of cc/net/meshes.cc
         *(_TEXT, _TEXT, _COUNT),
     ),
     "terngrad_mesh_bytes": (None, _COUNT, ctypes.POINTER(_COUNT)),
+    "terngrad_mesh_fail": (None, _COUNT, _TEXT),
+    "terngrad_mesh_end": (None, _COUNT, ctypes.c_double),
+    "terngrad_mesh_failure": (ctypes.c_int, _COUNT, _TEXT, _COUNT),
+    "terngrad_mesh_replace": (None, _COUNT, _COUNT),
     "terngrad_mesh_close": (None, _COUNT, ctypes.c_double),
     "terngrad_tls_open": (
         *(_COUNT, ctypes.c_int, _TEXT, _TEXT, _TEXT, _TEXT, ctypes.c_int, ctypes.c_double),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import socket
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ from terngrad.ops.gradient_kernels import EncodeInputs
 from terngrad.ops.native import encode_arguments, parts_attribute
 from terngrad.ops.tls import ERROR_BYTES, Channel
 from terngrad.parts import Parts
+
+_REFUSED = 2  # see terngrad_mesh_failure
 
 
 class Kind(enum.IntEnum):
@@ -27,6 +30,20 @@ class Kind(enum.IntEnum):
     FLOATS = 5
     SCATTER_CODES = 6
     GATHER_CODES = 7
+    MAXIMA = 8
+    HALVES = 9
+
+
+class Failure(NamedTuple):
+    """Why the operations of a mesh fail.
+
+    Attributes:
+      why: the reason; "" = they do not.
+      is_refusal: whether another process broke a rule: its connection did not just end.
+    """
+
+    why: str
+    is_refusal: bool
 
 
 class Encoding(NamedTuple):
@@ -79,12 +96,34 @@ class Mesh:
         """
         self._ops = library.load()
         self._functions = library.load_functions()
-        self._handle = self._functions.terngrad_mesh_new(rank, "\n".join(names).encode())
+        self._declared: list[tuple[bytes, int, int, int, int, bytes]] = []  # by index
+        self._lock = threading.Lock()  # between declarations and `renew`
+        self._handle = self._new(rank, names, sockets)
+
+    def renew(
+        self, rank: int, names: Sequence[str], sockets: Mapping[int, socket.socket | Channel]
+    ) -> None:
+        """Goes on with other sockets, perhaps of fewer or more processes; see `__init__`.
+
+        Operations stay declared, also in graphs. They begin anew, on all processes. None may be
+        under way: `end` this mesh first.
+        """
+        with self._lock:
+            new = self._new(rank, names, sockets)
+            for declaration in self._declared:
+                self._declare(new, declaration)
+            self._functions.terngrad_mesh_replace(self._handle, new)
+
+    def _new(
+        self, rank: int, names: Sequence[str], sockets: Mapping[int, socket.socket | Channel]
+    ) -> int:
+        handle = self._functions.terngrad_mesh_new(rank, "\n".join(names).encode())
         for peer, each in sockets.items():
             is_plain = isinstance(each, socket.socket)
             kind = "terngrad_mesh_add" if is_plain else "terngrad_mesh_add_encrypted"
-            getattr(self._functions, kind)(self._handle, peer, each.detach())
-        self._functions.terngrad_mesh_start(self._handle)
+            getattr(self._functions, kind)(handle, peer, each.detach())
+        self._functions.terngrad_mesh_start(handle)
+        return handle
 
     def declare(
         self, name: str, kind: Kind, rows: int, largest: tuple[int, int] = (0, 0), path: str = ""
@@ -101,12 +140,19 @@ class Mesh:
         Raises:
           ValueError: the name belongs to another operation.
         """
+        declaration = name.encode(), int(kind), rows, *largest, path.encode()
+        with self._lock:
+            index = self._declare(self._handle, declaration)
+            if index == len(self._declared):
+                self._declared.append(declaration)
+        return index
+
+    def _declare(self, handle: int, declaration: tuple[bytes, int, int, int, int, bytes]) -> int:
         error = ctypes.create_string_buffer(ERROR_BYTES)
-        index = self._functions.terngrad_mesh_declare(
-            self._handle, name.encode(), kind, rows, *largest, path.encode(), error, ERROR_BYTES
-        )
+        index = self._functions.terngrad_mesh_declare(handle, *declaration, error, ERROR_BYTES)
         if index < 0:
-            raise ValueError(f"operation {name!r} cannot be declared: {error.value.decode()}")
+            name, why = declaration[0].decode(), error.value.decode()
+            raise ValueError(f"operation {name!r} cannot be declared: {why}")
         return index
 
     def join(
@@ -161,6 +207,21 @@ class Mesh:
         both = (ctypes.c_int64 * 2)()
         self._functions.terngrad_mesh_bytes(self._handle, both)
         return both[0], both[1]
+
+    @property
+    def failure(self) -> Failure:
+        """Why operations fail."""
+        text = ctypes.create_string_buffer(ERROR_BYTES)
+        kind = self._functions.terngrad_mesh_failure(self._handle, text, ERROR_BYTES)
+        return Failure(text.value.decode(errors="replace"), kind == _REFUSED)
+
+    def fail(self, why: str) -> None:
+        """Ends all operations, also later ones, up to `renew`."""
+        self._functions.terngrad_mesh_fail(self._handle, why.encode())
+
+    def end(self, secs: float) -> None:
+        """Sends what is queued, for at most `secs`; operations fail from then on, up to `renew`."""
+        self._functions.terngrad_mesh_end(self._handle, secs)
 
     def close(self, secs: float) -> None:
         """Sends what is queued, for at most `secs`; operations that are not done then fail."""

@@ -667,6 +667,7 @@ void Mesh::FailIfLeft(const Operation& operation) {
 }
 
 bool Mesh::Refuse(int peer, const std::string& why) {
+  if (!has_failed_) was_refused_ = true;
   FailAll(names_[peer] + ": " + why);
   return false;
 }

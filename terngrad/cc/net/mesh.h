@@ -81,6 +81,9 @@ class Mesh : private Receiver {
 
   // Returns why operations fail; empty if they do not.
   std::string failure() const;
+  // Whether they do because another process broke a rule, and not because its
+  // connection ended.
+  bool was_refused() const { return was_refused_; }
 
   // Bytes of payloads so far, without headers.
   int64_t bytes_sent() const { return bytes_sent_; }
@@ -196,6 +199,7 @@ class Mesh : private Receiver {
   uint64_t uses_ = 0;
   std::string failure_;
   std::atomic<bool> is_closing_{false};
+  std::atomic<bool> was_refused_{false};
   bool has_news_ = false;  // for the thread, which is awake or being woken
   Clock::time_point close_by_;
 

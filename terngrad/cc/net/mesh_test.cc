@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -291,7 +292,9 @@ std::vector<uint8_t> RandomCodes(int64_t rows, int max_code, double zeros = 0) {
 
 std::vector<uint8_t> RandomInput(const Plan& plan) {
   const Declaration& declaration = plan.declaration();
-  if (declaration.kind == Kind::kFloats) return RandomFloats(declaration.rows);
+  if (declaration.kind == Kind::kFloats || declaration.kind == Kind::kMaxima) {
+    return RandomFloats(declaration.rows);
+  }
   if (HasCodes(declaration.kind)) {
     const int64_t row = 4 * declaration.planes_in();
     return RandomCodes(plan.InputBytes() / row, declaration.largest_in);
@@ -355,6 +358,8 @@ std::vector<Declaration> SomeOperations(int size) {
     found.push_back(Bytes("all to all" + name, Kind::kAllToAll, n));
     found.push_back(Bytes("broadcast" + name, Kind::kBroadcast, n));
     found.push_back(Bytes("floats" + name, Kind::kFloats, n));
+    found.push_back(Bytes("maxima" + name, Kind::kMaxima, n));
+    found.push_back(Bytes("halves" + name, Kind::kHalves, n));
     const int64_t rows = std::min<int64_t>(n, 100001);  // of 32; some chunks
     found.push_back(Codes("codes" + name, rows, 1, size));
     found.push_back(Codes("sums" + name, rows, 2, size));
@@ -370,6 +375,37 @@ std::vector<Declaration> SomeOperations(int size) {
     }
   }
   return found;
+}
+
+// All float16, and the values halfway between two of them.
+void HalvesAreRoundedToTheNearestAndToEvenInTies() {
+  for (uint32_t half = 0; half < 0x7c00; ++half) {
+    const float value = FloatOfHalf(half);
+    CHECK(HalfOfFloat(value) == half);
+    CHECK(HalfOfFloat(-value) == (half | 0x8000));
+    const float next = half + 1 < 0x7c00 ? FloatOfHalf(half + 1) : 65536.0f;
+    const float middle = value + (next - value) / 2;
+    CHECK(HalfOfFloat(middle) == half + half % 2);
+    CHECK(HalfOfFloat(std::nextafter(middle, 0.0f)) == half);
+    CHECK(HalfOfFloat(std::nextafter(middle, 1e6f)) == half + 1);
+  }
+  CHECK(HalfOfFloat(1e6f) == 0x7c00);
+  CHECK(std::isinf(FloatOfHalf(0x7c00)) && std::isnan(FloatOfHalf(0x7e01)));
+  CHECK(HalfOfFloat(std::nanf("")) == 0x7e00);
+}
+
+void AMaximumIsNoNumberWhereAPartIsNone() {
+  const Plan plan(Bytes("x", Kind::kMaxima, 3), 3);
+  const float none = std::nanf("");
+  const float parts[3][3] = {{1, none, 2}, {3, 5, none}, {2, 4, 6}};
+  std::vector<const uint8_t*> rows;
+  for (const auto& part : parts) {
+    rows.push_back(reinterpret_cast<const uint8_t*>(part));
+  }
+  float largest[3];
+  plan.Add(rows, 3, reinterpret_cast<uint8_t*>(largest));
+  CHECK(largest[0] == 3);
+  CHECK(std::isnan(largest[1]) && std::isnan(largest[2]));
 }
 
 // Runs all operations some rounds at once, each mesh in an order of its own.
@@ -903,6 +939,8 @@ const struct {
 } kLaws[] = {
 #define LAW(name) {#name, name}
     LAW(SumsOfFloatsAreAddedInATree),
+    LAW(HalvesAreRoundedToTheNearestAndToEvenInTies),
+    LAW(AMaximumIsNoNumberWhereAPartIsNone),
     LAW(RowsOfASumAreToldOnceTheyAreFinal),
     LAW(BytesAreCountedAsTheyTravel),
     LAW(AllOperationsGiveWhatTheyMust),

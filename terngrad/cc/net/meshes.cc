@@ -159,6 +159,38 @@ EXPORTED void terngrad_mesh_bytes(int64_t mesh, int64_t* both) {
   both[1] = found ? found->bytes_received() : 0;
 }
 
+// Ends all operations of a mesh, also later ones, with this text.
+EXPORTED void terngrad_mesh_fail(int64_t mesh, const char* text) {
+  if (const auto found = terngrad::FindMesh(mesh)) found->Fail(text);
+}
+
+// Sends what is queued, for at most `secs`, and ends. The mesh keeps its
+// number.
+EXPORTED void terngrad_mesh_end(int64_t mesh, double secs) {
+  if (const auto found = terngrad::FindMesh(mesh)) found->Close(secs);
+}
+
+// Returns 0 if the operations of a mesh do not fail, 2 if they do because
+// another process broke a rule, else 1. Writes the reason.
+EXPORTED int terngrad_mesh_failure(int64_t mesh, char* text, int64_t size) {
+  const auto found = terngrad::FindMesh(mesh);
+  const std::string why = found ? found->failure() : "the mesh is closed";
+  terngrad::Write(why, text, size);
+  if (why.empty()) return 0;
+  return found && found->was_refused() ? 2 : 1;
+}
+
+// Gives mesh `other` the number of another one that has ended, for the ops of
+// graphs that know this number. It must have the same operations.
+EXPORTED void terngrad_mesh_replace(int64_t mesh, int64_t other) {
+  std::shared_ptr<terngrad::Mesh> ended;  // destroyed without the lock
+  terngrad::Registry& registry = terngrad::TheRegistry();
+  const std::lock_guard<std::mutex> lock(registry.mutex);
+  ended = std::move(registry.meshes[mesh]);
+  registry.meshes[mesh] = std::move(registry.meshes[other]);
+  registry.meshes.erase(other);
+}
+
 // Sends what is queued, for at most `secs`, and ends. The number is free then.
 EXPORTED void terngrad_mesh_close(int64_t mesh, double secs) {
   const auto found = terngrad::FindMesh(mesh);

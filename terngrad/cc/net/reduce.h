@@ -23,6 +23,8 @@ enum class Kind : uint8_t {
   // codes from the owners to all, [s] -> [n], with s rows in the largest share.
   kScatterCodes,
   kGatherCodes,
+  kMaxima,  // [n] -> maxima [n]; a row is a float
+  kHalves,  // [n] -> means [n], added as floats; a row is a float16
 };
 
 // Shares of the last two are multiples of so many rows; see SUM_BLOCK of
@@ -66,7 +68,8 @@ struct Range {
 // The parts of an operation among `size` processes.
 //
 // Sums take one shot among two processes: each sends all rows and adds all.
-// Among more, process i adds share i of the rows and sends the sums to all.
+// Among more, process i adds share i of the rows and sends the sums to all. So
+// it is with maxima and means.
 class Plan {
  public:
   Plan(const Declaration& declaration, int size);
@@ -127,7 +130,7 @@ class Plan {
   // which is before the output where it holds a share only.
   int64_t SumsOffset(int rank) const;
 
-  // Writes sums of `rows` rows; part i is that of process i.
+  // Writes sums, maxima or means of `rows` rows; part i is that of process i.
   void Add(const std::vector<const uint8_t*>& parts, int64_t rows,
            uint8_t* total) const;
 
@@ -155,6 +158,10 @@ class Plan {
 // Adds n values of each part in the tree of `tree_sum`
 // (terngrad/exchange/exchange.py): neighbours pairwise, until one is left.
 void TreeSum(const std::vector<const float*>& parts, int64_t n, float* total);
+
+// The value of a float16, and the float16 nearest to a value, to even in ties.
+float FloatOfHalf(uint16_t half);
+uint16_t HalfOfFloat(float value);
 
 }  // namespace terngrad
 

@@ -17,6 +17,7 @@ from terngrad.exchange.parameter_server.operations import Kind, Operation, nodes
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.ops.packing import Packing
+from terngrad.service.messages import View
 
 
 class StateSizeError(ValueError):
@@ -68,11 +69,13 @@ class ParameterServerConnection(Connection):
           StateSizeError: the received state is that of other variables.
         """
         coordination = self._client.coordination
+        self._leave()
         while True:
             self._client.wait_for_servers()
             view = coordination.next_view(int(state[0]), is_live=self._is_live)
             receivers = groups.unpack(view.receivers)
             try:
+                self._enter(view)
                 if self.rank == view.donor and receivers:
                     coordination.give_state(view, (_bytes_of(v) for v in state))
                 elif self.rank in receivers:
@@ -82,6 +85,16 @@ class ParameterServerConnection(Connection):
                 continue
             self._is_live = True
             return view.is_first
+
+    def _leave(self) -> None:
+        """Leaves the last view."""
+
+    def _enter(self, view: View) -> None:
+        """Prepares the exchange of a new view.
+
+        Raises:
+          InterruptionError: it is no longer valid.
+        """
 
     @property
     def gather_copies(self) -> float:

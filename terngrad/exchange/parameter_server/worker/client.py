@@ -206,6 +206,10 @@ class Client:
             time.sleep(_LOOK_SECS)
         self._lose(why)
 
+    def refuse(self, why: str) -> None:
+        """Ends the training for all workers, because another process broke a rule."""
+        self._refuse(why)
+
     def close(self, *, is_done: bool, why: str = "") -> None:
         """Ends all streams.
 

@@ -72,7 +72,17 @@ class Steps:
         self._met: dict[int, frozenset[int]] = {}  # by ps: workers that are in the view there
         self._unmet: list[tuple[_Push, bytes]] = []  # wait for all contributors to be there
         self._interrupted = True
+        self._on_interruption: Callable[[], None] | None = None  # see `make_elsewhere`
         self._moved_at = time.monotonic()  # of the last push, result or interruption
+
+    def make_elsewhere(self, on_interruption: Callable[[], None]) -> None:
+        """Leaves the exchange of steps to another part of this process.
+
+        Args:
+          on_interruption: called, from any thread, when steps must wait for a new view; must not
+            wait.
+        """
+        self._on_interruption = on_interruption
 
     @property
     def interrupted(self) -> bool:
@@ -84,6 +94,7 @@ class Steps:
         """Whether this worker has waited for so many seconds for a view or for results."""
         with self.lock:
             is_open = self._interrupted or any(declared.missing for declared in self._awaited)
+            is_open = is_open or self._on_interruption is not None
             return is_open and time.monotonic() > self._moved_at + secs
 
     @property
@@ -157,6 +168,7 @@ class Steps:
         """Ends a step; returns whether its results are valid and may change the parameters."""
         with self.lock:
             self._contributors.made(step)
+            self._moved_at = time.monotonic()
             return not self._interrupted
 
     def takes_part(self, step: int) -> bool:
@@ -252,6 +264,8 @@ class Steps:
             self._unmet.clear()
         for declared in waiting:
             declared.deliver_nothing()
+        if self._on_interruption:
+            self._on_interruption()
 
     def declare_again(self, ps: int) -> None:
         """Declares all operations again, on a new stream to a ps."""

@@ -1,0 +1,290 @@
+"""All-reduce that goes on without lost workers: a mesh for each view.
+
+The coordinator decides the views, as it does with parameter servers, and the members of a view
+connect each two of them. They prove a token that no other view has, so no frame of one view reaches
+another.
+
+A worker updates when it has all sums of a step. Each sum has the codes of all members, so none can
+be more than one step ahead of another, and no further round trip is needed. In the next view, a
+worker that is behind gets the state of one that is not. When a view ends although all its members
+live, they end at the same step: a worker leaves a mesh only after a step, and sends before what the
+others need for that step.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import hashlib
+import json
+import secrets
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Collection, Iterator, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from terngrad.cluster.addresses import host_and_port, listen
+from terngrad.cluster.channel import MembershipError, name_of, split_address
+from terngrad.cluster.membership import LOST_STATUS
+from terngrad.cluster.peer_sockets import PeerSockets
+from terngrad.connect.config import ConnectConfig
+from terngrad.coordination import groups
+from terngrad.coordination.client import CoordinatorClient
+from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
+from terngrad.exchange.parameter_server.membership import LeftAloneError
+from terngrad.exchange.parameter_server.worker.client import Client
+from terngrad.exchange.sockets import SocketExchange, encrypted
+from terngrad.ops.gradient_kernels import GradientKernels
+from terngrad.ops.mesh import Mesh
+from terngrad.service.messages import View
+
+_ENDS = "workers come or go"
+# For the step under way to end, where it can, after the coordinator has asked for a new view.
+_STEP_SECS = 0.5
+_SEND_SECS = 0.3  # for what others need of a step that this worker has made
+_LOOK_SECS = 0.05
+
+
+def leavers(unreached: Mapping[int, Collection[int]], coordinator: int) -> frozenset[int]:
+    """Returns the workers that leave, so that all others reach each other.
+
+    Args:
+      unreached: by worker, those that it does not reach.
+      coordinator: the worker that leaves last of all.
+    """
+    pairs = {frozenset((a, b)) for a, others in unreached.items() for b in others}
+    left: set[int] = set()
+    while pairs:
+        counts = collections.Counter(worker for pair in pairs for worker in pair)
+        _, _, worst = max((each != coordinator, counts[each], each) for each in counts)
+        left.add(worst)
+        pairs = {pair for pair in pairs if not pair & left}
+    return frozenset(left)
+
+
+class ElasticMesh(ParameterServerConnection):
+    """A worker's connection to the other workers of its view.
+
+    Attributes:
+      mesh: of the current view.
+    """
+
+    def __init__(self, client: Client, config: ConnectConfig) -> None:
+        """Starts without a view.
+
+        Args:
+          client: the coordinator's client.
+          config: of this process.
+
+        Raises:
+          library.UnavailableError: there are no native kernels.
+        """
+        super().__init__(client)
+        self._config = config
+        self._hosts = config.worker_hosts
+        self.mesh = Mesh(0, [config.name], {})
+        self.mesh.fail(_ENDS)
+        self._lock = threading.Lock()
+        self._count = self.size  # of the members
+        self._number = 0  # of meshes so far
+        self._ending = 0  # number of the mesh that ends soon
+        self._exchanges: weakref.WeakSet[ElasticMeshExchange] = weakref.WeakSet()
+        client.steps.make_elsewhere(self._end_soon)
+
+    def exchange(
+        self, local_nodes: int, kernels: GradientKernels, step: tf.Variable
+    ) -> ElasticMeshExchange:
+        """See base class."""
+        exchange = ElasticMeshExchange(self, local_nodes, kernels, step)
+        exchange.join_processes(self._count)
+        self._exchanges.add(exchange)
+        return exchange
+
+    def was_interrupted(self) -> bool:
+        """See base class."""
+        failure = self.mesh.failure
+        if failure.is_refusal:
+            self._client.refuse(failure.why)
+        return self._client.interrupted or bool(failure.why)
+
+    @property
+    def exchange_copies(self) -> float:
+        """See base class."""
+        return 1
+
+    def close(self) -> None:
+        """See base class."""
+        self.mesh.close(_SEND_SECS)
+
+    def end_step(self, step: int) -> None:
+        """Ends a step whose results are all there, and with it the mesh where a view ends."""
+        if not self._client.commit(step):
+            self.mesh.end(_SEND_SECS)
+
+    def _leave(self) -> None:
+        """See base class."""
+        self.mesh.end(_SEND_SECS)
+
+    def _enter(self, view: View) -> None:
+        """See base class."""
+        members = groups.unpack(view.members)
+        others = _Others(self._config, self._client.meeting, view)
+        sockets = others.connect()
+        with self._lock:
+            names = [name_of(member, self._hosts) for member in members]
+            self.mesh.renew(members.index(self.rank), names, sockets)
+            self._number += 1
+            self._count = len(members)
+        for exchange in self._exchanges:
+            exchange.join_processes(len(members))
+        if self._client.interrupted:  # meanwhile
+            self._end_soon()
+
+    def _end_soon(self) -> None:
+        """Gives up the step under way if it does not end soon."""
+        with self._lock:
+            if self._ending == self._number:
+                return
+            self._ending = self._number
+        timer = threading.Timer(_STEP_SECS, self._end, [self._number])
+        timer.daemon = True
+        timer.start()
+
+    def _end(self, number: int) -> None:
+        with self._lock:
+            if number == self._number:
+                self.mesh.fail(_ENDS)
+
+
+class _Others:
+    """Connects this worker with the others of a view."""
+
+    def __init__(self, config: ConnectConfig, meeting: CoordinatorClient, view: View) -> None:
+        """Connects nothing yet."""
+        self._config, self._meeting, self._view = config, meeting, view
+        self._members = groups.unpack(view.members)
+        self._rank = self._members.index(config.rank)
+
+    def connect(self) -> dict[int, socket.socket]:
+        """Returns a socket to each other member, plain or encrypted, by its index in the view.
+
+        Raises:
+          InterruptionError: the view is no longer valid.
+          MembershipError: the training ends.
+          LeftAloneError: the others go on without this worker, which does not reach some of them.
+        """
+        host, _ = split_address(self._config.worker_hosts[self._config.rank])
+        with listen(host, 0, interface=self._config.interface) as listening:
+            config, token = self._agree(listening.getsockname()[1])
+            own = PeerSockets(config, token, listening.dup())
+        sockets: dict[int, socket.socket] = {}
+        try:
+            sockets = own.reach(self._meeting.check)
+            if config.members:
+                sockets = self._encrypted(config, sockets, own)
+            self._compare(set(range(len(self._members))) - {self._rank, *sockets})
+        except BaseException:
+            for each in sockets.values():
+                each.close()
+            raise
+        finally:
+            own.close()
+        return sockets
+
+    def _agree(self, port: int) -> tuple[ConnectConfig, bytes]:
+        """Returns the addresses of the members' sockets, and the view's token."""
+        told = json.dumps([port, secrets.token_hex(16)]).encode()
+        found = self._meeting.gather("mesh", told)
+        if not found.keys() >= {*self._members}:
+            self._wait_for_another_view()
+        hosts = [split_address(self._config.worker_hosts[member])[0] for member in self._members]
+        ports = [int(json.loads(found[member])[0]) for member in self._members]
+        config = dataclasses.replace(
+            self._config,
+            worker_hosts=[host_and_port(*each) for each in zip(hosts, ports, strict=True)],
+            rank=self._rank,
+            ps_hosts=(),
+        )
+        parts = [str(self._view.number).encode(), *(found[member] for member in self._members)]
+        return config, hashlib.sha256(b"\n".join(parts)).digest()
+
+    def _encrypted(
+        self, config: ConnectConfig, sockets: dict[int, socket.socket], own: PeerSockets
+    ) -> dict[int, socket.socket]:
+        """Returns encrypted sockets; none where a handshake fails."""
+        try:
+            return encrypted(config, sockets, own, time.monotonic() + config.timeout_secs)
+        except MembershipError as error:
+            print(f"{self._config.name}: {error}", flush=True)
+            return {}
+
+    def _compare(self, unreached: Collection[int]) -> None:
+        """Waits until all members have tried to reach the others; some leave if some did not."""
+        told = json.dumps([self._members[index] for index in sorted(unreached)]).encode()
+        found = self._meeting.gather("mesh is there", told)
+        lost = {worker: json.loads(found[worker]) for worker in found}
+        left = leavers(lost, self._view.coordinator)
+        if self._config.rank in left:
+            pairs = {*lost[self._config.rank], *(a for a in lost if self._config.rank in lost[a])}
+            names = [name_of(worker, self._config.worker_hosts) for worker in sorted(pairs)]
+            print(
+                f"{self._config.name} ends: it cannot connect to {', '.join(names)}; the others "
+                "go on without it.",
+                flush=True,
+            )
+            raise LeftAloneError(LOST_STATUS)
+        if left:
+            self._wait_for_another_view()
+
+    def _wait_for_another_view(self) -> None:
+        """Raises InterruptionError as soon as the coordinator asks for a new view."""
+        while True:
+            with self._meeting.changed:
+                self._meeting.check()
+                self._meeting.changed.wait(_LOOK_SECS)
+
+
+class ElasticMeshExchange(SocketExchange):
+    """An exchange over the mesh of the current view."""
+
+    def __init__(
+        self, owner: ElasticMesh, local_nodes: int, kernels: GradientKernels, step: tf.Variable
+    ) -> None:
+        """Joins `local_nodes` nodes of each worker; for errors see base class.
+
+        `nodes` returns the number of nodes in the view.
+        """
+        super().__init__(owner, local_nodes, kernels)
+        self._owner, self._step = owner, step
+        self._unsettled: list[tf.Tensor] = []  # of the step that is being traced
+
+    def join_processes(self, count: int) -> None:
+        """Joins so many processes from now on."""
+        self._nodes.assign(count * self.local_nodes)
+
+    @contextlib.contextmanager
+    def settled(self) -> Iterator[None]:
+        """See base class; a step that was given up ends before with an error."""
+        graph = tf.compat.v1.get_default_graph()
+        results = [each for each in self._unsettled if each.graph is graph]
+        self._unsettled = []
+
+        def end(step: np.ndarray) -> np.int32:
+            self._owner.end_step(int(step))
+            return np.int32(0)
+
+        with tf.control_dependencies(results):
+            ended = tf.numpy_function(end, [self._step.read_value()], tf.int32)
+        with tf.control_dependencies([ended]):
+            yield
+
+    def _count_both(self, octets: tf.Tensor) -> None:
+        """See base class."""
+        super()._count_both(octets)
+        if not tf.executing_eagerly():
+            self._unsettled.append(octets)
