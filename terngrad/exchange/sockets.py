@@ -243,7 +243,7 @@ class SocketExchange(TwoShotExchange):
         largest: tuple[int, int],
         shape: Sequence[int],
     ) -> tf.Tensor:
-        mesh = self._transport.mesh
+        mesh = self._mesh
         operation = mesh.declare(name, kind, rows, largest, self._kernels.packing.path)
         found, octets = mesh.join(local, operation, shape)
         unordered(octets)

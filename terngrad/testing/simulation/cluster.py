@@ -124,8 +124,10 @@ class SimulatedCluster:
             return
         self.workers[rank] = self._new_worker(rank)
 
-    def _new_worker(self, rank: int, **more: Any) -> SimulatedWorker:
-        return SimulatedWorker(
+    def _new_worker(
+        self, rank: int, kind: type[SimulatedWorker] = SimulatedWorker, **more: Any
+    ) -> SimulatedWorker:
+        return kind(
             rank,
             len(self.workers),
             self.servers,

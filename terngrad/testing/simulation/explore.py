@@ -133,16 +133,16 @@ class OwnServersHistory(History):
     """A history of an all-reduce that goes on, drawn from a number."""
 
     def __init__(self, number: int) -> None:
-        """Starts a cluster of two to five workers."""
+        """Starts a cluster of two to five workers; those of odd numbers have a mesh."""
         self._random = random.Random(number)
         pick = self._random.randint
         self._workers = self._servers = self._random.choice((2, 3, 3, 4, 5))
         needed, late = self._workers, pick(0, 12)
-        self._cluster = OwnServersCluster(self._workers, needed, number)
+        self._cluster = OwnServersCluster(self._workers, needed, number, has_mesh=bool(number % 2))
         for worker in range(self._workers):
             if worker != late:
                 self._cluster.start_worker(worker)
-        self.told = [f"{self._workers} workers with a ps each"]
+        self.told = [f"{self._workers} workers with a ps each, mesh={bool(number % 2)}"]
         self._actions, self._frequent = _OWN_ACTIONS, _OWN_FREQUENT
         self._busy = 3  # each worker has a stream to each other
         self._do("run", 1.0)  # in which links are opened

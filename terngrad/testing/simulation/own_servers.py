@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 from terngrad.service.messages import View
-from terngrad.testing.simulation.cluster import LONG_SECS, SimulatedCluster
+from terngrad.testing.simulation.cluster import LONG_SECS, Event, SimulatedCluster
 from terngrad.testing.simulation.laws import Ledger, require
+from terngrad.testing.simulation.mesh import LEFT, MeshEnd, MeshWorker
 from terngrad.testing.simulation.worker import SimulatedWorker
 
 _STEPS = 20  # so that workers come back, and are lost again
 _RETURN_SECS = 1.0
 _WAIT_SECS = 150.0  # longer than any fault of a history
-_GOOD_ENDINGS = {"done", "dismissed", "a ps cannot be reached"}
+_GOOD_ENDINGS = {"done", "dismissed", "a ps cannot be reached", LEFT}
 _MOST_LATE = 1  # step that a worker may still make when others are in a later view
 
 
@@ -43,9 +45,16 @@ class OneHistory(Ledger):
 class OwnServersCluster(SimulatedCluster):
     """Workers that each have a ps, which ends with its worker."""
 
-    def __init__(self, workers: int, needed: int, seed: int, steps: int = _STEPS) -> None:
-        """Starts no process; `seed` decides the order of events."""
+    def __init__(
+        self, workers: int, needed: int, seed: int, steps: int = _STEPS, *, has_mesh: bool = True
+    ) -> None:
+        """Starts no process; `seed` decides the order of events.
+
+        Without `has_mesh` the ps add.
+        """
+        self._has_mesh = has_mesh
         rules = {"return_secs": _RETURN_SECS, "coordinator_moves": True, "wait_secs": _WAIT_SECS}
+        self._meshes: dict[bytes, dict[int, MeshEnd]] = {}  # by view, worker
         super().__init__(workers, workers, needed, True, seed, steps, **rules)
         self._ledger = OneHistory(self.workers)
         self._parts: list[int] = [0] * workers  # of the network, by host
@@ -61,11 +70,20 @@ class OwnServersCluster(SimulatedCluster):
         reaches = lambda ps: self._parts[ps] == self._parts[rank]
         self.workers[rank] = self._new_worker(rank, return_secs=_RETURN_SECS, reaches=reaches)
 
+    def _new_worker(self, rank: int, **more: Any) -> SimulatedWorker:
+        if not self._has_mesh:
+            return super()._new_worker(rank, **more)
+        seed = self._random.randrange(1 << 30)
+        return super()._new_worker(rank, kind=MeshWorker, meshes=self._meshes, seed=seed, **more)
+
     def kill_worker(self, rank: int, kept: int, has_saved: bool) -> None:
         """Kills a worker, and its ps with it."""
         if (worker := self.workers[rank]) is None or worker.ending:
             return
         super().kill_worker(rank, kept, has_saved)
+        for ends in self._meshes.values():
+            if rank in ends:
+                ends[rank].end(lambda count: min(count, kept))
         self.kill_ps(rank, kept)
 
     def start_ps(self, ps: int) -> None:
@@ -102,6 +120,21 @@ class OwnServersCluster(SimulatedCluster):
         """Ends all faults of the network."""
         self._parts = [0] * len(self.workers)
         super().release()
+
+    def _arriving(self) -> Iterator[Event]:
+        yield from super()._arriving()
+        reaches = lambda a, b: self._parts[a] == self._parts[b] and b not in self._stopped
+        for ends in self._meshes.values():
+            for end in ends.values():
+                yield from end.arriving(reaches)
+
+    def _tick(self) -> None:
+        super()._tick()
+        for worker in self.workers:
+            if isinstance(worker, MeshWorker) and worker.rank not in self._stopped:
+                worker.look()
+        for view in [view for view, ends in self._meshes.items() if _are_over(ends.values())]:
+            del self._meshes[view]
 
     def check(self) -> None:
         """See base class."""
@@ -140,3 +173,7 @@ class OwnServersCluster(SimulatedCluster):
                 require(good, f"worker {worker.rank} failed: {told}")
                 done = worker.ending != "done" or worker.state.steps == self._steps
                 require(done, f"worker {worker.rank} is done at step {worker.state.steps}: {told}")
+
+
+def _are_over(ends: Collection[MeshEnd]) -> bool:
+    return all(end.is_over for end in ends)

@@ -1,5 +1,6 @@
 """All-reduce that goes on: random histories, and mistakes that they find."""
 
+import numpy as np
 import pytest
 
 from terngrad.coordination import decisions
@@ -7,6 +8,7 @@ from terngrad.coordination.coordinator import TAKES_OVER
 from terngrad.exchange.parameter_server.server.service import Service
 from terngrad.testing.simulation import explore
 from terngrad.testing.simulation.laws import BrokenLawError
+from terngrad.testing.simulation.mesh import MeshEnd, MeshWorker
 from terngrad.testing.simulation.own_servers import OwnServersCluster
 
 HISTORIES = 300  # that are explored for a mistake, at most
@@ -77,6 +79,7 @@ def test_the_smaller_part_of_a_parted_network_makes_no_step():
 MUTANTS = {
     "a part of any size goes on": (decisions, "too_few_to_go_on", lambda state: "", 100),
     "a search is not told to the others": (Service, "_note_search", lambda *given: None, 200),
+    "a step is never given up": (MeshWorker, "_end_soon", lambda worker: None, 300),
 }
 
 
@@ -88,6 +91,35 @@ def test_a_mistake_breaks_a_law(mutant, monkeypatch):
     with pytest.raises(BrokenLawError):
         for number in range(first, first + HISTORIES):
             explored(number)
+
+
+def test_a_worker_that_updates_without_all_sums_breaks_a_law(monkeypatch):
+    results = MeshEnd.results
+
+    def some_results(mesh):
+        use = mesh._use
+        mesh._sums[use] = {**dict.fromkeys(mesh._members, np.zeros(3, np.int32)), **mesh._sums[use]}
+        mesh._codes[use] = {**dict.fromkeys(mesh._members, None), **mesh._codes[use]}
+        return results(mesh)
+
+    monkeypatch.setattr(MeshEnd, "results", some_results)
+    with pytest.raises(BrokenLawError):
+        training().run(100.0)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_all_members_that_live_end_a_view_at_the_same_step(seed):
+    cluster = training(workers=3, seed=seed, steps=10_000)
+    for _ in range(3):
+        cluster.kill_worker(2, kept=0, has_saved=False)
+        cluster.run(15.0)
+        before = cluster.workers[0].state.steps
+        cluster.start_worker(2)
+        while not (cluster.workers[2] and cluster.workers[2].is_live):
+            cluster.run(1.0)
+        told = [line for line in lines(cluster) if "Workers 0, 1 and 2 train" in line][-1]
+        assert told.endswith("gives its state to worker 2."), told  # and to nobody else
+        assert cluster.workers[0].state.steps >= before
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -200,6 +200,7 @@ class SimulatedWorker:
             coordinator_moves=self._moves,
         )
         self._coordination = self._client.coordination
+        self._begin()
         why = ""
         try:
             yield from self._train()
@@ -213,6 +214,16 @@ class SimulatedWorker:
             self.saves_what_it_lacks = not self._is_live and self._coordination.saver == self.rank
         yield from self._close(why)
         self.ending = ending
+
+    def _begin(self) -> None:
+        """Prepares what is made by something else than the ps."""
+
+    def _leave(self) -> None:
+        """Leaves the last view."""
+
+    def _enter(self, view: View) -> Waits[None]:
+        """Prepares the exchange of a new view."""
+        yield from ()
 
     def _close(self, why: str) -> Waits[None]:
         """Waits as `Client.close` does; open streams still deliver messages."""
@@ -258,6 +269,7 @@ class SimulatedWorker:
 
     def _synchronize(self) -> Waits[bool]:
         """Does the same as `ParameterServerConnection.synchronize`."""
+        self._leave()
         while True:
             while not self._client.failure and not self._client.servers.is_ready:
                 yield
@@ -266,6 +278,7 @@ class SimulatedWorker:
             self._ledger.note_view(view)
             receivers = groups.unpack(view.receivers)
             try:
+                yield from self._enter(view)
                 if self.rank == view.donor and receivers:
                     self._coordination.give_state(view, [memoryview(bytes(self.state))])
                 elif self.rank in receivers:
@@ -299,6 +312,16 @@ class SimulatedWorker:
         self._heartbeat.tick()
         yield
         self._client.is_excluded(step)
+        results = yield from self._exchange(step)
+        if results is None or not self._commit(step):
+            return False
+        self.state.apply(contributors_of(results, self.state, self._view))
+        self._ledger.note_step(self.rank, self._view)
+        self._ledger.note_state(self.rank, self._view, self.state)
+        return True
+
+    def _exchange(self, step: int) -> Waits[list[Result] | None]:
+        """Returns the sums of a step; None if it is given up."""
         for i, operation in enumerate(operations_of(self._workers)):
             content = np.zeros(operation.items * operation.pushed_bytes // 4, np.int32)
             content[: self._workers] = self._gradient(i)
@@ -306,15 +329,13 @@ class SimulatedWorker:
             yield
         while not all(self._results):
             if self._client.failure:
-                return False
+                return None
             yield
-        results = [self._whole(i, box.popleft()) for i, box in enumerate(self._results)]
-        if not self._client.commit(step):
-            return False
-        self.state.apply(contributors_of(results, self.state, self._view))
-        self._ledger.note_step(self.rank, self._view)
-        self._ledger.note_state(self.rank, self._view, self.state)
-        return True
+        return [self._whole(i, box.popleft()) for i, box in enumerate(self._results)]
+
+    def _commit(self, step: int) -> bool:
+        """Whether a step of which this worker has the sums counts."""
+        return self._client.commit(step)
 
     def _gradient(self, operation: int) -> np.ndarray:
         return gradient(self.rank, self.state, operation, self._workers)

@@ -133,7 +133,7 @@ class ElasticMesh(ParameterServerConnection):
     def _enter(self, view: View) -> None:
         """See base class."""
         members = groups.unpack(view.members)
-        others = _Others(self._config, self._client.meeting, view)
+        others = _Others(self._config, self._client.coordination, view)
         sockets = others.connect()
         with self._lock:
             names = [name_of(member, self._hosts) for member in members]
@@ -164,9 +164,9 @@ class ElasticMesh(ParameterServerConnection):
 class _Others:
     """Connects this worker with the others of a view."""
 
-    def __init__(self, config: ConnectConfig, meeting: CoordinatorClient, view: View) -> None:
+    def __init__(self, config: ConnectConfig, coordination: CoordinatorClient, view: View) -> None:
         """Connects nothing yet."""
-        self._config, self._meeting, self._view = config, meeting, view
+        self._config, self._coordination, self._view = config, coordination, view
         self._members = groups.unpack(view.members)
         self._rank = self._members.index(config.rank)
 
@@ -184,7 +184,7 @@ class _Others:
             own = PeerSockets(config, token, listening.dup())
         sockets: dict[int, socket.socket] = {}
         try:
-            sockets = own.reach(self._meeting.check)
+            sockets = own.reach(self._coordination.check)
             if config.members:
                 sockets = self._encrypted(config, sockets, own)
             self._compare(set(range(len(self._members))) - {self._rank, *sockets})
@@ -199,7 +199,7 @@ class _Others:
     def _agree(self, port: int) -> tuple[ConnectConfig, bytes]:
         """Returns the addresses of the members' sockets, and the view's token."""
         told = json.dumps([port, secrets.token_hex(16)]).encode()
-        found = self._meeting.gather("mesh", told)
+        found = self._coordination.gather("mesh", told)
         if not found.keys() >= {*self._members}:
             self._wait_for_another_view()
         hosts = [split_address(self._config.worker_hosts[member])[0] for member in self._members]
@@ -226,7 +226,7 @@ class _Others:
     def _compare(self, unreached: Collection[int]) -> None:
         """Waits until all members have tried to reach the others; some leave if some did not."""
         told = json.dumps([self._members[index] for index in sorted(unreached)]).encode()
-        found = self._meeting.gather("mesh is there", told)
+        found = self._coordination.gather("mesh is there", told)
         lost = {worker: json.loads(found[worker]) for worker in found}
         left = leavers(lost, self._view.coordinator)
         if self._config.rank in left:
@@ -244,9 +244,9 @@ class _Others:
     def _wait_for_another_view(self) -> None:
         """Raises InterruptionError as soon as the coordinator asks for a new view."""
         while True:
-            with self._meeting.changed:
-                self._meeting.check()
-                self._meeting.changed.wait(_LOOK_SECS)
+            with self._coordination.changed:
+                self._coordination.check()
+                self._coordination.changed.wait(_LOOK_SECS)
 
 
 class ElasticMeshExchange(SocketExchange):

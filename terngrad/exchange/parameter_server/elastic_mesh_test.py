@@ -1,0 +1,99 @@
+"""A mesh for each view: who leaves if not all reach each other, and graphs that outlive a view."""
+
+import contextlib
+import itertools
+import socket
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from terngrad.exchange.parameter_server.elastic_mesh import leavers
+from terngrad.ops.mesh import Kind, Mesh
+from terngrad.testing.threads import in_threads
+
+CLOSE_SECS = 5.0
+
+
+def test_nobody_leaves_where_all_reach_each_other():
+    assert leavers({0: [], 1: [], 2: []}, coordinator=0) == set()
+
+
+def test_the_worker_that_most_others_do_not_reach_leaves():
+    assert leavers({0: [], 1: [3], 2: [3], 3: [1, 2]}, coordinator=0) == {3}
+    assert leavers({0: [], 1: [], 2: [1], 3: [1]}, coordinator=0) == {1}
+
+
+def test_of_two_workers_the_later_one_leaves_but_never_the_coordinator():
+    assert leavers({0: [], 1: [2], 2: []}, coordinator=0) == {2}
+    assert leavers({0: [2], 1: [], 2: [0, 1]}, coordinator=2) == {0, 1}
+
+
+@pytest.mark.parametrize("workers", [3, 4])
+def test_all_that_stay_reach_each_other(workers):
+    pairs = [*itertools.combinations(range(workers), 2)]
+    for missing in itertools.product((False, True), repeat=len(pairs)):
+        unreached = {worker: [] for worker in range(workers)}
+        for (a, b), is_missing in zip(pairs, missing, strict=True):
+            if is_missing:
+                unreached[a].append(b)
+        left = leavers(unreached, coordinator=1)
+        assert 1 not in left
+        lost = [{a, b} for a, others in unreached.items() for b in others]
+        assert all(pair & left for pair in lost)
+
+
+def connected(size):
+    """Sockets of each process to each other one."""
+    found = [{} for _ in range(size)]
+    for a, b in itertools.combinations(range(size), 2):
+        found[a][b], found[b][a] = socket.socketpair()
+    return found
+
+
+def test_a_graph_goes_on_with_more_and_with_fewer_processes():
+    traced = []
+
+    def sum_of(mesh):
+        index = mesh.declare("sum", Kind.FLOATS, 1000)
+        largest = mesh.declare("largest", Kind.MAXIMA, 3)
+
+        @tf.function(autograph=False)
+        def run(values):
+            traced.append(mesh)
+            total = mesh.join(values, index, [1000])[0]
+            return total, mesh.join(values[:3], largest, [3])[0]
+
+        return run
+
+    with contextlib.ExitStack() as stack:
+        meshes = [Mesh(0, ["one"], {}) for _ in range(3)]
+        for mesh in meshes:
+            stack.callback(mesh.close, CLOSE_SECS)
+        runs = [sum_of(mesh) for mesh in meshes]
+        for size in (1, 2, 3, 2, 1):
+            for rank, sockets in enumerate(connected(size)):
+                meshes[rank].end(CLOSE_SECS)
+                meshes[rank].renew(rank, [f"worker {i}" for i in range(size)], sockets)
+            act = lambda rank: lambda: runs[rank](tf.range(1000.0) + rank)
+            for total, largest in in_threads(*map(act, range(size))):
+                added = size * np.arange(1000.0) + sum(range(size))
+                np.testing.assert_array_equal(total.numpy(), added)
+                np.testing.assert_array_equal(largest.numpy(), np.arange(3.0) + size - 1)
+    assert len(traced) == 3
+
+
+def test_operations_fail_from_the_end_of_a_mesh_up_to_the_next_one():
+    mesh = Mesh(0, ["one"], {})
+    index = mesh.declare("sum", Kind.FLOATS, 3)
+    assert mesh.failure == ("", False)
+    mesh.fail("a worker left")
+    assert mesh.failure == ("a worker left", False)
+    with pytest.raises(tf.errors.UnavailableError, match="a worker left"):
+        mesh.join(tf.ones(3), index, [3])
+    mesh.renew(0, ["one"], {})
+    np.testing.assert_array_equal(mesh.join(tf.ones(3), index, [3])[0], np.ones(3))
+    mesh.end(CLOSE_SECS)
+    with pytest.raises(tf.errors.UnavailableError):
+        mesh.join(tf.ones(3), index, [3])
+    mesh.close(CLOSE_SECS)
