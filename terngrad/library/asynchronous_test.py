@@ -52,7 +52,7 @@ def serving(folder, count=1, workers=1):
         yield servers, hosts
 
 
-def group_of(hosts, rank=0, workers=1, folder=""):
+def group_of(hosts, rank=0, workers=1, folder="", timeout_secs=HANG_SECS):
     """The group of a worker, as `join` returns it."""
     role = Role(
         source="a test",
@@ -63,7 +63,7 @@ def group_of(hosts, rank=0, workers=1, folder=""):
     )
     group = Group(rank, workers, hosts=WORKERS[:workers], aggregated=1)
     group.asynchronous = JoinConfig(
-        role=role, timeout_secs=HANG_SECS, synchronous=False, folder=str(folder)
+        role=role, timeout_secs=timeout_secs, synchronous=False, folder=str(folder)
     )
     return group
 
@@ -258,6 +258,23 @@ def test_an_early_end_by_worker_0_ends_the_others_and_an_error_is_told(tmp_path)
                 assert not other.is_over  # until it hears from the servers
                 other.apply(gradients_of(weights, 0))
                 assert other.is_over
+
+
+@pytest.mark.parametrize("is_graph", [True, False])
+def test_a_server_that_does_not_come_back_ends_the_block_with_its_name(tmp_path, is_graph):
+    weights = weights_of()
+    training = None
+    with serving(tmp_path) as (_, hosts):
+        training = training_of(weights, group_of(hosts, timeout_secs=1.0), max_steps=10)
+        training.__enter__()
+    step = lambda: training.apply(gradients_of(weights, training.state.step))
+    step = tf.function(step, autograph=False) if is_graph else step
+    with pytest.raises(MembershipError, match=rf"ps 0 \({hosts[0]}\) .* 1 s"):
+        try:
+            step()
+        except Exception as error:
+            training.__exit__(type(error), error, None)
+            raise
 
 
 @pytest.mark.parametrize("is_graph", [True, False])

@@ -170,6 +170,17 @@ def test_the_others_make_steps_without_a_slow_worker_which_ends_with_the_same_bi
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize(("servers", "options"), [(0, ["--elastic"]), (1, [])])
+def test_the_others_go_on_at_once_without_a_killed_backup_worker(servers, options):
+    with cluster("--replicas=2", "--epochs=2", *options, servers=servers) as (runs, _):
+        runs[2].wait_for("^epoch 0 batch 2 ")
+        kill(runs[2])
+        first, other = (outcome(run) for run in runs[:2])
+        assert first[:2] == other[:2]
+        assert first[0] == 2 * _STEPS
+
+
+@pytest.mark.exhaustive
 def test_a_slow_worker_stops_all_after_the_same_step(tmp_path):
     go_on = tmp_path / "go on"
     options = ("--replicas=1", "--epochs=100000", "--slow_of=2", f"--slow_file={go_on}")

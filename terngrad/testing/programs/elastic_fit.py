@@ -60,7 +60,8 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--epochs", type=int, default=3)
     options.add_argument("--timeout_secs", type=float, default=60.0)
-    options.add_argument("--replicas", type=int, help="num_replicas_to_aggregate, not elastic")
+    options.add_argument("--replicas", type=int, help="num_replicas_to_aggregate, not elastic ...")
+    options.add_argument("--elastic", action="store_true", help="... but with this")
     options.add_argument("--pause_secs", type=float, default=0.02, help="after each batch")
     options.add_argument("--slow_of", type=int, default=-1, help="worker that pauses ...")
     options.add_argument("--slow_file", default="", help="... after a batch until this exists")
@@ -74,7 +75,7 @@ def main() -> None:
 
     terngrad.configure()
     group = terngrad.join(
-        elastic=given.replicas is None,
+        elastic=given.replicas is None or given.elastic,
         num_replicas_to_aggregate=given.replicas,
         timeout_secs=given.timeout_secs,
     )
