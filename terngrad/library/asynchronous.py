@@ -25,7 +25,7 @@ from terngrad.asynchronous.gradient import (
     pushable_of,
 )
 from terngrad.asynchronous.plan import Plan
-from terngrad.asynchronous.space import Shard, make_shards, make_space
+from terngrad.asynchronous.space import make_shards, make_space
 from terngrad.asynchronous.states import States
 from terngrad.asynchronous.updates import state_groups
 from terngrad.cluster.channel import MembershipError
@@ -151,7 +151,9 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
                     bucket_elements=bucket_elements,
                 ),
             )
-        self._space = make_space(self._reducer.layout)
+        layout, plan, servers = self._reducer.layout, self._plan, len(self._config.role.ps_hosts)
+        self._space = make_space(layout)
+        self._shards = make_shards(layout, servers, plan.nodes, plan.statistics, plan.max_code)
         self._eager = tf.function(self._apply, autograph=False)
         self._client: Client | None = None
         self._chief: Chief | None = None
@@ -163,13 +165,6 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
     @property
     def _nodes(self) -> int:
         return self._reducer._reduction.exchange.local_nodes
-
-    @property
-    def _shards(self) -> list[Shard]:
-        plan = self._plan
-        servers = len(self._config.role.ps_hosts)
-        layout = self._reducer.layout
-        return make_shards(layout, servers, plan.nodes, plan.statistics, plan.max_code)
 
     def _make_plan(self, **settings: Any) -> Plan:
         layout, codecs = self._reducer.layout, self._reduction.codecs
@@ -209,12 +204,12 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
         """
         self._plan = plan = dataclasses.replace(self._plan, run=_new_run())
         self._failure, self._is_last = None, False
-        shards, config = self._shards, self._config
-        with reporting_failure(config):
-            client = Client(config.connect, shards, plan.pull_bits, plan.configuration, _tell)
+        connect = self._config.connect
+        with reporting_failure(self._config):
+            client = Client(connect, self._shards, plan.pull_bits, plan.configuration, _tell)
             try:
                 if self._group.is_chief:
-                    self._begin(client, shards)
+                    self._begin(client)
                 else:
                     client.await_run()
                 self._take(client.pull())
@@ -224,7 +219,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
         self._client = client
         return self
 
-    def _begin(self, client: Client, shards: Sequence[Shard]) -> None:
+    def _begin(self, client: Client) -> None:
         folder = self._config.folder
         if folder:
             os.makedirs(folder, exist_ok=True)
@@ -233,7 +228,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
         names = self._plan.names
         held = {f"{g}/{n}": v for g, vs in groups.items() for n, v in zip(names, vs, strict=True)}
         layout, order = self._reducer.layout, state_groups(self._plan)
-        states = States(held, self._statistics, layout, order, shards)
+        states = States(held, self._statistics, layout, order, self._shards)
         self._chief = Chief(client, self._plan, states, RunFile(folder), _tell)
         self._chief.begin_or_go_on(int(self.state.step), None)
 
