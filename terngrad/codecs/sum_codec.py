@@ -24,7 +24,7 @@ from terngrad.codecs.codec import Codec
 from terngrad.codecs.feedback_codec import STEPS
 from terngrad.codecs.integer_codec import SCALE_BYTES, IntegerCodec
 from terngrad.draws import DrawKey
-from terngrad.exchange.exchange import Exchange, LocalBucket, Payload, Summed
+from terngrad.exchange.exchange import CodedPayload, Exchange, LocalBucket, Summed
 from terngrad.layout import FEEDBACK_CODES, SUM_CODECS
 from terngrad.ops.gradient_kernels import GradientKernels, Sums
 from terngrad.ops.reference import ReferenceKernels
@@ -72,9 +72,9 @@ class SumCodec:
         self._codec, self._exchange = codec, exchange
         self._sizes = [math.prod(shape) for shape in codec.shapes]
         self._elements = sum(self._sizes)
-        first, end = exchange.share(padded(self._elements) // GROUP)
-        self._share = first * GROUP, min(end * GROUP, self._elements)
-        self._pieces = list(self._cut(*self._share))
+        share = exchange.share(padded(self._elements) // GROUP)
+        first, end = (min(rows * GROUP, self._elements) for rows in share)
+        self._pieces = list(self._cut(first, end))
         of_codec = [codec.variables[piece.place] for piece in self._pieces]
         self.names = [
             f"kept_sums/{variable}/{piece.first}"
@@ -145,15 +145,14 @@ class SumCodec:
         units = ternary.unit(scales, self._max_code)
         return codes, scales, kernels.subtract(corrected, codes, units, parts)
 
-    def payload(self) -> dict[int, Payload]:
-        """Returns the bytes of all scales, and of all codes with their scales, by variable."""
+    def payload(self) -> dict[int, CodedPayload]:
+        """Returns the bytes of codes and scales on their way back, by variable."""
         planes = plane_count(self._max_code)
         padding = padded(self._elements) / max(self._elements, 1)
+        own = sum(piece.size for piece in self._pieces) / max(self._elements, 1)
         each = zip(self._codec.variables, self._sizes, self._parts, strict=True)
         return {
-            variable: Payload(
-                SCALE_BYTES * parts.count, size * padding / 8 * planes + SCALE_BYTES * parts.count
-            )
+            variable: CodedPayload(size * padding / 8 * planes, SCALE_BYTES * parts.count, own)
             for variable, size, parts in each
         }
 

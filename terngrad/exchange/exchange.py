@@ -35,6 +35,20 @@ class Payload:
     received: float
 
 
+class CodedPayload(NamedTuple):
+    """Bytes of one variable's sums that are coded again.
+
+    Attributes:
+      codes: of all owners.
+      scales: of all owners.
+      own: the part of the bucket that this process owns, 0 to 1.
+    """
+
+    codes: float
+    scales: float
+    own: float
+
+
 @dataclasses.dataclass(frozen=True)
 class LocalBucket:
     """The codes that the nodes of a process add to a sum, and what to make of the sum.
@@ -302,14 +316,14 @@ class Exchange(abc.ABC):
         """
         return payload
 
-    def traffic_of_coded_sums(self, payload: Payload, coded: Payload) -> Payload:
+    def traffic_of_coded_sums(self, payload: Payload, coded: CodedPayload) -> Payload:
         """Returns the bytes of `traffic` where the owners of shares code the sums again.
 
         Args:
           payload: of codes, and of their exact sums.
-          coded: of the scales of all shares, and of their codes and scales.
+          coded: of what the owners send.
         """
-        return self.traffic(Payload(payload.sent + coded.sent, coded.received))
+        return Payload(payload.sent + coded.scales, coded.codes + coded.scales)
 
     def largest_sum(self, max_code: int) -> int:
         """Returns the largest magnitude of a sum of codes over all nodes.

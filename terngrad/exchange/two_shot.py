@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from terngrad.exchange.connection import Connection
-from terngrad.exchange.exchange import Exchange, Payload, tree_sum
+from terngrad.exchange.exchange import CodedPayload, Exchange, Payload, tree_sum
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.planes import largest_share, plane_count
 
@@ -82,6 +82,15 @@ class TwoShotExchange(Exchange):
         else:
             octets = (payload.sent + payload.received) * self._others_share
         return Payload(octets, octets)
+
+    def traffic_of_coded_sums(self, payload: Payload, coded: CodedPayload) -> Payload:
+        """See base class; sums go to the owners, and their codes and all scales to all."""
+        others, scales = self._transport.size - 1, 2 * coded.scales * self._others_share
+        kept, owned = 1 - coded.own, coded.own * others
+        return Payload(
+            payload.sent * kept + coded.codes * owned + scales,
+            payload.sent * owned + coded.codes * kept + scales,
+        )
 
     def _join_max(self, local: tf.Tensor, name: str) -> tf.Tensor:
         count = local.shape[0]

@@ -12,7 +12,7 @@ import tensorflow as tf
 from terngrad.coordination import groups
 from terngrad.coordination.client import InterruptionError
 from terngrad.exchange.connection import Connection
-from terngrad.exchange.exchange import Exchange, Payload, begin_span, unordered
+from terngrad.exchange.exchange import CodedPayload, Exchange, Payload, begin_span, unordered
 from terngrad.exchange.parameter_server.operations import Kind, Operation, nodes_in_result
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.gradient_kernels import GradientKernels
@@ -193,11 +193,12 @@ class ParameterServerExchange(Exchange):
         halves = tf.cast(local, tf.float16)
         return self._run(self._operation(f"{name}/halves", Kind.HALVES, halves), halves)[0]
 
-    def traffic_of_coded_sums(self, payload: Payload, coded: Payload) -> Payload:
+    def traffic_of_coded_sums(self, payload: Payload, coded: CodedPayload) -> Payload:
         """See base class; an owner gets the exact sums of its share, and pushes their codes."""
-        workers = self._client.size
-        pushed = payload.sent + coded.sent + (coded.received - coded.sent) / workers
-        return Payload(pushed, payload.received / workers + coded.received)
+        return Payload(
+            payload.sent + coded.codes * coded.own + coded.scales,
+            payload.received * coded.own + coded.codes + coded.scales,
+        )
 
     @property
     def nodes_in_result(self) -> int:
