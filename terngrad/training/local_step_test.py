@@ -227,7 +227,8 @@ def test_law_9_fragments_send_and_keep_the_change_and_their_own_memory():
 
 
 def test_law_8_what_fragments_left_at_each_node_is_saved_and_begins_as_the_shared_weights(tmp_path):
-    whole, first, second = (Parts(FEEDBACK, 2, local_steps=2, momentum=0.9) for _ in range(3))
+    made = lambda: Parts(FEEDBACK, 2, "adam", local_steps=2, momentum=0.9)
+    whole, first, second = (made() for _ in range(3))
     batches = make_batches()
     whole.run(6, batches)
     first.run(3, batches)
