@@ -37,8 +37,8 @@ WAITING = "signal.signal(signal.SIGTERM, save); touch('ready'); time.sleep(900)"
 IMPATIENT = """
 import sys
 from inception import launch
-from terngrad.launcher import restarts
-restarts._FIRST_PAUSE_SECS = 0.0625
+from terngrad.launcher import process
+process._FIRST_PAUSE_SECS = 0.0625
 sys.exit(launch.main(sys.argv[1:]))
 """
 # Runs the launcher, which gets SIGTERM as it calls a function for the nth time.
