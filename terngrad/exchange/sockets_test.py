@@ -353,7 +353,7 @@ def bits_a_value(size, sum_codec, values=1 << 18, steps=3):
 
 
 @pytest.mark.slow
-def test_law_7_sums_that_are_coded_again_take_as_few_bits_with_many_workers_as_with_few():
+def test_law_7_coded_sums_take_as_few_bits_with_many_workers_as_with_few():
     """Its output has the figures of docs/slow-networks.md."""
     bits = {
         (kind, size): bits_a_value(size, kind) for kind in SUM_CODEC_NAMES for size in (2, 4, 8)

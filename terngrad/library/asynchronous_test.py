@@ -131,7 +131,7 @@ def test_law_4_one_worker_gives_what_the_reducer_alone_gives(
         np.testing.assert_allclose(value, other, rtol=1e-6, atol=1e-7)
 
 
-def test_all_updates_of_two_workers_are_made_once_and_the_late_one_begins_with_the_newest(
+def test_all_updates_are_made_once_and_a_late_worker_begins_with_the_newest(
     tmp_path,
 ):
     with serving(tmp_path, workers=2) as (servers, hosts):

@@ -107,7 +107,7 @@ def test_law_4_a_loss_and_a_return_give_the_bits_of_the_same_views_forced_by_han
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_at_any_operation_of_a_step_leaves_the_others_a_whole_step():
+def test_a_worker_killed_at_any_operation_leaves_the_others_a_whole_step():
     with three_workers(0, f"timeout_secs={HANG_SECS:.0f}") as (runs, start):
         wait_for_step(runs[0], 10)
         runs[_LAST].process.send_signal(signal.SIGKILL)

@@ -187,7 +187,7 @@ def test_fragments_of_one_node_with_outer_rate_1_are_its_optimizers_steps(optimi
     assert_close(of_last(parts), of_last(plain))
 
 
-def test_an_exchange_changes_its_fragment_only_and_by_the_mean_change_since_the_last_one():
+def test_an_exchange_changes_only_its_fragment_by_the_mean_change_since_the_last():
     parts = Parts(FLOAT, 2, local_steps=4, rate=0.5)
     batches = iter(make_batches())
     read = lambda variables: [v.numpy() for v in variables]
@@ -226,7 +226,7 @@ def test_law_9_fragments_send_and_keep_the_change_and_their_own_memory():
     assert_same_bits([kept[n] for n in others], [now[n] for n in others])
 
 
-def test_law_8_what_fragments_left_at_each_node_is_saved_and_begins_as_the_shared_weights(tmp_path):
+def test_law_8_nodes_weights_with_fragments_are_saved_and_begin_as_the_shared(tmp_path):
     made = lambda: Parts(FEEDBACK, 2, "adam", local_steps=2, momentum=0.9)
     whole, first, second = (made() for _ in range(3))
     batches = make_batches()
@@ -326,7 +326,7 @@ def test_the_slots_of_inner_optimizers_are_each_nodes_own_and_saved_with_its_mem
     np.testing.assert_array_equal(second.memory.variables["slots/1/momentum/logits/kernel"], 0.0)
 
 
-def test_adam_that_begins_late_makes_no_larger_step_than_one_that_begins_with_the_training():
+def test_adam_that_begins_late_makes_no_larger_step_than_one_from_the_start():
     class Constant(Local):
         schedule = staticmethod(schedules.exponential(0.05, 1, 1.0))
 
