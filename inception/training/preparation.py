@@ -10,6 +10,7 @@ from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
 from inception.training import learning_rate, prediction, problem, settings
+from inception.training.batches import training_batches
 from inception.training.build import Training, build_training
 from inception.training.problem import Problem
 from inception.training.restoring import is_finished, restore_chief, restore_memory
@@ -148,6 +149,8 @@ def _restore(ready: Ready) -> Ready:
             _note_classes(config, ready.dataset)
     if ready.connection:
         newest = checkpoints.latest_checkpoint(config.train_dir)
+        if ready.cluster and ready.cluster.elastic:
+            _compile(ready)
         _share_state(ready)
         if checkpoint and checkpoints.step_of(checkpoint) != int(training.step):
             checkpoint = None  # the others are at a later step
@@ -155,6 +158,13 @@ def _restore(ready: Ready) -> Ready:
     if not ready.sharded:
         restore_memory(config, training, group.rank)
     return dataclasses.replace(ready, checkpoint=checkpoint, saves_soon=saves_soon, lock=lock)
+
+
+def _compile(ready: Ready) -> None:
+    """Compiles the step before the others wait for it: they may be in the middle of a training."""
+    group = ready.group
+    batches = training_batches(ready.config, ready.goal, ready.dataset, 0, group.rank, group.size)
+    ready.training.next_runner(is_float=False).compile(iter(batches))  # takes none of them
 
 
 def _note_classes(config: TrainConfig, dataset: Dataset) -> None:
