@@ -6,7 +6,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import tensorflow as tf
@@ -75,16 +75,26 @@ def start(config: ConnectConfig, token: bytes) -> SocketTransport:
     return SocketTransport(config.rank, size, mesh, own)
 
 
+def _raise(why: str) -> None:
+    raise MembershipError(why)
+
+
 def encrypted(
     config: ConnectConfig,
     sockets: Mapping[int, socket.socket],
     own: PeerSockets,
     deadline: float,
+    on_failure: Callable[[str], None] = _raise,
 ) -> dict[int, Channel]:
     """Encrypts the sockets, one after another: all processes do it in the same order of pairs.
 
-    Raises:
-      MembershipError: names a process whose certificate or handshake is wrong.
+    Args:
+      config: of this process, with certificates.
+      sockets: one to each other process; owned from now on.
+      own: made them.
+      deadline: time.monotonic() at which a handshake fails.
+      on_failure: called with a text that names a process whose certificate or handshake is wrong;
+        raises MembershipError, or goes on without this socket.
     """
     left, found, members = dict(sorted(sockets.items())), {}, config.members
     try:
@@ -100,7 +110,9 @@ def encrypted(
             except ConnectionError as error:
                 why = str(error)
             if why:
-                raise MembershipError(f"{name_of(peer, config.worker_hosts)}: {why}")
+                if peer in found:
+                    found.pop(peer).close()
+                on_failure(f"{name_of(peer, config.worker_hosts)}: {why}")
     except BaseException:
         for each in (*left.values(), *found.values()):
             each.close()

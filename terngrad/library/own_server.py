@@ -1,8 +1,9 @@
 """A parameter server beside each worker: an all-reduce that goes on without lost processes.
 
 Each worker starts one, at its own address, in a process of its own (own_server_process.py). It ends
-with its worker, so a lost worker takes with it the server of its share of the values, which the
-others' servers then take over.
+with its worker. One of them decides which workers make steps together. The workers exchange their
+gradients by a mesh (exchange/parameter_server/elastic_mesh.py); only where steps are made without
+some workers, or there are no native kernels, each server adds a share of the values.
 """
 
 from __future__ import annotations

@@ -7,7 +7,9 @@ import zlib
 
 import tensorflow as tf
 
-import terngrad
+from terngrad.library.joining import join
+from terngrad.library.reducer import Reducer
+from terngrad.training import runtime
 
 VALUES = 64
 
@@ -26,10 +28,10 @@ def train(steps: int, *given: str) -> None:
     """Makes steps, with the arguments of elastic_loop.py, and prints the weights at the end."""
     arguments = {name: int(number) for name, _, number in (each.partition("=") for each in given)}
     nodes, has_digests = arguments.pop("nodes", 1), arguments.pop("digests", 0)
-    terngrad.configure()
-    group = terngrad.join(**arguments)
+    runtime.configure()
+    group = join(**arguments)
     weights = tf.Variable(tf.range(float(VALUES)))
-    reducer = terngrad.Reducer([weights], group, nodes=nodes)
+    reducer = Reducer([weights], group, nodes=nodes)
 
     @tf.function
     def step() -> None:

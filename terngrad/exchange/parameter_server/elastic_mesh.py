@@ -29,7 +29,7 @@ import numpy as np
 import tensorflow as tf
 
 from terngrad.cluster.addresses import host_and_port, listen
-from terngrad.cluster.channel import MembershipError, name_of, split_address
+from terngrad.cluster.channel import name_of, split_address
 from terngrad.cluster.membership import LOST_STATUS
 from terngrad.cluster.peer_sockets import PeerSockets
 from terngrad.connect.config import ConnectConfig
@@ -186,7 +186,9 @@ class _Others:
         try:
             sockets = own.reach(self._coordination.check)
             if config.members:
-                sockets = self._encrypted(config, sockets, own)
+                plain, sockets = sockets, {}
+                deadline = time.monotonic() + config.timeout_secs
+                sockets = encrypted(config, plain, own, deadline, self._tell)
             self._compare(set(range(len(self._members))) - {self._rank, *sockets})
         except BaseException:
             for each in sockets.values():
@@ -213,15 +215,8 @@ class _Others:
         parts = [str(self._view.number).encode(), *(found[member] for member in self._members)]
         return config, hashlib.sha256(b"\n".join(parts)).digest()
 
-    def _encrypted(
-        self, config: ConnectConfig, sockets: dict[int, socket.socket], own: PeerSockets
-    ) -> dict[int, socket.socket]:
-        """Returns encrypted sockets; none where a handshake fails."""
-        try:
-            return encrypted(config, sockets, own, time.monotonic() + config.timeout_secs)
-        except MembershipError as error:
-            print(f"{self._config.name}: {error}", flush=True)
-            return {}
+    def _tell(self, why: str) -> None:
+        print(f"{self._config.name}: {why}", flush=True)
 
     def _compare(self, unreached: Collection[int]) -> None:
         """Waits until all members have tried to reach the others; some leave if some did not."""
