@@ -79,7 +79,6 @@ def test_the_smaller_part_of_a_parted_network_makes_no_step():
 MUTANTS = {
     "a part of any size goes on": (decisions, "too_few_to_go_on", lambda state: "", 100),
     "a search is not told to the others": (Service, "_note_search", lambda *given: None, 200),
-    "a step is never given up": (MeshWorker, "_end_soon", lambda worker: None, 300),
 }
 
 
@@ -91,6 +90,27 @@ def test_a_mistake_breaks_a_law(mutant, monkeypatch):
     with pytest.raises(BrokenLawError):
         for number in range(first, first + HISTORIES):
             explored(number)
+
+
+def steps_while_one_is_frozen():
+    """Steps of the others, before and after they have noticed it."""
+    cluster = training(steps=10_000)
+    cluster.freeze(2)
+    cluster.run(40.0)
+    before = [worker.state.steps for worker in cluster.workers[:2]]
+    cluster.run(20.0)
+    return before, [worker.state.steps for worker in cluster.workers[:2]]
+
+
+def test_the_others_give_up_the_step_of_a_frozen_worker_and_go_on():
+    before, after = steps_while_one_is_frozen()
+    assert after[0] > before[0] and after[1] > before[1]
+
+
+def test_they_do_not_where_a_step_is_never_given_up(monkeypatch):
+    monkeypatch.setattr(MeshWorker, "_end_soon", lambda worker: None)
+    before, after = steps_while_one_is_frozen()
+    assert after == before
 
 
 def test_a_worker_that_updates_without_all_sums_breaks_a_law(monkeypatch):
