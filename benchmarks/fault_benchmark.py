@@ -64,7 +64,7 @@ _ENGINES = {
     "parameter_servers_elastic": _Engine(2, True, ("kill", "kill_first", "stop", "kill_ps")),
     "torchft": _Engine(0, True, ("kill", "kill_first", "stop"), is_torchft=True),
 }
-_TORCHFT = str(Path(__file__).with_name("torchft_worker.py"))
+_TORCHFT = str(Path(__file__).parent / "workers" / "torchft_loop.py")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,7 +152,7 @@ class _Training:
         if not self.engine.is_torchft:
             hosts = (self._worker_hosts, int(index), self._control, self._ps_hosts, job)
             elastic = ["elastic"] if self.engine.is_elastic else []
-            command = [sys.executable, "-m", "benchmarks.fault_worker", *common, *elastic]
+            command = [sys.executable, "-m", "benchmarks.workers.fault", *common, *elastic]
             return Process(command, launch_variables.variables(*hosts))
         command = [settings.torch_python, _TORCHFT]
         if job == "lighthouse":

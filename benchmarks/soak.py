@@ -32,7 +32,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from benchmarks import report, soak_worker
+from benchmarks import report
+from benchmarks.workers import soak as soak_worker
 from inception.flags import table
 from inception.flags.table import TEXT, at_least, flag, number
 from inception.training.evaluate import measure_checkpoints
@@ -173,7 +174,7 @@ def _disturb(options: _Options, folder: str) -> _Watch:
     """Runs the training for `minutes` with faults."""
     watch = _Watch()
     launcher = subprocess.Popen(
-        _command(options, "benchmarks.soak_worker", folder, _ENDLESS, _RESTARTS),
+        _command(options, "benchmarks.workers.soak", folder, _ENDLESS, _RESTARTS),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

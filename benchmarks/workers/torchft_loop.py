@@ -1,10 +1,10 @@
 """One process of a training with torchft that prints each step, for benchmarks/fault_benchmark.py.
 
-python torchft_worker.py VALUES PAUSE_MS TIMEOUT_SECS LIGHTHOUSE RANK
+python torchft_loop.py VALUES PAUSE_MS TIMEOUT_SECS LIGHTHOUSE RANK
 
 or, for the process that decides who takes part:
 
-python torchft_worker.py lighthouse PORT
+python torchft_loop.py lighthouse PORT
 """
 
 import datetime

@@ -1,6 +1,6 @@
 """One process of a training that prints each step, for benchmarks/fault_benchmark.py.
 
-python -m benchmarks.fault_worker VALUES PAUSE_MS TIMEOUT_SECS [elastic]
+python -m benchmarks.workers.fault VALUES PAUSE_MS TIMEOUT_SECS [elastic]
 """
 
 import sys

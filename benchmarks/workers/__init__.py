@@ -1,0 +1,1 @@
+"""Programs that benchmarks start: the processes of the trainings that they measure."""
