@@ -28,8 +28,8 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 import tensorflow as tf
 
-from terngrad.cluster.addresses import host_and_port, listen
-from terngrad.cluster.channel import name_of, split_address
+from terngrad.cluster.addresses import Interface, host_and_port, is_loopback, listen
+from terngrad.cluster.channel import CONTROL_PORT_ABOVE, PortError, name_of, split_address
 from terngrad.cluster.membership import LOST_STATUS
 from terngrad.cluster.peer_sockets import PeerSockets
 from terngrad.connect.config import ConnectConfig
@@ -48,6 +48,7 @@ _ENDS = "workers come or go"
 _STEP_SECS = 0.5
 _SEND_SECS = 0.3  # for what others need of a step that this worker has made
 _LOOK_SECS = 0.05
+_LAST_PORT = 65535
 
 
 def leavers(unreached: Mapping[int, Collection[int]], coordinator: int) -> frozenset[int]:
@@ -65,6 +66,27 @@ def leavers(unreached: Mapping[int, Collection[int]], coordinator: int) -> froze
         left.add(worst)
         pairs = {pair for pair in pairs if not pair & left}
     return frozenset(left)
+
+
+def listen_for_members(own: str, interface: Interface | None = None) -> socket.socket:
+    """Listens at a port that a firewall between machines may let through: its own + 1000.
+
+    Where that is taken, and on one machine alone, it is any: another program may be about to take
+    a port of this machine that it has found to be free.
+
+    Args:
+      own: "host:port" of this worker.
+      interface: listens at an address of this one; None = of any.
+
+    Raises:
+      PortError: this process cannot listen at this host.
+    """
+    host, port = split_address(own)
+    known = port + CONTROL_PORT_ABOVE
+    if not is_loopback(host) and known <= _LAST_PORT:
+        with contextlib.suppress(PortError):
+            return listen(host, known, interface=interface)
+    return listen(host, 0, interface=interface)
 
 
 class ElasticMesh(ParameterServerConnection):
@@ -178,8 +200,8 @@ class _Others:
           MembershipError: the training ends.
           LeftAloneError: the others go on without this worker, which does not reach some of them.
         """
-        host, _ = split_address(self._config.worker_hosts[self._config.rank])
-        with listen(host, 0, interface=self._config.interface) as listening:
+        own = self._config.worker_hosts[self._config.rank]
+        with listen_for_members(own, self._config.interface) as listening:
             config, token = self._agree(listening.getsockname()[1])
             own = PeerSockets(config, token, listening.dup())
         sockets: dict[int, socket.socket] = {}

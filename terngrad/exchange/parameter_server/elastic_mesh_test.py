@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.exchange.parameter_server.elastic_mesh import leavers
+from terngrad.cluster.addresses import free_ports
+from terngrad.exchange.parameter_server.elastic_mesh import leavers, listen_for_members
 from terngrad.ops.mesh import Kind, Mesh
 from terngrad.testing.threads import in_threads
 
@@ -41,6 +42,18 @@ def test_all_that_stay_reach_each_other(workers):
         assert 1 not in left
         lost = [{a, b} for a, others in unreached.items() for b in others]
         assert all(pair & left for pair in lost)
+
+
+def test_members_connect_at_a_known_port_where_it_is_free_and_between_machines():
+    (known,) = free_ports(1)
+    with listen_for_members(f"0.0.0.0:{known - 1000}") as first:
+        assert first.getsockname()[1] == known
+        with listen_for_members(f"0.0.0.0:{known - 1000}") as second:
+            assert second.getsockname()[1] not in (0, known)
+    with listen_for_members(f"127.0.0.1:{known - 1000}") as local:
+        assert local.getsockname()[1] != known
+    with listen_for_members("0.0.0.0:65000") as above:
+        assert above.getsockname()[1] != 66000
 
 
 def connected(size):
