@@ -35,6 +35,7 @@ def main(values: int, pause_secs: float, timeout_secs: float, elastic: bool) -> 
         print(f"step {int(reducer.state.step)}", flush=True)
         time.sleep(pause_secs)
 
+    step.get_concrete_function()  # before the others wait for this process
     with group:
         group.run_steps(make_step, 10**9, [reducer.state.step, *weights, *velocities])
 
