@@ -5,7 +5,7 @@ for each engine and fault, in seconds:
 
 - a step: time between two steps before the fault
 - lost: longest time between two steps of a worker that is well, from the fault on
-- joins: the same while the process comes back, if the others went on without it
+- joins: the same while the process comes back
 - is back: from its start, or the end of its stop, to its first step
 - ends: until the others ended, where the fault ends the training
 
@@ -60,7 +60,7 @@ class _Engine:
 _ENGINES = {
     "all_reduce": _Engine(0, False, ()),
     "all_reduce_elastic": _Engine(0, True, ("kill", "kill_first", "stop")),
-    "parameter_servers": _Engine(2, False, ("kill", "kill_first", "kill_ps")),
+    "parameter_servers": _Engine(2, False, ()),
     "parameter_servers_elastic": _Engine(2, True, ("kill", "kill_first", "stop", "kill_ps")),
     "torchft": _Engine(0, True, ("kill", "kill_first", "stop"), is_torchft=True),
 }
@@ -217,20 +217,17 @@ def _disturb(training: _Training, options: _Options, fault: str) -> dict[str, fl
     fault_at = time.monotonic()
     stops = fault == "stop"
     training.processes[victim].send(signal.SIGSTOP if stops else signal.SIGKILL)
-    if not training.engine.is_elastic:
-        training.start_again(victim)
     training.wait_for_steps(others)
     found["lost"] = max(max(each.waits(fault_at)) for each in others)
-    if training.engine.is_elastic:
-        back_at = time.monotonic()
-        if stops:
-            training.processes[victim].send(signal.SIGCONT)
-        else:
-            training.start_again(victim)
-        training.wait_for_steps(training.workers())
-        found["joins"] = max(max(each.waits(back_at)) for each in others)
-        if victim.startswith("worker"):
-            found["is back"] = training.processes[victim].first_step_after(back_at) - back_at
+    back_at = time.monotonic()
+    if stops:
+        training.processes[victim].send(signal.SIGCONT)
+    else:
+        training.start_again(victim)
+    training.wait_for_steps(training.workers())
+    found["joins"] = max(max(each.waits(back_at)) for each in others)
+    if victim.startswith("worker"):
+        found["is back"] = training.processes[victim].first_step_after(back_at) - back_at
     return found
 
 
