@@ -106,11 +106,11 @@ class ElasticMesh(ParameterServerConnection):
         return exchange
 
     def was_interrupted(self) -> bool:
-        """See base class."""
+        """See base class; a step that failed by an error of its own is not one to repeat."""
         failure = self.mesh.failure
         if failure.is_refusal:
             self._client.refuse(failure.why)
-        return self._client.interrupted or bool(failure.why)
+        return self._client.interrupted or (bool(failure.why) and not failure.is_own)
 
     @property
     def exchange_copies(self) -> float:
