@@ -47,6 +47,7 @@ _ENDS = "workers come or go"
 # For the step under way to end, where it can, after the coordinator has asked for a new view.
 _STEP_SECS = 0.5
 _SEND_SECS = 0.3  # for what others need of a step that this worker has made
+_CLOSE_SECS = 5.0  # likewise, where it leaves for good; nobody waits for it then
 _LOOK_SECS = 0.05
 
 
@@ -119,7 +120,7 @@ class ElasticMesh(ParameterServerConnection):
 
     def close(self) -> None:
         """See base class."""
-        self.mesh.close(_SEND_SECS)
+        self.mesh.close(_CLOSE_SECS)
 
     def end_step(self, step: int) -> None:
         """Ends a step whose results are all there, and with it the mesh where a view ends."""
