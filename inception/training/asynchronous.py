@@ -12,8 +12,8 @@ from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.training.learning_rate import learning_rate
 from inception.training.looping import run_loop, say
-from inception.training.preparation import Ready, prepare
-from inception.training.train import how_to_go_on, worker_batches
+from inception.training.preparation import Ready, prepare, worker_batches
+from inception.training.train import how_to_go_on
 from terngrad.asynchronous.chief import Chief, RunFile
 from terngrad.asynchronous.client import Client, Pulled
 from terngrad.asynchronous.gradient import GradientStep

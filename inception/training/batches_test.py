@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import re
 import types
@@ -7,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from inception.flags.configs import EvalConfig, TrainConfig
-from inception.training import batches, problem, train
+from inception.training import batches, preparation, problem
 from inception.training.batches import LastBatch
 from slim.conversion import convert
 from slim.datasets import dataset_factory, mnist, records
@@ -48,7 +49,7 @@ def test_workers_that_hold_the_same_records_do_not_train_on_the_same_batches(dat
     def orders(rank):
         own = types.SimpleNamespace(split_data=False)
         ready = {"config": config, "goal": goal, "dataset": dataset, "cluster": own}
-        made = train.worker_batches(types.SimpleNamespace(**ready, group=Group(rank, 2)), 0)
+        made = preparation.worker_batches(types.SimpleNamespace(**ready, group=Group(rank, 2)), 0)
         return [labels.numpy().tolist() for _, labels in made.take(3)]
 
     for mine, others in zip(orders(0), orders(1), strict=True):
@@ -221,3 +222,19 @@ def test_law_8_no_batch_is_given_twice_where_the_input_fails():
             training.runner.many(batches, 1)
         assert not training.last_batch.holds(1)
     assert training.seen == expected([0])
+
+
+@pytest.mark.parametrize("flags", [{}, {"local_steps": 2}, {"floating_grad_epoch": 1}])
+def test_a_step_that_is_compiled_early_is_traced_once_and_takes_no_batch(tmp_path, flags):
+    config = TrainConfig(
+        dataset_name="mnist", net="mlp", benchmark_mode=True, batch_size=4, train_dir=str(tmp_path)
+    )
+    ready = preparation.prepare(dataclasses.replace(config, **flags), devices=["/CPU:0"])
+    before = [variable.numpy() for variable in ready.shared]
+    preparation._compile(ready)
+    for variable, value in zip(ready.shared, before, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+    runner = ready.training.next_runner(is_float=False)
+    runner.many(iter(preparation.worker_batches(ready, 0)), 1)
+    assert runner._run.experimental_get_tracing_count() == 1
+    ready.lock.close()

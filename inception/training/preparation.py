@@ -162,9 +162,8 @@ def _restore(ready: Ready) -> Ready:
 
 def _compile(ready: Ready) -> None:
     """Compiles the step before the others wait for it: they may be in the middle of a training."""
-    group = ready.group
-    batches = training_batches(ready.config, ready.goal, ready.dataset, 0, group.rank, group.size)
-    ready.training.next_runner(is_float=False).compile(iter(batches))  # takes none of them
+    runner = ready.training.next_runner(is_float=False)
+    runner.compile(iter(worker_batches(ready, 0)))  # takes none of them
 
 
 def _note_classes(config: TrainConfig, dataset: Dataset) -> None:
@@ -216,6 +215,17 @@ def _count_examples(dataset: Dataset | None, group: Group, cluster: ClusterConfi
 def splits_data(cluster: ClusterConfig | None) -> bool:
     """Whether each worker reads its share of the records, not records of its own."""
     return cluster is None or cluster.split_data
+
+
+def worker_batches(ready: Ready, step: int) -> tf.data.Dataset:
+    """Returns a worker's batches from step `step` on."""
+    config, group = ready.config, ready.group
+    if splits_data(ready.cluster) or ready.dataset is None:
+        index, count, seed = group.rank, group.size, config.seed
+    else:  # each worker reads all its records; with equal records, the order still differs
+        index, count, seed = 0, 1, config.seed + (group.rank << 32)
+    config = dataclasses.replace(config, seed=seed)
+    return training_batches(config, ready.goal, ready.dataset, step, index, count)
 
 
 def _share_state(ready: Ready) -> None:

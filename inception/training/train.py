@@ -1,17 +1,13 @@
 """One run of a training program, alone or as one of several workers."""
 
-import dataclasses
 import os
 import signal
 import sys
 from collections.abc import Iterator
 
-import tensorflow as tf
-
 from inception import app
-from inception.training.batches import training_batches
 from inception.training.looping import run_loop, say
-from inception.training.preparation import Ready, splits_data
+from inception.training.preparation import Ready, worker_batches
 from inception.training.restoring import tell_cleared
 from inception.training.saving import Saver
 from terngrad.cluster.channel import DifferenceError
@@ -88,17 +84,6 @@ def how_to_go_on(saved: str) -> str:
     # The state of a ps or of another worker may be older than what was saved before it was lost.
     where = "there" if is_newest else f"{newest}, which is of a later step"
     return f"saved {saved}; the same command continues from {where}"
-
-
-def worker_batches(ready: Ready, step: int) -> tf.data.Dataset:
-    """Returns a worker's batches from step `step` on."""
-    config, group = ready.config, ready.group
-    if splits_data(ready.cluster) or ready.dataset is None:
-        index, count, seed = group.rank, group.size, config.seed
-    else:  # each worker reads all its records; with equal records, the order still differs
-        index, count, seed = 0, 1, config.seed + (group.rank << 32)
-    config = dataclasses.replace(config, seed=seed)
-    return training_batches(config, ready.goal, ready.dataset, step, index, count)
 
 
 def _regained(ready: Ready) -> tuple[int, Iterator | None] | None:

@@ -17,7 +17,7 @@ from terngrad.ops.native import encode_arguments, parts_attribute
 from terngrad.ops.tls import ERROR_BYTES, Channel
 from terngrad.parts import Parts
 
-_REFUSED = 2  # see terngrad_mesh_failure
+_REFUSED, _CANCELLED = 2, 3  # see terngrad_mesh_failure
 
 
 class Kind(enum.IntEnum):
@@ -40,10 +40,12 @@ class Failure(NamedTuple):
     Attributes:
       why: the reason; "" = they do not.
       is_refusal: whether another process broke a rule: its connection did not just end.
+      is_own: whether a step of this process ended, by an error of its own, before its operations.
     """
 
     why: str
-    is_refusal: bool
+    is_refusal: bool = False
+    is_own: bool = False
 
 
 class Encoding(NamedTuple):
@@ -213,7 +215,8 @@ class Mesh:
         """Why operations fail."""
         text = ctypes.create_string_buffer(ERROR_BYTES)
         kind = self._functions.terngrad_mesh_failure(self._handle, text, ERROR_BYTES)
-        return Failure(text.value.decode(errors="replace"), kind == _REFUSED)
+        why = text.value.decode(errors="replace")
+        return Failure(why, kind == _REFUSED, kind == _CANCELLED)
 
     def fail(self, why: str) -> None:
         """Ends all operations, also later ones, up to `renew`."""

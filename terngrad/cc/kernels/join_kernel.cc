@@ -74,9 +74,8 @@ class MeshOp : public AsyncOpKernel {
     CancellationToken token = {};
     if (steps) {
       token = steps->get_cancellation_token();
-      const bool is_under_way = steps->RegisterCallback(token, [mesh] {
-        mesh->Fail("a step ended before its operations between the workers");
-      });
+      const bool is_under_way =
+          steps->RegisterCallback(token, [mesh] { mesh->Cancel(); });
       if (!is_under_way) {
         context->SetStatus(absl::CancelledError("the step has ended"));
         done();

@@ -149,6 +149,15 @@ void Mesh::Fail(const std::string& text) {
   Wake();
 }
 
+void Mesh::Cancel() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (failure_.empty()) {
+    was_cancelled_ = true;
+    failure_ = "a step ended before its operations between the workers";
+  }
+  Wake();
+}
+
 std::string Mesh::failure() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return failure_;

@@ -78,12 +78,16 @@ class Mesh : private Receiver {
 
   // Ends all operations, also later ones, with this text.
   void Fail(const std::string& text);
+  // The same, because a step of this process has ended before its operations.
+  void Cancel();
 
   // Returns why operations fail; empty if they do not.
   std::string failure() const;
   // Whether they do because another process broke a rule, and not because its
   // connection ended.
   bool was_refused() const { return was_refused_; }
+  // Whether they do because of `Cancel`.
+  bool was_cancelled() const { return was_cancelled_; }
 
   // Bytes of payloads so far, without headers.
   int64_t bytes_sent() const { return bytes_sent_; }
@@ -200,6 +204,7 @@ class Mesh : private Receiver {
   std::string failure_;
   std::atomic<bool> is_closing_{false};
   std::atomic<bool> was_refused_{false};
+  std::atomic<bool> was_cancelled_{false};
   bool has_news_ = false;  // for the thread, which is awake or being woken
   Clock::time_point close_by_;
 

@@ -746,6 +746,8 @@ void AFailureEndsWhatIsUnderWay() {
   Use use(*group.meshes[0], index, Random(1));
   group.meshes[0]->Fail("no more");
   CHECK(use.Failure() == "no more");
+  group.meshes[0]->Cancel();
+  CHECK(!group.meshes[0]->was_cancelled());  // the first reason counts
   Use other(*group.meshes[1], index, Random(1));
   group.meshes[1]->Close(0);
   other.Failure();

@@ -171,12 +171,14 @@ EXPORTED void terngrad_mesh_end(int64_t mesh, double secs) {
 }
 
 // Returns 0 if the operations of a mesh do not fail, 2 if they do because
-// another process broke a rule, else 1. Writes the reason.
+// another process broke a rule, 3 if a step of this process ended before them,
+// else 1. Writes the reason.
 EXPORTED int terngrad_mesh_failure(int64_t mesh, char* text, int64_t size) {
   const auto found = terngrad::FindMesh(mesh);
   const std::string why = found ? found->failure() : "the mesh is closed";
   terngrad::Write(why, text, size);
   if (why.empty()) return 0;
+  if (found && found->was_cancelled()) return 3;
   return found && found->was_refused() ? 2 : 1;
 }
 

@@ -47,6 +47,7 @@ _ENDS = "workers come or go"
 # For the step under way to end, where it can, after the coordinator has asked for a new view.
 _STEP_SECS = 0.5
 _SEND_SECS = 0.3  # for what others need of a step that this worker has made
+_CLOSE_SECS = 5.0  # likewise, where it leaves for good; nobody waits for it then
 _LOOK_SECS = 0.05
 _LAST_PORT = 65535
 
@@ -128,11 +129,11 @@ class ElasticMesh(ParameterServerConnection):
         return exchange
 
     def was_interrupted(self) -> bool:
-        """See base class."""
+        """See base class; a step that failed by an error of its own is not one to repeat."""
         failure = self.mesh.failure
         if failure.is_refusal:
             self._client.refuse(failure.why)
-        return self._client.interrupted or bool(failure.why)
+        return self._client.interrupted or (bool(failure.why) and not failure.is_own)
 
     @property
     def exchange_copies(self) -> float:
@@ -141,7 +142,7 @@ class ElasticMesh(ParameterServerConnection):
 
     def close(self) -> None:
         """See base class."""
-        self.mesh.close(_SEND_SECS)
+        self.mesh.close(_CLOSE_SECS)
 
     def end_step(self, step: int) -> None:
         """Ends a step whose results are all there, and with it the mesh where a view ends."""

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import socket
+import threading
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import tensorflow as tf
 
 from terngrad.cluster.addresses import free_ports
 from terngrad.exchange.parameter_server.elastic_mesh import leavers, listen_for_members
-from terngrad.ops.mesh import Kind, Mesh
+from terngrad.ops.mesh import Failure, Kind, Mesh
 from terngrad.testing.threads import in_threads
 
 CLOSE_SECS = 5.0
@@ -99,9 +100,9 @@ def test_a_graph_goes_on_with_more_and_with_fewer_processes():
 def test_operations_fail_from_the_end_of_a_mesh_up_to_the_next_one():
     mesh = Mesh(0, ["one"], {})
     index = mesh.declare("sum", Kind.FLOATS, 3)
-    assert mesh.failure == ("", False)
+    assert mesh.failure == Failure("")
     mesh.fail("a worker left")
-    assert mesh.failure == ("a worker left", False)
+    assert mesh.failure == Failure("a worker left")
     with pytest.raises(tf.errors.UnavailableError, match="a worker left"):
         mesh.join(tf.ones(3), index, [3])
     mesh.renew(0, ["one"], {})
@@ -109,4 +110,32 @@ def test_operations_fail_from_the_end_of_a_mesh_up_to_the_next_one():
     mesh.end(CLOSE_SECS)
     with pytest.raises(tf.errors.UnavailableError):
         mesh.join(tf.ones(3), index, [3])
+    mesh.close(CLOSE_SECS)
+
+
+def test_a_step_that_ends_by_an_error_of_its_own_is_told_from_a_loss():
+    own, other = socket.socketpair()  # the other process never answers
+    mesh = Mesh(0, ["one", "two"], {1: own})
+    index = mesh.declare("sum", Kind.FLOATS, 3)
+    queue = tf.queue.FIFOQueue(1, [tf.float32])  # where the step waits, without a thread
+
+    def fail_soon(values):
+        threading.Thread(target=fail).start()
+        return values
+
+    def fail():
+        other.recv(1)  # the operation is under way
+        queue.close(cancel_pending_enqueues=True)
+
+    @tf.function(autograph=False)
+    def step():
+        begun = tf.numpy_function(fail_soon, [tf.ones(3)], tf.float32, stateful=False)
+        with tf.control_dependencies([begun]):
+            return queue.dequeue(), mesh.join(tf.ones(3), index, [3])[0]
+
+    with other, pytest.raises(tf.errors.OutOfRangeError):
+        step()
+    failure = mesh.failure
+    assert (failure.is_own, failure.is_refusal) == (True, False)
+    assert "a step ended before its operations" in failure.why
     mesh.close(CLOSE_SECS)
