@@ -133,7 +133,10 @@ class SumCodec:
         corrected, stats = kernels.correct(means, memory, parts)
         counts = [float(n) for piece in pieces for n in piece.parts.sizes(piece.size)]
         levels = self._max_code * STEPS[self._max_code]
-        scales = ternary.nearest_scale(stats, tf.constant(counts), levels)
+        # Not a constant: Grappler would divide by it with a vector of reciprocals, which rounds as
+        # the place in this process' share has it. See `ternary.mean_scale`.
+        divisors = tf.where(nodes > 0, tf.constant(counts), 1.0)
+        scales = ternary.nearest_scale(stats, divisors, levels)
         zero = tf.constant(0)  # nothing is drawn
         key, bounds = (
             DrawKey(tf.constant(0, tf.uint64), zero, zero),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from terngrad import planes
 from terngrad.codecs.factory import find_codec, make_codecs, payloads
 from terngrad.codecs.sum_codec import sum_codecs
 from terngrad.draws import DrawKey
@@ -153,6 +154,31 @@ def test_law_4_neither_codes_nor_scales_depend_on_the_number_of_owners(owners, k
             joined = np.concatenate([np.zeros(0, np.float32), *(each for _, each in pieces)])
             np.testing.assert_array_equal(joined, values)
         assert sum(codes.shape[0] for codes, _ in found) == sums.words.shape[0]
+
+
+@pytest.mark.parametrize("owners", [2, 3])
+def test_law_4_scales_of_compiled_steps_do_not_depend_on_the_number_of_owners(owners, kernels):
+    """So many blocks that the vectors of kernels begin at other blocks in each share."""
+    size = 60 * SUM_BLOCK - 100
+    layout = make_layout(["v/kernel"], [(size,)], POLICIES["ternary"])
+    (codec,) = make_codecs(layout, kernels)
+    codes = np.random.default_rng(1).integers(-NODES, NODES, size, endpoint=True)
+    words = planes.pack_integers(tf.constant(codes, tf.float32), planes.plane_count(NODES))
+
+    def scales_of(count, rank):
+        exchange = _OneOwner(count, rank, kernels)
+        (maker,) = sum_codecs([codec], exchange)
+        first, end = exchange.share(words.shape[0])
+
+        @tf.function(autograph=False)
+        def code(words):
+            given = words, tf.constant([0.1]), exchange.nodes(words), maker.init()
+            return maker._code(*given)[1]
+
+        return code(words[first:end]).numpy()
+
+    found = np.concatenate([scales_of(owners, rank) for rank in range(owners)])
+    np.testing.assert_array_equal(found, scales_of(1, 0))
 
 
 class _OneOwner(LocalExchange):
