@@ -121,6 +121,8 @@ class Rules:
     # Whether each worker has a ps of its own, ps i being that of worker i, and another ps may
     # coordinate when the one that did is lost.
     coordinator_moves: bool = False
+    # Whether workers with a ps of their own have no mesh, because native kernels are missing.
+    lacks_kernels: bool = False
 
     def __str__(self) -> str:
         """As the flags that must be the same on all processes."""
@@ -128,6 +130,7 @@ class Rules:
         return (
             f"num_replicas_to_aggregate={self.needed}, elastic={self.elastic}, "
             f"worker_timeout_secs={self.timeout_secs:g}{waits}"
+            f"{', no native kernels' if self.lacks_kernels else ''}"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import sys
 import time
@@ -25,7 +26,7 @@ from terngrad.library import own_server
 from terngrad.library.failures import reporting_failure
 from terngrad.library.group import Group
 from terngrad.library.join_config import JoinConfig
-from terngrad.ops.library import UnavailableError
+from terngrad.ops import library
 
 _LOOK_SECS = 0.1
 
@@ -127,6 +128,8 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
     """Meets the others at the parameter servers."""
     config.check()
     config.tell_interface()
+    if config.has_own_servers:
+        config = dataclasses.replace(config, lacks_kernels=_lacks_kernels())
     connect, rules, heartbeat, at_loss = config.connect, config.rules, Heartbeat(), []
     hosts, name, timeout_secs = connect.worker_hosts, connect.name, config.timeout_secs
     end = lambda message: config.end(with_last_acts(message, at_loss))
@@ -168,12 +171,18 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
 def _connection(config: JoinConfig, client: Client) -> ParameterServerConnection:
     """Returns the connection of a worker: by a mesh where all members of a view make its steps."""
     is_whole = config.aggregated == len(config.role.worker_hosts)
-    if not (config.has_own_servers and is_whole):
-        return ParameterServerConnection(client)
-    try:
+    if config.has_own_servers and is_whole and not config.lacks_kernels:
         return ElasticMesh(client, config.connect)
-    except UnavailableError:  # no native kernels: the own servers add
-        return ParameterServerConnection(client)
+    return ParameterServerConnection(client)
+
+
+def _lacks_kernels() -> bool:
+    """Whether this worker has no mesh, so that none may have one: the workers compare it."""
+    try:
+        library.load()
+    except library.UnavailableError:
+        return True
+    return False
 
 
 @contextlib.contextmanager

@@ -78,6 +78,7 @@ class JoinConfig:
       folder: where worker 0 of an asynchronous training names it, see `Asynchronous`; "" = nowhere.
       has_own_servers: whether each worker starts a parameter server for a share of the values; see
         `with_own_servers`.
+      lacks_kernels: whether such a worker has no native kernels, and so no mesh.
       network_interface: name of the interface at which this process listens, and from which it
         connects; "" = that of interfaces.VARIABLE, if any.
       naming: how errors name these.
@@ -96,6 +97,7 @@ class JoinConfig:
     synchronous: bool = True
     folder: str = ""
     has_own_servers: bool = False
+    lacks_kernels: bool = False
     network_interface: str = ""
     naming: Naming = dataclasses.field(default_factory=Naming)
     say: Callable[[str], None] = _say
@@ -137,6 +139,7 @@ class JoinConfig:
             self.min_size,
             self.elastic_wait_secs,
             coordinator_moves=self._return_secs is not None,
+            lacks_kernels=self.lacks_kernels,
         )
 
     @property

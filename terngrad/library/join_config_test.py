@@ -63,6 +63,15 @@ def test_the_server_of_a_worker_uses_the_interface_of_the_worker(monkeypatch):
     assert server.connect.interface == config.connect.interface == lo
 
 
+def test_workers_of_an_elastic_all_reduce_compare_whether_they_have_kernels():
+    """One that has none waits for no mesh: it and the others would wait for each other for ever."""
+    config = dataclasses.replace(joining(), elastic=True).with_own_servers()
+    lacking = dataclasses.replace(config, lacks_kernels=True)
+    assert str(lacking.rules) == f"{config.rules}, no native kernels"
+    server = own_server_process._read(own_server._written(lacking))
+    assert str(server.rules) == str(lacking.rules)
+
+
 def test_law_10_an_interface_that_is_none_is_named_by_where_it_was_given(monkeypatch):
     config = dataclasses.replace(joining(), network_interface="none")
     with pytest.raises(ValueError, match=r"^join: network_interface is 'none': allowed are .*lo"):

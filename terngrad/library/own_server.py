@@ -104,6 +104,7 @@ def _written(config: JoinConfig) -> str:
         "min_size",
         "elastic_wait_secs",
         "has_own_servers",
+        "lacks_kernels",
         "network_interface",
     )
     settings = {name: getattr(config, name) for name in names}
