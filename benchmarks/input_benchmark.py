@@ -22,7 +22,7 @@ from benchmarks.timing import Comparison, Side
 from inception.flags import table
 from inception.flags.configs import TrainConfig
 from inception.flags.table import TEXT, at_least, flag
-from inception.training import train
+from inception.training import preparation
 from inception.training.problem import resolve
 from slim import input_pipeline
 from slim.datasets import dataset_factory, imagenet, records
@@ -78,7 +78,9 @@ def _compare(dataset: str, folder: str, options: _Options) -> Comparison:
     config = TrainConfig(dataset_name=dataset, net=net, batch_size=batch_size)
     inputs = {"synthetic": None, "records": dataset_factory.get_dataset(dataset, "train", folder)}
     sides = {
-        name: timing.suite_side(config, train.training_batches(config, resolve(config), source, 0))
+        name: timing.suite_side(
+            config, preparation.training_batches(config, resolve(config), source, 0)
+        )
         for name, source in inputs.items()
     }
     times = timing.alternate(sides, options, _READ_AHEAD)

@@ -16,7 +16,7 @@ from benchmarks import report, timing
 from benchmarks.report import some
 from benchmarks.timing import Comparison, Side, Times, ratio
 from inception.flags.configs import TrainConfig
-from inception.training import train
+from inception.training import preparation
 from inception.training.problem import resolve
 from slim.nets import catalog, nets_factory
 
@@ -59,7 +59,7 @@ def main(options: _Options) -> None:
 
 
 def _sides(config: TrainConfig, numbers: Sequence[int]) -> dict[str, Side]:
-    batches = train.training_batches(config, resolve(config), None, 0)
+    batches = preparation.training_batches(config, resolve(config), None, 0)
     sides = {_BY_HAND: _loop_by_hand(config, *next(iter(batches)))}
     for nodes in numbers:
         for name, bits in (("float", 32), ("ternary", 1)):

@@ -23,9 +23,9 @@ def _paced(
     with app.quiet_import():
         import tensorflow as tf
 
-        from inception.training import train
+        from inception.training import preparation
 
-    original = train.training_batches
+    original = preparation.training_batches
 
     def pause() -> bool:
         time.sleep(random.uniform(0, 2 * pause_secs))
@@ -38,7 +38,7 @@ def _paced(
 
         return original(*arguments).map(delayed)
 
-    train.training_batches = training_batches
+    preparation.training_batches = training_batches
     run(dataclasses.replace(config, log_every_n_steps=1), *others)
 
 

@@ -51,10 +51,10 @@ def test_a_pause_below_the_time_out_loses_nobody_and_one_signal_ends_all(
 BLOCKED = """
     import time
     from inception import programs
-    from inception.training import train
+    from inception.training import preparation
     import tensorflow as tf
 
-    original = train.training_batches
+    original = preparation.training_batches
 
     def training_batches(config, goal, dataset, step, index, count):
         def wait(i):
@@ -69,7 +69,7 @@ BLOCKED = """
         batches = original(config, goal, dataset, step, index, count)
         return batches.enumerate().map(delayed)
 
-    train.training_batches = training_batches
+    preparation.training_batches = training_batches
     if __name__ == "__main__":
         programs.train_distributed("mnist", "")
 """

@@ -18,9 +18,9 @@ def paced(run: Callable[..., None], *arguments: object) -> None:
     with app.quiet_import():
         import tensorflow as tf
 
-        from inception.training import train
+        from inception.training import preparation
 
-    original = train.training_batches
+    original = preparation.training_batches
 
     def pause() -> bool:
         time.sleep(_STEP_SECS)
@@ -33,7 +33,7 @@ def paced(run: Callable[..., None], *arguments: object) -> None:
 
         return original(*arguments).map(delayed)
 
-    train.training_batches = training_batches
+    preparation.training_batches = training_batches
     run(*arguments)
 
 

@@ -60,7 +60,9 @@ class AsynchronousState(tf.Module):
 
 
 class AsynchronousTraining(contextlib.AbstractContextManager):
-    """Trains without waiting for the other workers: `training.apply(gradients)`.
+    """Trains without waiting for the other workers.
+
+    ::
 
         group = terngrad.join(asynchronous=terngrad.Asynchronous(folder))
         training = terngrad.AsynchronousTraining(

@@ -28,7 +28,13 @@ def three_workers(servers, *arguments):
 
         def start(job, rank, program="elastic_loop", *first):
             own = launch_variables.variables(addresses[:3], rank, control, addresses[3:], job)
-            command = [sys.executable, "-m", f"terngrad.testing.{program}", *first, *arguments]
+            command = [
+                sys.executable,
+                "-m",
+                f"terngrad.testing.programs.{program}",
+                *first,
+                *arguments,
+            ]
             return stack.enter_context(Started(command, own))
 
         runs = [start("worker", rank) for rank in range(3)]

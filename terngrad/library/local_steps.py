@@ -54,7 +54,7 @@ class LocalSteps:
     applies the mean delta to the former, and all processes go on with the result, bit for bit the
     same. The optimizer of the loop and its slots stay each process' own.
 
-    With `fragments` the variables are shared out (`terngrad.fragments`), and each `steps` /
+    With `fragments` the variables are shared out (terngrad/fragments.py), and each `steps` /
     `fragments` calls exchange the next fragment, so that the network is loaded evenly. Between its
     exchanges each process has its own weights of a fragment.
 
