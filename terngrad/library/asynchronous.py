@@ -31,7 +31,7 @@ from terngrad.asynchronous.updates import state_groups
 from terngrad.cluster.channel import MembershipError
 from terngrad.codecs.factory import largest_code
 from terngrad.exchange.operation_errors import OperationError
-from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
+from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, EXACT
 from terngrad.library.failures import reporting_failure
 from terngrad.library.graphs import check_graph
 from terngrad.library.group import Group, plain
@@ -126,6 +126,10 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
             raise ValueError(
                 f"{_NAME}: the processes of the group make steps together; allowed is a group of "
                 "terngrad.join(asynchronous=terngrad.Asynchronous(...))"
+            )
+        if (back := settings.get("sum_codec", EXACT)) != EXACT:
+            raise ValueError(
+                f"{_NAME}: sum_codec is {back!r}; allowed is {EXACT!r}: servers send parameters"
             )
         self._group, self._config = group, group.asynchronous
         with reporting_failure(self._config):

@@ -305,6 +305,7 @@ def test_law_10_arguments_that_do_not_fit_are_named(tmp_path):
         ({"pull_bits": 8}, "pull_bits is 8; allowed are 16 and 32"),
         ({"max_steps": 0}, "max_steps: 0; allowed are 1 to"),
         ({"gradients": "1-level"}, "gradients is '1-level'; allowed are"),
+        ({"sum_codec": "ternary"}, "sum_codec is 'ternary'; allowed is 'exact': servers send"),
         ({"statistics": [tf.Variable(1)]}, "statistics: .* is int32.*; allowed is float32"),
     ]:
         with pytest.raises(ValueError, match=why):
