@@ -80,7 +80,8 @@ def suite_side(
 ) -> Side:
     """Returns the steps of a training program with this config, on these batches."""
     goal = resolve(config)
-    runner = build_training(config, goal, _STEPS_PER_EPOCH, ["/CPU:0"], connection).runner
+    training = build_training(config, goal, _STEPS_PER_EPOCH, ["/CPU:0"], connection)
+    runner = training.next_runner(is_float=False)
     iterator = iter(batches)
 
     def run(count: int) -> None:
