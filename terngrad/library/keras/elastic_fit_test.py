@@ -46,7 +46,9 @@ def outcome(run):
     """The number of updates, the weights and the histories that a worker has at the end."""
     assert run.finish() == 0, run.output
     found = re.search(r"updates (\d+) weights ([0-9a-f]+)", run.output)
-    history = json.loads(re.search(r"history (.*)", run.output)[1])
+    told = re.search(r"history (.*)", run.output)
+    assert found and told, run.output
+    history = json.loads(told[1])
     return int(found[1]), found[2], history
 
 
@@ -150,7 +152,8 @@ def test_a_worker_that_comes_in_a_later_call_of_fit_ends_and_the_others_go_on():
             time.sleep(0.05)
 
 
-@pytest.mark.parametrize("servers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("servers", [0, 1])
 def test_the_others_make_steps_without_a_slow_worker_which_ends_with_the_same_bits(
     servers, tmp_path
 ):
