@@ -193,3 +193,13 @@ def run_program(module: str, *arguments: object) -> None:
     """Runs a program with arguments, as `python -m` does; SystemExit has the line of an error."""
     with mock.patch.object(sys, "argv", [module.rpartition(".")[2], *map(str, arguments)]):
         runpy.run_module(module, run_name="__main__")
+
+
+def command_of_two(engine: str, *flags: str) -> list[str]:
+    """Returns the command of a training of two workers, by an engine's name, with these flags."""
+    if engine == "mpi":
+        launch = [*mpirun(2), "-m"]
+    else:
+        ps = int(engine == "parameter_server")
+        launch = [sys.executable, "-m", "inception.testing.forked_launch", f"--ps={ps}", "2"]
+    return [*launch, "inception.mnist_distributed_train", *flags]

@@ -19,6 +19,7 @@ from inception.testing.runs import (
     LONGER,
     Run,
     assert_equal_parameters,
+    command_of_two,
     flags_of,
     newest_state,
     paced_flags_of,
@@ -26,7 +27,7 @@ from inception.testing.runs import (
     worker_pids,
 )
 from terngrad.testing import forked
-from terngrad.testing.processes import Started, mpirun
+from terngrad.testing.processes import Started
 from terngrad.training import checkpoints, runtime
 
 FLAGS = {
@@ -51,12 +52,8 @@ def arguments(train_dir, **flags):
 def command(train_dir, engine, **flags):
     """Returns the command of a training of two workers."""
     if engine == "mpi":
-        launch = [*mpirun(2), "-m"]
         flags["variable_update"] = "mpi"
-    else:
-        ps = int(engine == "parameter_server")
-        launch = [sys.executable, "-m", "inception.testing.forked_launch", f"--ps={ps}", "2"]
-    return [*launch, "inception.mnist_distributed_train", *arguments(train_dir, **flags)]
+    return command_of_two(engine, *arguments(train_dir, **flags))
 
 
 @pytest.fixture(name="train_here")

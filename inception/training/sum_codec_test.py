@@ -12,9 +12,16 @@ import pytest
 from inception.flags.checks import refuse_beside_coded_sums, refuse_what_needs_all_workers
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
-from inception.testing.runs import LONGER, Run, newest_state, paced_flags_of, worker_pids
+from inception.testing.runs import (
+    LONGER,
+    Run,
+    command_of_two,
+    newest_state,
+    paced_flags_of,
+    worker_pids,
+)
 from terngrad.testing import forked
-from terngrad.testing.processes import Started, mpirun
+from terngrad.testing.processes import Started
 
 FLAGS = {
     "grad_bits": 1,
@@ -47,12 +54,8 @@ def arguments(train_dir, **flags):
 def command(train_dir, engine, **flags):
     """Returns the command of a training of two workers."""
     if engine == "mpi":
-        launch = [*mpirun(2), "-m"]
         flags["variable_update"] = "mpi"
-    else:
-        ps = int(engine == "parameter_server")
-        launch = [sys.executable, "-m", "inception.testing.forked_launch", f"--ps={ps}", "2"]
-    return [*launch, "inception.mnist_distributed_train", *arguments(train_dir, **flags)]
+    return command_of_two(engine, *arguments(train_dir, **flags))
 
 
 def kept_sums(*folders):
