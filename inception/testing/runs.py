@@ -195,11 +195,11 @@ def run_program(module: str, *arguments: object) -> None:
         runpy.run_module(module, run_name="__main__")
 
 
-def command_of_two(engine: str, *flags: str) -> list[str]:
-    """Returns the command of a training of two workers, by an engine's name, with these flags."""
+def command_of_two(engine: str, program: str, *flags: str) -> list[str]:
+    """Returns the command that trains a program with two workers, by an engine's name."""
     if engine == "mpi":
         launch = [*mpirun(2), "-m"]
     else:
         ps = int(engine == "parameter_server")
         launch = [sys.executable, "-m", "inception.testing.forked_launch", f"--ps={ps}", "2"]
-    return [*launch, "inception.mnist_distributed_train", *flags]
+    return [*launch, program, *flags]

@@ -55,7 +55,8 @@ def command(train_dir, engine, **flags):
     """Returns the command of a training of two workers."""
     if engine == "mpi":
         flags["variable_update"] = "mpi"
-    return command_of_two(engine, *arguments(train_dir, **flags))
+    program = "inception.mnist_distributed_train"
+    return command_of_two(engine, program, *arguments(train_dir, **flags))
 
 
 def kept_sums(*folders):
