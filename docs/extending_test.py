@@ -19,7 +19,7 @@ from slim import input_pipeline
 from slim.conversion import convert
 from slim.datasets import dataset_factory, finding, mnist
 from slim.preprocessing import preprocessing_factory
-from terngrad.cluster.addresses import free_ports
+from terngrad.testing.addresses import free_ports
 from terngrad.testing.processes import finished
 
 BLOCKS = list(markdown.blocks(markdown.REPO / "docs" / "extending.md"))

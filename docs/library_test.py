@@ -9,8 +9,8 @@ import pytest
 
 import terngrad
 from docs import markdown
-from terngrad.cluster.addresses import free_ports
 from terngrad.cluster.managed import launch_variables
+from terngrad.testing.addresses import free_ports
 from terngrad.testing.processes import finished
 
 _PAGE = markdown.REPO / "docs" / "library.md"

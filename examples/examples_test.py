@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from terngrad.cluster.addresses import free_ports
+from terngrad.testing.addresses import free_ports
 from terngrad.testing.processes import finished
 
 _FOLDER = Path(__file__).parent

@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 
 from inception.cluster.members import members, members_on_hosts
 from inception.cluster.namespaces import BANDWIDTH, NamespaceNetwork
+from terngrad.cluster.addresses import held_ports
 from terngrad.launcher import state
 from terngrad.launcher.options import Parser, log_folder, whole, with_logs
 from terngrad.launcher.process import Process, Restarts
@@ -49,9 +50,9 @@ def main(argv: Sequence[str]) -> int:
     restarts = Restarts(0 if outlives else options.max_restarts)
     for attempt in itertools.count(1):
         restarts.note_start("training")
-        with _network(options) as network:
+        with _network(options) as network, contextlib.ExitStack() as held:
             try:
-                processes, most = _processes(options, network), options.max_restarts
+                processes, most = _processes(options, network, held), options.max_restarts
                 run = Run(processes, requests, output, restarts=most, outlives=outlives)
                 status = run.run()
             except (StartError, OSError) as error:  # the latter without enough free ports
@@ -115,11 +116,15 @@ def _network(options: argparse.Namespace) -> Iterator[NamespaceNetwork | None]:
         sys.exit(f"launch: --bandwidth={options.bandwidth}: {error}")
 
 
-def _processes(options: argparse.Namespace, network: NamespaceNetwork | None) -> list[Process]:
+def _processes(
+    options: argparse.Namespace, network: NamespaceNetwork | None, held: contextlib.ExitStack
+) -> list[Process]:
+    """Returns what to start; `held` keeps the ports of this machine for it."""
     if network:
         found = members_on_hosts(network.addresses, options.workers)
     else:
-        found = members(options.workers, options.ps)
+        ports = lambda count: held.enter_context(held_ports(count))
+        found = members(options.workers, options.ps, ports)
     processes = []
     for member in found:
         command = [sys.executable, "-u", "-m", *options.command, *member.flags]

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from terngrad.cluster.addresses import free_ports
+from terngrad.testing.addresses import free_ports
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import wait_for_files
 

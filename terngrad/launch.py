@@ -37,6 +37,7 @@ than M are there, and end after the elastic_wait_secs of join.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import shlex
@@ -45,7 +46,7 @@ import sys
 from collections.abc import Sequence
 
 from terngrad.cluster import interfaces
-from terngrad.cluster.addresses import free_ports, host_and_port
+from terngrad.cluster.addresses import held_ports, host_and_port
 from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT
 from terngrad.cluster.managed import launch_variables
 from terngrad.launcher import gpus, hosts, processes, state
@@ -65,20 +66,21 @@ def main(argv: Sequence[str]) -> int:
         return _earlier(options)
     requests = Requests()
     requests.listen()
-    try:
-        run = Run(
-            with_logs(_processes(options), options.log_dir),
-            requests,
-            Output(requests),
-            restarts=options.max_restarts or 0,
-            outlives=options.max_restarts is not None,
-            notice_secs=_NOTICE_SECS,
-            relays=True,
-            shown=options.show,
-        )
-        return run.run()
-    except (StartError, OSError) as error:  # the latter without enough free ports
-        sys.exit(f"launch: {error}")
+    with contextlib.ExitStack() as held:
+        try:
+            run = Run(
+                with_logs(_processes(options, held), options.log_dir),
+                requests,
+                Output(requests),
+                restarts=options.max_restarts or 0,
+                outlives=options.max_restarts is not None,
+                notice_secs=_NOTICE_SECS,
+                relays=True,
+                shown=options.show,
+            )
+            return run.run()
+        except (StartError, OSError) as error:  # the latter without enough free ports
+            sys.exit(f"launch: {error}")
 
 
 def _earlier(options: argparse.Namespace) -> int:
@@ -179,8 +181,11 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         parser.error(f"--log_dir: {error}")
 
 
-def _processes(options: argparse.Namespace) -> list[Process]:
-    """Returns the workers, one on each host, and servers on the hosts in turn."""
+def _processes(options: argparse.Namespace, held: contextlib.ExitStack) -> list[Process]:
+    """Returns the workers, one on each host, and servers on the hosts in turn.
+
+    `held` keeps the ports of this machine for them.
+    """
     names = options.hosts or [""] * options.n
     jobs = [("worker", rank) for rank in range(len(names))]
     jobs += [("ps", rank) for rank in range(options.ps)]
@@ -191,7 +196,7 @@ def _processes(options: argparse.Namespace) -> list[Process]:
         machines = [name.rpartition("@")[2] for name in places]  # without the user
         ports = [first + machines[:i].count(machine) for i, machine in enumerate(machines)]
     else:
-        control_port, *ports = free_ports(len(jobs) + 1, "127.0.0.1")
+        control_port, *ports = held.enter_context(held_ports(len(jobs) + 1, "127.0.0.1"))
         machines = ["127.0.0.1"] * len(jobs)
     addresses = list(map(host_and_port, machines, ports))
     workers, servers = addresses[: len(names)], addresses[len(names) :]

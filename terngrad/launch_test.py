@@ -224,7 +224,7 @@ def test_more_processes_than_this_machine_has_ports_end_in_one_line(monkeypatch)
 def test_the_processes_of_a_host_get_ports_of_their_own():
     def on_hosts(servers):
         words = ["--hosts=me@a,b,a", "--python=python", "--ssh=ssh -F file", f"--ps={servers}"]
-        return launch._processes(launch._parse([*words, "x y.py"]))
+        return launch._processes(launch._parse([*words, "x y.py"]), contextlib.ExitStack())
 
     processes = on_hosts(0)
     assert [process.label for process in processes] == ["0 me@a", "1 b", "2 a"]

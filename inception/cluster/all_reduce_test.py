@@ -13,6 +13,7 @@ from inception.testing.runs import (
     paced_flags_of,
     tls_flags,
 )
+from terngrad.testing.addresses import free_ports
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.processes import finished
 from terngrad.training import checkpoints
@@ -21,7 +22,7 @@ from terngrad.training import checkpoints
 @pytest.mark.slow
 def test_law_10_a_transport_that_is_gone_is_named_to_all(tmp_path):
     program, flags = flags_of(tmp_path, batch_size=2)
-    commands = commands_of(program, flags, members.worker_flags(2))
+    commands = commands_of(program, flags, members.worker_flags(2, free_ports))
     transports = ({"TERNGRAD_TRANSPORT": name} for name in ("sockets", "tensorflow"))
     (chief, _), (other, _) = found = finished(commands, list(transports))
     why = "TERNGRAD_TRANSPORT is 'tensorflow'; allowed is sockets: all-reduce over TensorFlow's"

@@ -27,6 +27,7 @@ from inception.testing.runs import (
 )
 from slim.conversion import convert
 from slim.datasets import mnist
+from terngrad.testing.addresses import free_ports
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.processes import Started, finished, unread_after
 from terngrad.training import checkpoints
@@ -143,7 +144,7 @@ def test_law_6_float_gradients_of_workers_equal_those_of_the_whole_batch(tmp_pat
 @pytest.mark.slow
 def test_a_worker_whose_lines_nobody_reads_any_more_ends_all_and_nothing_is_lost(tmp_path):
     program, flags = paced_flags_of(tmp_path)
-    chief, other = commands_of(program, flags, members.worker_flags(2))
+    chief, other = commands_of(program, flags, members.worker_flags(2, free_ports))
     with Started(chief) as run, Started(unread_after("step 10,", other)) as piped:
         assert piped.finish() == 128 + signal.SIGPIPE, piped.output
         assert run.finish() == 128 + signal.SIGTERM, run.output
@@ -243,7 +244,7 @@ def _unequal_shares(tmp_path_factory):
 
 def owners(folders):
     """Flags of two workers, each with records of its own."""
-    both = zip(folders, members.worker_flags(2), strict=True)
+    both = zip(folders, members.worker_flags(2, free_ports), strict=True)
     return [[*who, f"--data_dir={folder}"] for folder, who in both]
 
 
@@ -278,7 +279,8 @@ def test_law_10_workers_that_should_share_records_but_have_others_are_named(
 def test_law_10_workers_with_other_flags_are_named(tmp_path):
     program, flags = flags_of(tmp_path)
     sizes = [
-        [*who, f"--batch_size={n}"] for who, n in zip(members.worker_flags(2), (4, 8), strict=True)
+        [*who, f"--batch_size={n}"]
+        for who, n in zip(members.worker_flags(2, free_ports), (4, 8), strict=True)
     ]
     for output, status in finished(commands_of(program, flags, sizes)):
         assert status == 1

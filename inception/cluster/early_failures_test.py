@@ -7,6 +7,7 @@ import pytest
 
 from inception.cluster import members
 from inception.testing.runs import commands_of, flags_of
+from terngrad.testing.addresses import free_ports
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
 
@@ -30,7 +31,7 @@ def started(own, *flags, training=None):
     ("servers", "flags"), [(0, []), (2, []), (1, ["--cross_replica_sync=False"])]
 )
 def test_law_10_a_train_dir_that_the_chief_cannot_write_to_is_told_to_all(tmp_path, servers, flags):
-    own = [member.flags for member in members.members(3, servers)]
+    own = [member.flags for member in members.members(3, servers, free_ports)]
     own = [[f"--train_dir={tmp_path / str(i)}", *each] for i, each in enumerate(own)]
     own[0].append(_UNWRITABLE)
     with started(own, *flags) as runs:
@@ -47,7 +48,7 @@ def test_law_10_a_train_dir_that_the_chief_cannot_write_to_is_told_to_all(tmp_pa
 def test_law_10_what_slims_program_tells_the_others_has_tf_slims_names(tmp_path):
     (tmp_path / "train-mnist.tfrecord").touch()
     flags = [f"--dataset_dir={tmp_path}", "--dataset_name=mnist", f"--train_dir={tmp_path}"]
-    own = [member.flags for member in members.members(2, 0)]
+    own = [member.flags for member in members.members(2, 0, free_ports)]
     own = [[*each, f"--model_name={net}"] for each, net in zip(own, ("mlp", "no"), strict=True)]
     with started(own, training=("slim.train_image_classifier", flags)) as runs:
         assert [run.finish() for run in runs] == [1, 1]

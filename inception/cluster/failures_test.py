@@ -21,6 +21,7 @@ from inception.testing.runs import (
     train,
     worker_pids,
 )
+from terngrad.testing.addresses import free_ports
 from terngrad.testing.processes import finished
 
 
@@ -117,7 +118,7 @@ def test_a_lost_process_of_mpi_is_named_and_ends_the_others(tmp_path, how, victi
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_law_10_a_port_that_a_worker_cannot_have_is_named_to_all(tmp_path, victim):
     program, flags = flags_of(tmp_path, batch_size=2)
-    both = members.worker_flags(2)
+    both = members.worker_flags(2, free_ports)
     address = both[0][0].partition("=")[2].split(",")[victim]
     with socket.create_server(("", int(address.rpartition(":")[2]))):
         found = finished(commands_of(program, flags, both))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from terngrad.cluster.addresses import free_ports
+
+Ports = Callable[[int], list[int]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,19 +29,25 @@ class Member:
     host: int | None = None
 
 
-def worker_flags(workers: int) -> list[list[str]]:
-    """Returns the flags of each worker of a cluster on this machine."""
-    *ports, control = free_ports(workers + 1)
-    hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+def worker_flags(workers: int, ports: Ports = free_ports) -> list[list[str]]:
+    """Returns the flags of each worker of a cluster on this machine; for `ports` see `members`."""
+    *found, control = ports(workers + 1)
+    hosts = ",".join(f"127.0.0.1:{port}" for port in found)
     common = [f"--worker_hosts={hosts}", f"--control_port={control}"]
     return [[*common, f"--task_id={i}"] for i in range(workers)]
 
 
-def members(workers: int, ps: int) -> list[Member]:
-    """Returns the workers, then the parameter servers, of a cluster on this machine."""
+def members(workers: int, ps: int, ports: Ports = free_ports) -> list[Member]:
+    """Returns the workers, then the parameter servers, of a cluster on this machine.
+
+    Args:
+      workers: number of workers.
+      ps: number of parameter servers.
+      ports: returns as many different free ports of this machine as it is asked for.
+    """
     if not ps:
-        return [Member(i, str(i), flags) for i, flags in enumerate(worker_flags(workers))]
-    return _members_at([f"127.0.0.1:{port}" for port in free_ports(workers + ps)], workers)
+        return [Member(i, str(i), flags) for i, flags in enumerate(worker_flags(workers, ports))]
+    return _members_at([f"127.0.0.1:{port}" for port in ports(workers + ps)], workers)
 
 
 def members_on_hosts(addresses: Sequence[str], workers: int) -> list[Member]:

@@ -12,6 +12,7 @@ from inception.testing.runs import (
     commands_of,
     paced_flags_of,
 )
+from terngrad.testing.addresses import free_ports
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
 
@@ -41,7 +42,7 @@ def test_law_10_a_ps_with_other_rules_is_named(alone):
 @pytest.mark.parametrize("servers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_law_10_a_worker_started_by_hand_without_the_secret_learns_what_it_lacks(tmp_path, servers):
     program, flags = paced_flags_of(tmp_path, f"--worker_timeout_secs={HANG_SECS}")
-    own = [member.flags for member in members.members(2, servers)]
+    own = [member.flags for member in members.members(2, servers, free_ports)]
     with contextlib.ExitStack() as stack:
         commands = commands_of(program, flags, own)
         secret = {"TERNGRAD_SECRET": "a secret of many characters"}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from inception.cluster import members
 from inception.testing.runs import commands_of
+from terngrad.testing.addresses import free_ports
 from terngrad.testing.processes import Started
 
 
@@ -25,7 +26,7 @@ class ProcessCluster(contextlib.AbstractContextManager):
         absent: Iterable[str] = (),
     ) -> None:
         """Starts all processes but the absent ones."""
-        self.members = {m.label: m for m in members.members(workers, servers)}
+        self.members = {m.label: m for m in members.members(workers, servers, free_ports)}
         self.runs: dict[str, Started] = {}
         self._program, self._flags = program, list(flags)
         for label in self.members:

@@ -10,6 +10,7 @@ import os
 import random
 import re
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 from terngrad.cluster.channel import PortError
@@ -192,7 +193,7 @@ def free_ports(count: int, host: str = "") -> list[int]:
     """Returns free ports, if possible outside the range of outgoing connections.
 
     So no connection takes a port before a process listens there, or while it restarts after a
-    crash. Another process that looks for ports still may.
+    crash. Another process that looks for ports still may; see `held_ports`.
 
     Args:
       count: number of different ports.
@@ -200,6 +201,17 @@ def free_ports(count: int, host: str = "") -> list[int]:
 
     Raises:
       OSError: there are too few free ports, or this machine does not have the address.
+    """
+    with held_ports(count, host) as found:
+        return found
+
+
+@contextlib.contextmanager
+def held_ports(count: int, host: str = "") -> Iterator[list[int]]:
+    """Holds free ports for other processes; for arguments and errors see `free_ports`.
+
+    Linux lets a process listen at a port that is held here, unless another one listens there. But
+    nobody finds the port to be free.
     """
     candidates = _lasting()
     # Random order, so that processes that look at the same time find different ports.
@@ -209,21 +221,23 @@ def free_ports(count: int, host: str = "") -> list[int]:
         while candidates and len(found) < count:
             port = candidates.pop()
             with contextlib.suppress(OSError):
-                stack.enter_context(_bound(host, port))
+                stack.enter_context(_held(host, port))
                 found.append(port)
-    if len(found) < count:
-        raise OSError(f"{count} free ports are needed; only {len(found)} were found")
-    return found
+        if len(found) < count:
+            raise OSError(f"{count} free ports are needed; only {len(found)} were found")
+        yield found
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+def _held(host: str, port: int) -> socket.socket:
+    held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        bound.bind((host, port))
+        held.bind((host, port))
+        # Not before: two processes could hold the port then.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     except OSError:
-        bound.close()
+        held.close()
         raise
-    return bound
+    return held
 
 
 def _lasting() -> list[int]:

@@ -5,7 +5,14 @@ import socket
 import pytest
 
 from terngrad.cluster import addresses
-from terngrad.cluster.addresses import Interface, dial, free_ports, is_loopback, listen
+from terngrad.cluster.addresses import (
+    Interface,
+    dial,
+    free_ports,
+    held_ports,
+    is_loopback,
+    listen,
+)
 from terngrad.cluster.channel import PortError
 from terngrad.testing.limits import HANG_SECS
 
@@ -123,3 +130,14 @@ def test_ports_at_which_somebody_listens_are_not_found(monkeypatch):
         assert free_ports(1) == two[1:]
         with pytest.raises(OSError, match="2 free ports are needed; only 1 were found"):
             free_ports(2)
+
+
+def test_one_process_listens_at_a_held_port_which_nobody_finds(monkeypatch):
+    with held_ports(1, "127.0.0.1") as held:
+        monkeypatch.setattr(addresses, "_lasting", lambda: [*held])
+        for host in ("", "127.0.0.1"):
+            with pytest.raises(OSError, match="only 0 were found"):
+                free_ports(1, host)
+        with listen("127.0.0.1", held[0]), pytest.raises(PortError, match="already in use"):
+            listen("127.0.0.1", held[0])
+    assert free_ports(1) == held

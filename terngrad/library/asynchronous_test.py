@@ -13,7 +13,6 @@ import terngrad.keras
 from terngrad.asynchronous.keeping import Keeping
 from terngrad.asynchronous.server import Server
 from terngrad.asynchronous.store import Store
-from terngrad.cluster.addresses import free_ports
 from terngrad.cluster.channel import MembershipError
 from terngrad.cluster.managed import launch_variables
 from terngrad.cluster.managed.role import Role
@@ -24,7 +23,7 @@ from terngrad.library.join_config import JoinConfig
 from terngrad.library.joining import join
 from terngrad.library.reducer import Reducer
 from terngrad.library.serving import Asynchronous
-from terngrad.testing.addresses import free_addresses
+from terngrad.testing.addresses import free_addresses, free_ports
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
 from terngrad.testing.ps_clients import config_of

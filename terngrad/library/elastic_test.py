@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from terngrad.cluster.addresses import free_ports
 from terngrad.cluster.managed import launch_variables
 from terngrad.library.group import Group
 from terngrad.library.joining import join
+from terngrad.testing.addresses import free_ports
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from terngrad.cluster.addresses import free_ports
 from terngrad.cluster.managed import launch_variables
+from terngrad.testing.addresses import free_ports
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.cluster.addresses import free_ports
 from terngrad.cluster.managed import launch_variables
 from terngrad.cluster.membership import LOST_STATUS
 from terngrad.connect.certificates import Tls
 from terngrad.library.group import Group
 from terngrad.library.joining import join
 from terngrad.ops import library
+from terngrad.testing.addresses import free_ports
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.processes import Started, finished, mpirun
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.cluster.addresses import free_ports
 from terngrad.cluster.managed import launch_variables
 from terngrad.library.group import Group
 from terngrad.library.local_steps import LocalSteps
+from terngrad.testing.addresses import free_ports
 from terngrad.testing.processes import finished
 from terngrad.testing.programs.own_local_steps import LOCAL_STEPS
 

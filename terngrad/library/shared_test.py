@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.cluster.addresses import free_ports
 from terngrad.cluster.managed import launch_variables
 from terngrad.library import objects
 from terngrad.library.group import Group
+from terngrad.testing.addresses import free_ports
 from terngrad.testing.processes import Started, finished, mpirun
 
 ALONE = Group()

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from terngrad.cluster import interfaces
-from terngrad.cluster.addresses import free_ports
+from terngrad.testing.addresses import free_ports
 from terngrad.testing.processes import Started
 
 LOOP = [sys.executable, "-m", "terngrad.testing.programs.elastic_loop"]

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from terngrad.asynchronous.gradient import Pushable, contents
 from terngrad.asynchronous.messages import collect, frames
 from terngrad.asynchronous.space import make_shards
-from terngrad.cluster.addresses import free_ports
 from terngrad.codecs.factory import make_codecs
 from terngrad.connect.channel import Channel, End, Ending, FrameError, Outbox
 from terngrad.connect.config import ConnectConfig
@@ -44,6 +43,7 @@ from terngrad.service.messages import (
     join_frame,
     split_frame,
 )
+from terngrad.testing.addresses import free_ports
 from terngrad.training.reduction import exchange_gradients
 
 POLICY = Policy(grad_bits=1, float_layers=("b",))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from terngrad.cluster.addresses import free_ports
+from terngrad.testing.addresses import free_ports
 from terngrad.testing.processes import wait_until
 
 if TYPE_CHECKING:

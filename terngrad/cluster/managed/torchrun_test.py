@@ -2,9 +2,9 @@
 
 import pytest
 
-from terngrad.cluster.addresses import free_ports
 from terngrad.cluster.managed import torchrun
 from terngrad.cluster.managed.role import ManagedError
+from terngrad.testing.addresses import free_ports
 from terngrad.testing.rendezvous import TIMEOUT
 from terngrad.testing.threads import in_threads
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.cluster.addresses import free_ports
 from terngrad.exchange.parameter_server.elastic_mesh import leavers, listen_for_members
 from terngrad.ops.mesh import Failure, Kind, Mesh
+from terngrad.testing.addresses import free_ports
 from terngrad.testing.threads import in_threads
 
 CLOSE_SECS = 5.0

@@ -10,9 +10,9 @@ import keras
 import numpy as np
 import pytest
 
-from terngrad.cluster.addresses import free_ports
 from terngrad.cluster.managed import launch_variables
 from terngrad.cluster.membership import LOST_STATUS
+from terngrad.testing.addresses import free_ports
 from terngrad.testing.processes import Started, finished
 
 pytestmark = pytest.mark.slow
