@@ -158,14 +158,17 @@ def test_the_others_make_steps_without_a_slow_worker_which_ends_with_the_same_bi
     servers, tmp_path
 ):
     """Of three workers the first two to be ready make a step."""
-    go_on = tmp_path / "go on"
+    go_on, is_back = tmp_path / "go on", tmp_path / "is back"
     options = ("--replicas=2", "--epochs=2", "--slow_of=2", f"--slow_file={go_on}")
+    options = (*options, f"--wait_file={is_back}")
     with cluster(*options, servers=servers) as (runs, _):
         runs[2].wait_for("^epoch 0 batch 0 ")
         for run in runs[:2]:
             run.wait_for(f"^epoch 0 batch {_STEPS - 1} ")  # where the epoch ends they meet
         assert "batch 1 " not in runs[2].output
         go_on.touch()
+        runs[2].wait_for("^epoch 1 begins$")  # the others would not wait for it to come so far
+        is_back.touch()
         found = [outcome(run) for run in runs[:3]]
         assert len({each[:2] for each in found}) == 1
         assert found[0][0] == 2 * _STEPS, "each step was made once"

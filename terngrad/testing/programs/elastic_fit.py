@@ -32,8 +32,13 @@ class Telling(keras.callbacks.Callback):
         self._given, self._rank, self._epoch = given, rank, 0
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Notes the epoch."""
+        """Notes the epoch; in the second one, workers wait for the slow one."""
         self._epoch = epoch
+        print(f"epoch {epoch} begins", flush=True)
+        is_slow = self._rank == self._given.slow_of
+        waits = epoch == 1 and self._given.wait_file and not is_slow
+        while waits and not os.path.exists(self._given.wait_file):
+            time.sleep(0.05)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Lets worker 0 stop the training."""
@@ -65,6 +70,7 @@ def main() -> None:
     options.add_argument("--pause_secs", type=float, default=0.02, help="after each batch")
     options.add_argument("--slow_of", type=int, default=-1, help="worker that pauses ...")
     options.add_argument("--slow_file", default="", help="... after a batch until this exists")
+    options.add_argument("--wait_file", default="", help="the others wait for it in epoch 1")
     options.add_argument("--die_of", type=int, default=-1, help="worker that dies in a validation")
     options.add_argument("--scaling", default="none")
     options.add_argument("--unknown", action="store_true", help="Keras does not know the batches")
