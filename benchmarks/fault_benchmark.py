@@ -25,7 +25,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -41,7 +41,7 @@ _LINES = 200  # of each process, shown if the benchmark fails
 
 
 @dataclasses.dataclass(frozen=True)
-class _Engine:
+class Engine:
     """How processes exchange gradients.
 
     Attributes:
@@ -57,38 +57,53 @@ class _Engine:
     is_torchft: bool = False
 
 
-_ENGINES = {
-    "all_reduce": _Engine(0, False, ()),
-    "all_reduce_elastic": _Engine(0, True, ("kill", "kill_first", "stop")),
-    "parameter_servers": _Engine(2, False, ()),
-    "parameter_servers_elastic": _Engine(2, True, ("kill", "kill_first", "stop", "kill_ps")),
-    "torchft": _Engine(0, True, ("kill", "kill_first", "stop"), is_torchft=True),
+ENGINES = {
+    "all_reduce": Engine(0, False, ()),
+    "all_reduce_elastic": Engine(0, True, ("kill", "kill_first", "stop")),
+    "parameter_servers": Engine(2, False, ()),
+    "parameter_servers_elastic": Engine(2, True, ("kill", "kill_first", "stop", "kill_ps")),
+    "torchft": Engine(0, True, ("kill", "kill_first", "stop"), is_torchft=True),
 }
 _TORCHFT = str(Path(__file__).parent / "workers" / "torchft_loop.py")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options(report.Options):
-    engines: tuple[str, ...] = report.some(
-        "Distributed", tuple(_ENGINES), "engines", tuple(_ENGINES)[:-1]
-    )
-    torch_python: str = flag("Runtime", TEXT, "", "interpreter with torchft, for that engine")
+class TrainingOptions(report.Options):
+    """What its processes are told."""
+
     workers: int = flag("Distributed", at_least(3), 4, "number of workers")
     timeout_secs: float = flag(
         "Distributed", number(above=True), 20.0, "time-out of silent processes", "seconds"
     )
     values: int = flag("Training", at_least(1), 4096, "number of parameters")
     pause_ms: float = flag("Training", number(), 50.0, "pause of each worker after a step")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Options(TrainingOptions):
+    engines: tuple[str, ...] = report.some(
+        "Distributed", tuple(ENGINES), "engines", tuple(ENGINES)[:-1]
+    )
+    torch_python: str = flag("Runtime", TEXT, "", "interpreter with torchft, for that engine")
     rounds: int = flag("Runtime", at_least(1), 3, "number of faults of each kind")
 
 
 class Process:
-    """A process of the training, and when it made which step."""
+    """A process of the training, and when it made which step.
+
+    Attributes:
+      pid: process id.
+      started: when it was started.
+      steps: moments of its steps.
+      checksums: number and checksum of the weights of each step, where it prints them.
+      lines: the last ones of its other output.
+    """
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
         self.started = time.monotonic()
-        self.steps: list[float] = []  # moments
-        self.lines: list[str] = []  # other output
+        self.steps: list[float] = []
+        self.checksums: list[tuple[int, str]] = []
+        self.lines: list[str] = []
         self._run = subprocess.Popen(
             command,
             env={**os.environ, **variables},
@@ -96,13 +111,16 @@ class Process:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        self.pid = self._run.pid
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         assert self._run.stdout
         for line in self._run.stdout:
-            if re.match(r"step \d+$", line):
+            if found := re.match(r"step (\d+)(?: (\w+))?$", line):
                 self.steps.append(time.monotonic())
+                if found[2]:
+                    self.checksums.append((int(found[1]), found[2]))
             else:
                 self.lines = [*self.lines[1 - _LINES :], line]
 
@@ -129,11 +147,19 @@ class Process:
         self._run.wait()
 
 
-class _Training:
+class Training:
     """The processes of a training, by name."""
 
-    def __init__(self, options: _Options, engine: _Engine) -> None:
+    def __init__(
+        self,
+        options: TrainingOptions,
+        engine: Engine,
+        torch_python: str = "",
+        more: Sequence[str] = (),
+    ) -> None:
+        """Starts them; `more` are options of benchmarks/workers/fault.py."""
         self.engine = engine
+        self._torch_python, self._more = torch_python, more
         self._timeout_secs = _START_SECS + 10 * options.timeout_secs
         count = options.workers + engine.ps
         self._control, *ports = free_ports(count + 1, "127.0.0.1")
@@ -153,8 +179,9 @@ class _Training:
             hosts = (self._worker_hosts, int(index), self._control, self._ps_hosts, job)
             elastic = ["elastic"] if self.engine.is_elastic else []
             command = [sys.executable, "-m", "benchmarks.workers.fault", *common, *elastic]
+            command += self._more
             return Process(command, launch_variables.variables(*hosts))
-        command = [settings.torch_python, _TORCHFT]
+        command = [self._torch_python, _TORCHFT]
         if job == "lighthouse":
             return Process([*command, job, str(self._control)], {})
         return Process([*command, *common, f"http://127.0.0.1:{self._control}", index], {})
@@ -191,14 +218,9 @@ class _Training:
         self.wait_for("steps", enough)
         return now
 
-
-@contextlib.contextmanager
-def _training(options: _Options, engine: _Engine) -> Iterator[_Training]:
-    training = _Training(options, engine)
-    try:
-        yield training
-    finally:
-        for process in training.processes.values():
+    def close(self) -> None:
+        """Kills all processes."""
+        for process in self.processes.values():
             process.close()
 
 
@@ -207,7 +229,7 @@ def _victim(fault: str, options: _Options) -> str:
     return f"worker {ranks[fault]}" if fault in ranks else "ps 1"
 
 
-def _disturb(training: _Training, options: _Options, fault: str) -> dict[str, float]:
+def _disturb(training: Training, options: _Options, fault: str) -> dict[str, float]:
     """Lets a fault happen and mends it; returns the seconds of each column."""
     training.wait_for_steps(training.workers())
     victim = _victim(fault, options)
@@ -231,9 +253,9 @@ def _disturb(training: _Training, options: _Options, fault: str) -> dict[str, fl
     return found
 
 
-def _end(options: _Options, engine: _Engine, fault: str) -> dict[str, float]:
+def _end(options: _Options, engine: Engine, fault: str) -> dict[str, float]:
     """Lets a fault end a training; returns after how many seconds the others had ended."""
-    with _training(options, engine) as training:
+    with contextlib.closing(Training(options, engine, options.torch_python)) as training:
         training.wait_for_steps(training.workers())
         victim = _victim(fault, options)
         others = training.workers(but=[victim])
@@ -251,10 +273,10 @@ def main(options: _Options) -> None:
         raise refuse("torch_python", "", "the engine torchft needs an interpreter with torchft")
     rows, figures = [], {}
     for name in options.engines:
-        engine = _ENGINES[name]
+        engine = ENGINES[name]
         found: dict[str, list[dict[str, float]]] = {}
         if engine.faults:
-            with _training(options, engine) as training:
+            with contextlib.closing(Training(options, engine, options.torch_python)) as training:
                 for fault in engine.faults * options.rounds:
                     found.setdefault(fault, []).append(_disturb(training, options, fault))
         else:

@@ -1,10 +1,11 @@
-"""One process of a training that prints each step, for benchmarks/fault_benchmark.py.
+"""One process of a training that prints each step, for fault_benchmark.py and elastic_soak.py.
 
-python -m benchmarks.workers.fault VALUES PAUSE_MS TIMEOUT_SECS [elastic]
+python -m benchmarks.workers.fault VALUES PAUSE_MS TIMEOUT_SECS [elastic] [checksums]
 """
 
 import sys
 import time
+import zlib
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -14,8 +15,13 @@ import terngrad
 _VARIABLE = 2_500_000  # values, at most
 
 
-def main(values: int, pause_secs: float, timeout_secs: float, elastic: bool) -> None:
-    """Trains until it is killed: a step exchanges so many random gradients, with momentum."""
+def main(
+    values: int, pause_secs: float, timeout_secs: float, elastic: bool, checksums: bool
+) -> None:
+    """Trains until it is killed: a step exchanges so many random gradients, with momentum.
+
+    Gradients depend on the weights, so workers with other weights do not become equal again.
+    """
     terngrad.configure()
     group = terngrad.join(elastic=elastic, timeout_secs=timeout_secs)
     sizes = [min(_VARIABLE, values - begin) for begin in range(0, values, _VARIABLE)]
@@ -26,13 +32,15 @@ def main(values: int, pause_secs: float, timeout_secs: float, elastic: bool) -> 
 
     @tf.function
     def step() -> None:
-        for weight, velocity, mean in zip(weights, velocities, reducer(gradients), strict=True):
+        own = [g + 0.1 * weight for g, weight in zip(gradients, weights, strict=True)]
+        for weight, velocity, mean in zip(weights, velocities, reducer(own), strict=True):
             velocity.assign(0.9 * velocity + mean)
             weight.assign_sub(0.01 * velocity)
 
     def make_step() -> None:
         step()
-        print(f"step {int(reducer.state.step)}", flush=True)
+        found = f" {_checksum([*weights, *velocities])}" if checksums else ""
+        print(f"step {int(reducer.state.step)}{found}", flush=True)
         time.sleep(pause_secs)
 
     step.get_concrete_function()  # before the others wait for this process
@@ -40,9 +48,17 @@ def main(values: int, pause_secs: float, timeout_secs: float, elastic: bool) -> 
         group.run_steps(make_step, 10**9, [reducer.state.step, *weights, *velocities])
 
 
+def _checksum(variables: Sequence[tf.Variable]) -> str:
+    found = 0
+    for variable in variables:
+        found = zlib.crc32(variable.numpy(), found)
+    return f"{found:08x}"
+
+
 def _read(arguments: Sequence[str]) -> None:
     values, pause_ms, timeout_secs, *options = arguments
-    main(int(values), float(pause_ms) / 1000, float(timeout_secs), options == ["elastic"])
+    chosen = ("elastic" in options, "checksums" in options)
+    main(int(values), float(pause_ms) / 1000, float(timeout_secs), *chosen)
 
 
 if __name__ == "__main__":

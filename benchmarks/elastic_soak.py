@@ -1,0 +1,201 @@
+"""Do workers that come and go always have equal weights?
+
+Trains on this machine with workers that may come and go. At random moments a worker is killed, the
+first one that is well is killed (which mostly coordinates), one is asked to end, stopped for a
+time, or loses all its connections. A worker that has ended starts again after a time. After each
+step each worker prints a checksum of its weights and momentum. The last worker is stopped and cut,
+but never ends: it shows whether memory grows.
+
+python -m benchmarks.elastic_soak --minutes=120 --every_secs=20 --json=figures.json
+"""
+
+import collections
+import contextlib
+import dataclasses
+import random
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import report
+from benchmarks.fault_benchmark import ENGINES, Process, Training, TrainingOptions
+from inception.flags.table import at_least, flag, number, one_of, refuse
+
+_FAULTS = ("kill", "kill_first", "end", "stop", "cut")
+_LOOK_SECS = 0.5
+_LONGEST_STOP = 1.5  # time-outs
+_LONGEST_ABSENCE_SECS = 15.0  # of a worker that has ended
+_QUARTERS = 4
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Options(TrainingOptions):
+    engine: str = flag(
+        "Distributed",
+        one_of("all_reduce_elastic", "parameter_servers_elastic"),
+        "all_reduce_elastic",
+        "how gradients are exchanged",
+    )
+    faults: tuple[str, ...] = report.some(
+        "Runtime", _FAULTS, "kinds of faults (cut needs root and the program ss)"
+    )
+    minutes: float = flag("Runtime", number(above=True), 30.0, "length of the run")
+    every_secs: float = flag("Runtime", number(above=True), 20.0, "mean time between two faults")
+    seed: int = flag("Runtime", at_least(0), 1, "determines the faults and their moments")
+
+
+class _Soak:
+    """A training that is disturbed, and what it showed."""
+
+    def __init__(self, options: _Options, training: Training) -> None:
+        self._options, self._training = options, training
+        self._draw = random.Random(options.seed)
+        self._absent: dict[str, float] = {}  # when a worker starts again, or goes on
+        self._ended: list[Process] = []  # processes, of which others took the place
+        self.faults: collections.Counter[str] = collections.Counter()
+        self.waits: dict[str, list[float]] = collections.defaultdict(list)  # longest, by fault
+        self.memory: list[float] = []  # MB, of the last worker
+        self.ended_alone = 0  # processes that ended without a fault that ends one
+
+    def run(self) -> None:
+        """Disturbs it for the time given, then lets all come back."""
+        self._training.wait_for_steps(self._training.workers())
+        begin = time.monotonic()
+        end, due = begin + 60 * self._options.minutes, begin
+        while (now := time.monotonic()) < end:
+            self._bring_back(now)
+            self._sample()
+            if now >= due:
+                due = now + self._options.every_secs * self._draw.uniform(0.2, 1.8)
+                self._do(self._draw.choice(self._options.faults), now)
+            time.sleep(_LOOK_SECS)
+        while self._absent:
+            self._bring_back(time.monotonic())
+            time.sleep(_LOOK_SECS)
+        self._training.wait_for_steps(self._training.workers())
+
+    def checksums(self) -> list[list[tuple[int, str]]]:
+        """Returns the steps and checksums of each process that there was."""
+        return [each.checksums for each in (*self._ended, *self._training.processes.values())]
+
+    def _well(self) -> list[str]:
+        names = [name for name in self._training.processes if name.startswith("worker")]
+        return [name for name in names if name not in self._absent]
+
+    def _do(self, kind: str, now: float) -> None:
+        """Makes a fault happen, if two workers are well, so that one stays."""
+        well, options = self._well(), self._options
+        lasting = f"worker {options.workers - 1}"
+        may_end = [name for name in well if name != lasting]
+        victims = {"kill_first": may_end[:1], "stop": well, "cut": well}.get(kind, may_end)
+        if len(well) < 2 or not victims:
+            return
+        victim = self._draw.choice(victims)
+        others = [self._training.processes[name] for name in well if name != victim]
+        process = self._training.processes[victim]
+        if kind == "stop":
+            process.send(signal.SIGSTOP)
+            most = _LONGEST_STOP * options.timeout_secs
+            self._absent[victim] = now + self._draw.uniform(1, most)
+        elif kind == "cut":
+            if not _cut(process.pid):
+                return
+        else:
+            process.send(signal.SIGTERM if kind == "end" else signal.SIGKILL)
+            self._absent[victim] = now + self._draw.uniform(1, _LONGEST_ABSENCE_SECS)
+        self.faults[kind] += 1
+        print(f"{time.strftime('%T')} {kind} {victim}", flush=True)
+        watch = lambda: self.waits[kind].append(max(_wait_of(each, now) for each in others))
+        threading.Timer(options.every_secs, watch).start()
+
+    def _bring_back(self, now: float) -> None:
+        for name, process in list(self._training.processes.items()):
+            if name not in self._absent and not process.is_running():
+                self.ended_alone += 1
+                print(f"{name} has ended: {''.join(process.lines[-3:])}", flush=True)
+                self._replace(name)
+        for name in [name for name, moment in self._absent.items() if moment <= now]:
+            del self._absent[name]
+            if self._training.processes[name].is_running():
+                self._training.processes[name].send(signal.SIGCONT)
+            else:
+                self._replace(name)
+
+    def _replace(self, name: str) -> None:
+        self._ended.append(self._training.processes[name])
+        self._training.start_again(name)
+
+    def _sample(self) -> None:
+        last = self._training.processes[f"worker {self._options.workers - 1}"]
+        with contextlib.suppress(OSError):
+            text = Path(f"/proc/{last.pid}/status").read_text()
+            self.memory += [int(kb) / 1024 for kb in re.findall(r"VmRSS:\s*(\d+)", text)]
+
+
+def _wait_of(process: Process, since: float) -> float:
+    """Returns the longest time between two of its steps from then on; 0 if it has ended."""
+    return max(process.waits(since), default=0.0)
+
+
+def _cut(pid: int) -> int:
+    """Resets all TCP connections of a process; returns their number."""
+    run = lambda *words: subprocess.run(["ss", *words], capture_output=True, text=True, check=True)
+    lines = run("-Htnp", "state", "established").stdout.splitlines()
+    own = [line.split()[2] for line in lines if f"pid={pid}," in line]
+    for address in own:
+        run("-HtnK", "state", "established", "sport", "=", f":{address.rpartition(':')[2]}")
+    return len(own)
+
+
+def differences(found: Sequence[Sequence[tuple[int, str]]]) -> dict[str, int]:
+    """Counts what must not be, in the steps and checksums of all processes."""
+    by_step: dict[int, set[str]] = collections.defaultdict(set)
+    again = 0
+    for steps in found:
+        again += len(steps) - len({step for step, _ in steps})
+        for step, checksum in steps:
+            by_step[step].add(checksum)
+    return {
+        "steps": max(by_step, default=0),
+        "steps after which two workers differed": sum(len(each) > 1 for each in by_step.values()),
+        "steps that a process made twice": again,
+    }
+
+
+def main(options: _Options) -> None:
+    """Disturbs a training, and prints what it showed."""
+    if "cut" in options.faults and not shutil.which("ss"):
+        raise refuse("faults", "cut", "needs the program ss")
+    engine = ENGINES[options.engine]
+    with contextlib.closing(Training(options, engine, more=["checksums"])) as training:
+        soak = _Soak(options, training)
+        soak.run()
+        time.sleep(options.every_secs)  # for the last waits
+        figures: dict[str, object] = {
+            "faults": dict(soak.faults),
+            **differences(soak.checksums()),
+            "workers that ended by themselves": soak.ended_alone,
+            "longest wait of the others, s (median, largest)": {
+                kind: (round(statistics.median(secs), 2), round(max(secs), 2))
+                for kind, secs in sorted(soak.waits.items())
+            },
+            "memory of the last worker by quarter, MB": _quarters(soak.memory),
+        }
+    report.print_lines(figures)
+    report.conclude(options, figures)
+
+
+def _quarters(samples: Sequence[float]) -> list[float]:
+    size = max(1, len(samples) // _QUARTERS)
+    parts = [samples[i : i + size] for i in range(0, size * _QUARTERS, size)]
+    return [round(statistics.mean(part), 1) for part in parts if part]
+
+
+if __name__ == "__main__":
+    report.run(main, _Options)

@@ -1,0 +1,34 @@
+"""A soak of workers that come and go finds steps after which they differ."""
+
+import shutil
+
+import pytest
+
+from benchmarks import elastic_soak
+
+
+def test_steps_that_differ_and_steps_made_twice_are_counted():
+    calm = [[(1, "a"), (2, "b")], [(2, "b"), (3, "c")]]
+    found = [list(elastic_soak.differences(each).values()) for each in (calm, [])]
+    assert found == [[3, 0, 0], [0, 0, 0]]
+    other = [*calm, [(3, "x")], [(4, "d"), (4, "d")]]
+    assert list(elastic_soak.differences(other).values()) == [4, 1, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("engine", ["all_reduce_elastic", "parameter_servers_elastic"])
+def test_faults_at_random_leave_equal_weights(run, engine):
+    kinds = [*elastic_soak._FAULTS[:-1], *(["cut"] if shutil.which("ss") else [])]
+    found = run(
+        "elastic_soak",
+        *(f"--engine={engine}", "--workers=3", "--timeout_secs=10", f"--faults={','.join(kinds)}"),
+        *("--minutes=0.5", "--every_secs=4", "--seed=3"),
+    )
+    assert sum(found["faults"].values()) >= 3
+    assert found["steps"] > 10
+    assert found["steps after which two workers differed"] == 0
+    assert found["steps that a process made twice"] == 0
+    assert found["workers that ended by themselves"] == 0
+    waits = found["longest wait of the others, s (median, largest)"]
+    assert all(most > 0 for _, most in waits.values())
