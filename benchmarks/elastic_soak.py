@@ -18,7 +18,6 @@ import shutil
 import signal
 import statistics
 import subprocess
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +31,7 @@ _LOOK_SECS = 0.5
 _LONGEST_STOP = 1.5  # time-outs
 _LONGEST_ABSENCE_SECS = 15.0  # of a worker that has ended
 _QUARTERS = 4
+_SOON_SECS = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class _Soak:
         self._absent: dict[str, float] = {}  # when a worker starts again, or goes on
         self._ended: list[Process] = []  # processes, of which others took the place
         self.faults: collections.Counter[str] = collections.Counter()
-        self.waits: dict[str, list[float]] = collections.defaultdict(list)  # longest, by fault
+        self._hits: list[tuple[str, float, list[Process]]] = []  # kind, moment, who was well
         self.memory: list[float] = []  # MB, of the last worker
         self.ended_alone = 0  # processes that ended without a fault that ends one
 
@@ -79,6 +79,17 @@ class _Soak:
             self._bring_back(time.monotonic())
             time.sleep(_LOOK_SECS)
         self._training.wait_for_steps(self._training.workers())
+
+    def waits(self) -> dict[str, list[float]]:
+        """Returns the longest wait of the others for each fault, by kind.
+
+        It is a time between two steps that contains the fault or begins soon after it.
+        """
+        found = collections.defaultdict(list)
+        for kind, at, others in self._hits:
+            waits = [each.waits(at, at + _SOON_SECS) for each in others]
+            found[kind].append(max((secs for each in waits for secs in each), default=0.0))
+        return found
 
     def checksums(self) -> list[list[tuple[int, str]]]:
         """Returns the steps and checksums of each process that there was."""
@@ -111,8 +122,7 @@ class _Soak:
             self._absent[victim] = now + self._draw.uniform(1, _LONGEST_ABSENCE_SECS)
         self.faults[kind] += 1
         print(f"{time.strftime('%T')} {kind} {victim}", flush=True)
-        watch = lambda: self.waits[kind].append(max(_wait_of(each, now) for each in others))
-        threading.Timer(options.every_secs, watch).start()
+        self._hits.append((kind, time.monotonic(), others))
 
     def _bring_back(self, now: float) -> None:
         for name, process in list(self._training.processes.items()):
@@ -136,11 +146,6 @@ class _Soak:
         with contextlib.suppress(OSError):
             text = Path(f"/proc/{last.pid}/status").read_text()
             self.memory += [int(kb) / 1024 for kb in re.findall(r"VmRSS:\s*(\d+)", text)]
-
-
-def _wait_of(process: Process, since: float) -> float:
-    """Returns the longest time between two of its steps from then on; 0 if it has ended."""
-    return max(process.waits(since), default=0.0)
 
 
 def _cut(pid: int) -> int:
@@ -176,14 +181,13 @@ def main(options: _Options) -> None:
     with contextlib.closing(Training(options, engine, more=["checksums"])) as training:
         soak = _Soak(options, training)
         soak.run()
-        time.sleep(options.every_secs)  # for the last waits
         figures: dict[str, object] = {
             "faults": dict(soak.faults),
             **differences(soak.checksums()),
             "workers that ended by themselves": soak.ended_alone,
             "longest wait of the others, s (median, largest)": {
                 kind: (round(statistics.median(secs), 2), round(max(secs), 2))
-                for kind, secs in sorted(soak.waits.items())
+                for kind, secs in sorted(soak.waits().items())
             },
             "memory of the last worker by quarter, MB": _quarters(soak.memory),
         }

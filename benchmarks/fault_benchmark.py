@@ -17,6 +17,7 @@ python -m benchmarks.fault_benchmark --engines=all_reduce_elastic,torchft --torc
 
 import contextlib
 import dataclasses
+import math
 import os
 import re
 import signal
@@ -130,9 +131,13 @@ class Process:
     def first_step_after(self, moment: float) -> float:
         return next(step for step in self.steps if step > moment)
 
-    def waits(self, begin: float) -> list[float]:
-        """Returns the times between two steps, of those that ended after a moment."""
-        return [after - before for before, after in pairwise(self.steps) if after > begin]
+    def waits(self, begin: float, until: float = math.inf) -> list[float]:
+        """Returns the times between two steps, of which the second was after a moment.
+
+        The first one was not after `until`.
+        """
+        pairs = pairwise(self.steps)
+        return [after - before for before, after in pairs if after > begin and before <= until]
 
     def is_running(self) -> bool:
         return self._run.poll() is None
