@@ -14,10 +14,9 @@ from terngrad import allocator, planes, prefix_code, ternary
 from terngrad.draws import DrawKey, draws
 from terngrad.encoders import ENCODERS
 from terngrad.ops import library
-from terngrad.ops.gradient_kernels import Sums
+from terngrad.ops.gradient_kernels import Averages, Sums, Update
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
-from terngrad.ops.updates import Averages, Update
 from terngrad.parts import Parts
 
 REFERENCE = ReferenceKernels()
