@@ -3,9 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from terngrad.exchange import network_probe
-from terngrad.exchange.connection import Connection
-from terngrad.exchange.network_probe import measure_network
+from terngrad.exchange.connection import Connection, measure_network
 
 
 class Known(Connection):
@@ -37,7 +35,7 @@ class Known(Connection):
 def known(monkeypatch):
     def make(*arguments):
         connection = Known(*arguments)
-        monkeypatch.setattr(network_probe.time, "perf_counter", lambda: connection.now)
+        monkeypatch.setattr(connection.time, "perf_counter", lambda: connection.now)
         return connection
 
     return make
