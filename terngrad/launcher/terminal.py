@@ -1,4 +1,4 @@
-"""What launchers share at a terminal: options, requests to end, and one output for all processes."""
+"""What launchers share at a terminal: options, requests to end, one output for all processes."""
 
 from __future__ import annotations
 

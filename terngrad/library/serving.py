@@ -22,7 +22,7 @@ from terngrad.connect.calling import ps_name
 from terngrad.connect.log_limiter import LogLimiter
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server as SynchronousServer
-from terngrad.folder_lock import FolderInUseError, hold_alone
+from terngrad.files import FolderInUseError, hold_alone
 from terngrad.library import rates
 from terngrad.library.join_config import JoinConfig
 from terngrad.ops.gradient_kernels import GradientKernels

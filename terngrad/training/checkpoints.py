@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 import numpy as np
 import tensorflow as tf
 
-from terngrad import durable
+from terngrad.files import publish
 from terngrad.training.errors import NotFiniteError, first_line
 
 _DIGESTS_ENDING = ".sha256"
@@ -67,7 +67,7 @@ def save(directory: str, state: State, step: int, keep: int = 5, settings: str =
         if at_step(directory, step):  # its index must not stand beside new data
             os.remove(os.path.join(directory, f"{name}.index"))
         for file in sorted(os.listdir(temporary), key=lambda file: file.endswith(".index")):
-            durable.publish(os.path.join(temporary, file), os.path.join(directory, file))
+            publish(os.path.join(temporary, file), os.path.join(directory, file))
     except (tf.errors.OpError, OSError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         last = latest_checkpoint(directory) or "none"
@@ -375,7 +375,7 @@ def _write_state_file(directory: str) -> None:
     temporary = os.path.join(directory, f"checkpoint{_TEMPORARY}")
     with open(temporary, "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
-    durable.publish(temporary, os.path.join(directory, "checkpoint"))
+    publish(temporary, os.path.join(directory, "checkpoint"))
 
 
 def _some(names: Sequence[str]) -> str:
