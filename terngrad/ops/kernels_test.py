@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from terngrad import allocator, planes, prefix_code, ternary
 from terngrad.draws import DrawKey, draws
-from terngrad.encoders import ENCODERS
 from terngrad.ops import library
 from terngrad.ops.gradient_kernels import Averages, Sums, Update
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.parts import Parts
+from terngrad.ternary import ENCODERS
 
 REFERENCE = ReferenceKernels()
 INFINITY = np.float32(np.inf)
