@@ -11,8 +11,7 @@ from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.connect.config import ConnectConfig
 from terngrad.exchange.operation_errors import reason, watching
 from terngrad.testing.addresses import free_address
-from terngrad.testing.rendezvous import TIMEOUT, hosts_of
-from terngrad.testing.threads import in_threads
+from terngrad.testing.threads import TIMEOUT, hosts_of, in_threads
 
 
 @pytest.mark.parametrize(
