@@ -1,4 +1,4 @@
-"""The line of an error of TensorFlow that says what happened."""
+"""What an error of an operation says, and what the others learn of an operation that failed."""
 
 import queue
 
