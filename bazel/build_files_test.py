@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from terngrad.ops import library, objects
+from terngrad.ops import build, library
 from terngrad.testing.imports import imports, texts
 
 _REPO = Path(__file__).parents[1]
@@ -186,5 +186,5 @@ def test_bazel_compiles_the_kernels_with_the_flags_of_the_set_up():
     flags_of_file = {f"kernels_{path}.cc": flags for path, flags in constants["_X86"].items()}
     assert tuple(constants["FLAGS"]) == library.FLAGS
     assert {file: tuple(flags) for file, flags in flags_of_file.items() if flags} == (
-        objects._FLAGS_OF_FILE
+        build._FLAGS_OF_FILE
     )

@@ -20,13 +20,13 @@ from benchmarks import report
 from inception.flags.table import Kind, at_least, flag
 from terngrad import parts
 from terngrad.draws import DrawKey
-from terngrad.encoders import ENCODERS
 from terngrad.layout import FEEDBACK_CODES
 from terngrad.ops.gradient_kernels import GradientKernels, Sums
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.parts import Parts, parts_of
 from terngrad.planes import WORD_BYTES, padded
+from terngrad.ternary import ENCODERS
 from terngrad.training import runtime
 from terngrad.training.averages import MovingAverages
 from terngrad.training.optimizers import make_optimizer

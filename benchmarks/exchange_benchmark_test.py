@@ -50,7 +50,7 @@ def test_the_nets_have_the_sizes_that_their_papers_give():
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         ({"hosts": (1,)}, "flag --hosts=1: must be integers from 2 to 99"),
         (
@@ -60,10 +60,10 @@ def test_the_nets_have_the_sizes_that_their_papers_give():
         ({"rounds": 0}, "flag --rounds=0"),
     ],
 )
-def test_law_10_wrong_flags_are_told(flags, told):
+def test_law_10_wrong_flags_are_named(flags, message):
     with pytest.raises(ValueError) as refusal:
         _Options(**flags)
-    assert told in str(refusal.value)
+    assert message in str(refusal.value)
 
 
 @pytest.mark.slow

@@ -65,8 +65,8 @@ def main(arguments: Sequence[str] | None = None, backend: Backend | None = None)
     except (NoGpuError, UnavailableError) as error:
         sys.exit(f"gpu_check: {error}")
     opened = time.perf_counter() - start
-    told = environment(backend) | {"seed": options.seed, "seconds to open": round(opened, 2)}
-    for name, value in told.items():
+    conditions = environment(backend) | {"seed": options.seed, "seconds to open": round(opened, 2)}
+    for name, value in conditions.items():
         print(f"- {name}: {value}")
     findings = list(laws.check(backend, options.seed))
     laws.print_findings(findings)
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None, backend: Backend | None = None)
         print(f"- goal {result}: {goal.text}: {goal.value:.2f}, at most {goal.limit:g}")
     print(f"- seconds in all: {time.perf_counter() - start:.1f}")
     if options.json:
-        _write(options.json, told, findings, measured, goals)
+        _write(options.json, conditions, findings, measured, goals)
     if wrong := sum(finding.wrong for finding in findings):
         sys.exit(f"gpu_check: {wrong} values are not what they must be")
 
@@ -147,13 +147,13 @@ def _print_timings(measured: Sequence[Timing]) -> None:
 
 def _write(
     path: str,
-    told: Mapping[str, object],
+    conditions: Mapping[str, object],
     findings: Iterable[Finding],
     measured: Iterable[Timing],
     goals: Iterable[Goal],
 ) -> None:
     content = {
-        "environment": told,
+        "environment": conditions,
         "laws": [finding._asdict() for finding in findings],
         "timings": [timing._asdict() for timing in measured],
         "goals": [goal._asdict() | {"is_met": goal.is_met} for goal in goals],

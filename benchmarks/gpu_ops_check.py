@@ -30,11 +30,10 @@ from terngrad.draws import DrawKey
 from terngrad.gpu.ops import GpuKernels
 from terngrad.layout import DRAWS, FEEDBACK_CODES
 from terngrad.ops import library
-from terngrad.ops.gradient_kernels import GradientKernels, Sums
+from terngrad.ops.gradient_kernels import Averages, GradientKernels, Sums, Update
 from terngrad.ops.library import UnavailableError
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
-from terngrad.ops.updates import Averages, Update
 from terngrad.parts import parts_of
 
 _NODES = 3  # in a sum

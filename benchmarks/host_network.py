@@ -66,7 +66,7 @@ class HostNetwork(namespaces.NamespaceNetwork):
                 with _processes(hosts, folder, self.environment) as processes:
                     yield [process.pid for process in processes]
             except ValueError as error:
-                raise ValueError(f"{error}\n{_told(folder, range(len(hosts)), first)}") from None
+                raise ValueError(f"{error}\n{_outputs(folder, range(len(hosts)), first)}") from None
 
     def collect_with_mpi(self, command: Sequence[str], timeout: float) -> list[list[dict]]:
         """Runs a command on each host under mpirun; otherwise as `collect`.
@@ -168,11 +168,11 @@ def _run(commands: Sequence[Sequence[str]], environment: Mapping[str, str], time
             _wait(processes, timeout)
             failed = [i for i, process in enumerate(processes) if process.poll() != 0]
         if failed:
-            told = _told(folder, failed)
-            raise ValueError(f"processes {failed} failed or took over {timeout:.0f} s:\n{told}")
+            outputs = _outputs(folder, failed)
+            raise ValueError(f"processes {failed} failed or took over {timeout:.0f} s:\n{outputs}")
 
 
-def _told(folder: str, chosen: Sequence[int], first: int = 0) -> str:
+def _outputs(folder: str, chosen: Sequence[int], first: int = 0) -> str:
     """Returns the last lines of the chosen processes; process 0 is on host `first`."""
     last = {i: Path(folder, f"{i}.log").read_text()[-3000:] for i in chosen}
     return "\n".join(f"[{first + i}] {lines}" for i, lines in last.items())

@@ -67,7 +67,7 @@ def test_a_rate_limits_both_ends_of_a_cable_and_can_be_lifted(has_networks):
         assert not any("tbf" in text for text in disciplines())
 
 
-def test_a_program_that_fails_is_named_with_what_it_told_and_ends_the_others(has_networks):
+def test_a_program_that_fails_is_named_with_what_it_printed_and_ends_the_others(has_networks):
     bad = [sys.executable, "-c", "raise SystemExit('no such thing')"]
     endless = [sys.executable, "-c", "import time; time.sleep(1000)"]
     with (
@@ -101,21 +101,21 @@ def test_programs_that_take_too_long_are_ended(has_networks):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("up", "0"), "the number of hosts N must be 1 to 99, got '0'"),
         (("fly",), "needs 'up N', 'rate N RATE', 'run I COMMAND...' or 'down'"),
     ],
 )
-def test_law_10_wrong_arguments_are_told(has_networks, arguments, told):
+def test_law_10_wrong_arguments_are_named(has_networks, arguments, message):
     done = script(*arguments)
     assert done.returncode == 1
     assert done.stderr.startswith("network.sh: ")
-    assert told in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_law_10_a_machine_that_cannot_have_hosts_is_told(monkeypatch, tmp_path):
+def test_law_10_a_machine_that_cannot_have_hosts_is_named(monkeypatch, tmp_path):
     for tool in ("bash", "basename"):  # and neither ip nor tc
         (tmp_path / tool).symlink_to(Path("/bin", tool).resolve())
     monkeypatch.setenv("PATH", str(tmp_path))

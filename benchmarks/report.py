@@ -177,10 +177,10 @@ def draw_bars(path: str, panels: Mapping[str, Mapping[str, Sequence[float]]], xl
 
 def conclude(options: Options, figures: Mapping, **circumstances: object) -> None:
     """Prints the circumstances; writes them and the figures to a file if the flag is set."""
-    told = environment() | circumstances
-    print_lines(told)
+    conditions = environment() | circumstances
+    print_lines(conditions)
     if options.json:
-        write_json(options.json, {"environment": told, **figures})
+        write_json(options.json, {"environment": conditions, **figures})
 
 
 def environment() -> dict[str, object]:

@@ -7,7 +7,7 @@ from benchmarks.step_worker import ALONE, KERAS, KERAS_AT_ONCE, KINDS
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         ({"bucket_elements": (0,)}, "flag --bucket_elements=0: must be integers >= 1"),
         (
@@ -20,10 +20,10 @@ from benchmarks.step_worker import ALONE, KERAS, KERAS_AT_ONCE, KINDS
         ),
     ],
 )
-def test_law_10_wrong_flags_are_told(flags, told):
+def test_law_10_wrong_flags_are_named(flags, message):
     with pytest.raises(ValueError) as refusal:
         _Options(**flags)
-    assert told in str(refusal.value)
+    assert message in str(refusal.value)
 
 
 def sent_by(figures):

@@ -29,10 +29,17 @@ from inception.cluster.members import members, members_on_hosts
 from inception.cluster.namespaces import BANDWIDTH, NamespaceNetwork
 from terngrad.cluster.addresses import held_ports
 from terngrad.launcher import state
-from terngrad.launcher.options import Parser, log_folder, whole, with_logs
 from terngrad.launcher.process import Process, Restarts
 from terngrad.launcher.run import Run, StartError
-from terngrad.launcher.terminal import Output, Requests, end_program
+from terngrad.launcher.terminal import (
+    Output,
+    Parser,
+    Requests,
+    end_program,
+    log_folder,
+    whole,
+    with_logs,
+)
 from terngrad.limits import MAX_NODES
 
 _ELASTIC = {"--elastic", "--elastic=True", "--elastic=true", "--elastic=1"}

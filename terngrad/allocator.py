@@ -1,8 +1,8 @@
-"""The memory of a process that computes: glibc's malloc keeps what is freed, in huge pages.
+"""The memory of a process: how long malloc keeps what is freed, and how much a ps may hold.
 
 Each step allocates and frees large tensors. By default malloc returns them to the kernel, which
-clears them again at the next step, and takes pages of 4 KB. Nothing here affects other allocators,
-and what the user's environment sets stays as it is.
+clears them again at the next step, and takes pages of 4 KB. Here glibc's malloc keeps them, in huge
+pages. Nothing here affects other allocators, and what the user's environment sets stays as it is.
 """
 
 from __future__ import annotations
@@ -109,3 +109,33 @@ def _libc() -> tuple[int, ...]:
     except (AttributeError, ValueError, OSError):
         return ()
     return tuple(map(int, found.groups())) if found else ()
+
+
+_CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of versions 2 and 1
+
+
+def most_held(root: str = "/sys/fs/cgroup") -> int:
+    """Returns the bytes of pushes that a ps may hold: half of its memory.
+
+    The memory is that of the machine or, if smaller, the limit of the container's control group
+    under `root`.
+    """
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in _CGROUP_LIMITS:
+        with contextlib.suppress(OSError, ValueError), open(os.path.join(root, path)) as file:
+            found.append(int(file.read()))  # "max", a ValueError, means no limit
+    return min(found) // 2
+
+
+class Returning:
+    """Gives freed memory back to the kernel when workers have left, since few may come again."""
+
+    def __init__(self) -> None:
+        """Starts without workers."""
+        self._present = 0
+
+    def look(self, present: int) -> None:
+        """Acts if fewer workers are present than at the last look."""
+        if present < self._present:
+            give_back()
+        self._present = present

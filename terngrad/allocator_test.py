@@ -1,4 +1,4 @@
-"""Whether freed memory is kept, and which settings stay as the user made them."""
+"""Whether freed memory is kept or given back, and which settings stay as the user made them."""
 
 import os
 import platform
@@ -124,3 +124,38 @@ def test_a_program_starts_anew_once_even_if_the_setting_gets_lost(pages, script,
 def test_a_program_from_a_pipe_or_without_an_interpreter_goes_on_as_it_is(pages, script):
     for lines in (lines_of("-", pages, input=PROGRAM), lines_of(script, pages, "/none")):
         assert lines[1:] == ["None ['--flag=1']"]
+
+
+# Megabytes that stay in memory after 200 have been freed, and the last block is still in use.
+LEFT = """
+from terngrad import allocator
+assert allocator.keep_freed()
+held = [b"x" * (1 << 20) for _ in range(200)]
+del held[:-1]
+returning = allocator.Returning()
+returning.look(2)
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096 >> 20
+before = resident()
+returning.look(2)
+assert resident() == before
+returning.look(1)
+print(before, resident())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries stay as they are")
+def test_kept_memory_is_given_back_when_a_worker_has_left():
+    command = [sys.executable, "-c", LEFT]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECS, check=True)
+    before, after = map(int, done.stdout.split())
+    assert before > 200 and after < before - 150
+
+
+@pytest.mark.parametrize(("path", "said"), [("memory.max", "4096\n"), ("memory.max", "max\n")])
+def test_a_ps_holds_half_of_the_memory_of_its_container(tmp_path, path, said):
+    whole = allocator.most_held(str(tmp_path))
+    assert whole > 1 << 20
+    (tmp_path / path).write_text(said)
+    assert allocator.most_held(str(tmp_path)) == (2048 if said == "4096\n" else whole)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from terngrad import bit_code, block_code
-from terngrad.testing.code_lengths import DISTRIBUTIONS, entropy, sum_of_codes
+from terngrad.testing.gradients import DISTRIBUTIONS, entropy, sum_of_codes
 
 
 @given(

@@ -21,6 +21,6 @@ def __getattr__(name: str) -> Any:
     """Returns the callback by its former name, with a warning."""
     if name != "Together":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    told = "Together is now called DistributedCallback; the next version has only that name"
-    warnings.warn(f"terngrad.keras: {told}", FutureWarning, stacklevel=2)
+    message = "Together is now called DistributedCallback; the next version has only that name"
+    warnings.warn(f"terngrad.keras: {message}", FutureWarning, stacklevel=2)
     return DistributedCallback

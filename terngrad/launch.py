@@ -50,10 +50,17 @@ from terngrad.cluster.addresses import held_ports, host_and_port
 from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT
 from terngrad.cluster.managed import launch_variables
 from terngrad.launcher import gpus, hosts, processes, state
-from terngrad.launcher.options import Parser, log_folder, whole, with_logs
 from terngrad.launcher.process import Process
 from terngrad.launcher.run import GRACE_SECS, Run, StartError
-from terngrad.launcher.terminal import Output, Requests, end_program
+from terngrad.launcher.terminal import (
+    Output,
+    Parser,
+    Requests,
+    end_program,
+    log_folder,
+    whole,
+    with_logs,
+)
 from terngrad.limits import MAX_NODES
 
 _NOTICE_SECS = 3.0

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from terngrad import block_code, prefix_code
 from terngrad.limits import MAX_SUM
 from terngrad.planes import plane_count
-from terngrad.testing.code_lengths import DISTRIBUTIONS, entropy, sum_of_codes
+from terngrad.testing.gradients import DISTRIBUTIONS, entropy, sum_of_codes
 
 
 def planes_of(integers, largest):

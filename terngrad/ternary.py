@@ -5,18 +5,21 @@ same way: the two codes around a value share the probability, so that their mean
 
 This is the reference: native kernels give the same codes bit for bit. Denormal values and
 thresholds count as zero, because TensorFlow's threads flush them and other threads may not.
+ENCODERS lists the ways in which values become codes that have a native kernel.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from terngrad.draws import DRAW_BITS
+from terngrad.layout import FEEDBACK_CODES, MAX_CODES
 from terngrad.parts import Parts
 
 SMALLEST_NORMAL = 2.0**-126
@@ -230,3 +233,23 @@ def mean_scale(scale: tf.Tensor, nodes: tf.Tensor) -> tf.Tensor:
     """
     usable = tf.where(scale >= SMALLEST_SCALE, scale, 0.0)
     return usable / tf.cast(nodes, tf.float32)
+
+
+class Encoder(NamedTuple):
+    """Defines the codes that a kernel of `kEncodersOf` (cc/lib/encode_impl.h) writes.
+
+    Attributes:
+      max_code: largest magnitude of a code.
+      encode: returns codes, float32 [n], given values float32 [n], the magnitude to clip to, the
+        scale, and draws (see draws.py).
+    """
+
+    max_code: int
+    encode: Callable[[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+ENCODERS: Mapping[str, Encoder] = {
+    name: Encoder(max_code, functools.partial(codes, max_code=max_code))
+    for codes, names in ((draw_codes, MAX_CODES), (nearest_codes, FEEDBACK_CODES))
+    for name, max_code in names.items()
+}

@@ -111,7 +111,7 @@ class Settings:
     def command(self, host: str) -> list[str]:
         """Returns the command that runs the launcher's part on a host."""
         venv = {"TERNGRAD_VENV": self["TERNGRAD_VENV"]} if self["TERNGRAD_VENV"] else {}
-        line = hosts.module_line(self["WORKSPACE"], "terngrad.launcher.agent", venv)
+        line = hosts.module_line(self["WORKSPACE"], "terngrad.launcher.processes", venv)
         if is_loopback(host):
             return ["bash", "-c", line]
         ssh = ["ssh", "-F", self["SSH_CONFIG"]] if self["SSH_CONFIG"] else ["ssh"]

@@ -21,13 +21,12 @@ from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.codecs.sum_codec import sum_codecs
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import Exchange
-from terngrad.fragments import make_fragments
 from terngrad.layout import DRAWS, EXACT, Layout, Policy, make_layout
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.training import runtime
 from terngrad.training.averages import MovingAverages
 from terngrad.training.classifier import Classifier, IdleClassifier
-from terngrad.training.local_step import InnerOptimizer, LocalStep, keep_inner_state
+from terngrad.training.local_step import InnerOptimizer, LocalStep, keep_inner_state, make_fragments
 from terngrad.training.memory import Memory
 from terngrad.training.nodes import spread
 from terngrad.training.optimizers import Momentum, Optimizer, make_optimizer

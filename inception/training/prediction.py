@@ -17,9 +17,8 @@ from inception.training.build import Training, codecs_of
 from inception.training.problem import Problem
 from terngrad.codecs.codec import Codec
 from terngrad.codecs.factory import payloads
-from terngrad.exchange.connection import Connection
+from terngrad.exchange.connection import Connection, NetworkSpeed
 from terngrad.exchange.local import LocalExchange
-from terngrad.exchange.network_probe import NetworkSpeed
 from terngrad.layout import DRAWS, Policy
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.training.nodes import compute_nodes, draw_keys, spread

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from inception.training import prediction
 from inception.training.prediction import _StepTime
-from terngrad.exchange.network_probe import NetworkSpeed
+from terngrad.exchange.connection import NetworkSpeed
 from terngrad.testing.conformance import bucket_of
 from terngrad.training.runtime import choose_kernels
 

@@ -23,9 +23,8 @@ from inception.training.sharded_state import (
 from slim.datasets import dataset_factory, dataset_info
 from slim.datasets.dataset_factory import Dataset
 from terngrad.codecs.factory import find_codec
-from terngrad.exchange.connection import Connection
+from terngrad.exchange.connection import Connection, NetworkSpeed, measure_network
 from terngrad.exchange.local import LocalExchange
-from terngrad.exchange.network_probe import NetworkSpeed, measure_network
 from terngrad.library.group import Group
 from terngrad.training import checkpoints, runtime
 from terngrad.training.runner import Runner

@@ -7,7 +7,7 @@ from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
 from inception.training import pretrained, settings
 from inception.training.build import Training
-from terngrad.folder_lock import FolderInUseError, hold_alone
+from terngrad.files import FolderInUseError, hold_alone
 from terngrad.layout import FEEDBACK_CODES
 from terngrad.training import checkpoints
 

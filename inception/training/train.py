@@ -17,7 +17,7 @@ from terngrad.library.arrays import fingerprint
 from terngrad.training import checkpoints
 from terngrad.training.runner import Runner
 from terngrad.training.signals import StopRequest
-from terngrad.training.synchronous import SynchronousStepper
+from terngrad.training.stepper import SynchronousStepper
 
 _CHIEF_SAVED = "the chief saved; the same command continues from there"
 

@@ -13,12 +13,12 @@ import json
 import os
 from collections.abc import Callable, Mapping
 
-from terngrad import durable
 from terngrad.asynchronous.client import Client
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.states import States
 from terngrad.asynchronous.updates import state_bytes
 from terngrad.cluster.membership import difference
+from terngrad.files import publish
 
 _NAME = ".asynchronous_run"
 _LAST_UPDATES_SECS = 5.0  # for pushes to the other ps after ps 0 has all updates
@@ -47,7 +47,7 @@ class RunFile:
         temporary = f"{self._path}.saving"
         with open(temporary, "w", encoding="utf-8") as file:
             json.dump({"run": run, "facts": dict(configuration)}, file)
-        durable.publish(temporary, self._path)
+        publish(temporary, self._path)
 
     def remove(self) -> None:
         """Removes the file after the run has ended and was saved."""

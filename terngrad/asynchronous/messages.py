@@ -1,6 +1,6 @@
 """The messages of asynchronous training: calls with content of any length, and replies.
 
-The act of a call (`Call.act`, see terngrad/service/declarations.py) says what it asks for:
+The act of a call (`Call.act`, see terngrad/service/messages.py) says what it asks for:
 
 MORE: more content of the previous call.
 ENTER: the first call of a channel; content: JSON.

@@ -14,18 +14,17 @@ from terngrad.cluster import admission
 from terngrad.cluster.channel import MembershipError, OtherFailedError, split_address
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import MAGIC, VERSION, Hello, frame
-from terngrad.testing import rendezvous
+from terngrad.testing import threads
 from terngrad.testing.addresses import free_address
 from terngrad.testing.proxy import Kind, Proxy, plan
-from terngrad.testing.rendezvous import TIMEOUT, assert_met, hosts_of, received
 from terngrad.testing.selection import sample
-from terngrad.testing.threads import in_threads
+from terngrad.testing.threads import TIMEOUT, assert_met, hosts_of, in_threads, received
 
 SECRET = b"a secret of many characters"
 
 
 def joining(rank, address, hosts=None, timeout_secs=TIMEOUT, secret=b""):
-    return rendezvous.joining(rank, address, hosts or hosts_of(2), timeout_secs, secret=secret)
+    return threads.joining(rank, address, hosts or hosts_of(2), timeout_secs, secret=secret)
 
 
 def connected(address):

@@ -9,8 +9,7 @@ import pytest
 
 from terngrad.cluster import launched
 from terngrad.cluster.addresses import Interface
-from terngrad.testing.rendezvous import TIMEOUT, assert_met
-from terngrad.testing.threads import in_threads
+from terngrad.testing.threads import TIMEOUT, assert_met, in_threads
 
 
 class Gathering:

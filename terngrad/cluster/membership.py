@@ -208,7 +208,7 @@ class Membership(contextlib.AbstractContextManager):
             verdict = self._answer(chief)["verdict"]
         else:
             verdict = self._compare(configuration)
-            self._tell({"verdict": verdict})
+            self._send_to_all({"verdict": verdict})
         if verdict:
             self._leave(self._bye())
             raise DifferenceError(verdict)
@@ -298,7 +298,7 @@ class Membership(contextlib.AbstractContextManager):
             # While this process was stopped, or got no CPU time, it could not receive either.
             self._clock += min(now - last, 2 * self._beat_secs)
             last = now
-            self._tell({"beat": self._heartbeat.batches, "begun": self._heartbeat.begun})
+            self._send_to_all({"beat": self._heartbeat.batches, "begun": self._heartbeat.begun})
             if loss := self._silent() or self._gone() or self._diverged() or self._behind():
                 self._lose(loss)
 
@@ -354,7 +354,7 @@ class Membership(contextlib.AbstractContextManager):
             self._over = True
             self._changed.notify_all()
             self._is_losing.set()
-        self._tell({"lost": text})  # the chief passes it on
+        self._send_to_all({"lost": text})  # the chief passes it on
         said = f"{self._name(self._rank)} ends: {text}"
         try:
             if self._is_leaving and f"{self._name(self._rank)} left" in text:
@@ -370,18 +370,18 @@ class Membership(contextlib.AbstractContextManager):
         """Sends the last message; the chief, which relays messages, waits for the others first."""
         if "bye" in message and self._rank == 0:
             self._is_leaving = True
-            self._tell({"leaving": True, "begun": self._heartbeat.begun.count})
+            self._send_to_all({"leaving": True, "begun": self._heartbeat.begun.count})
             is_over = lambda: self._over or all(peer.left for peer in self._peers.values())
             with self._changed:
                 self._changed.wait_for(is_over, self._timeout_secs)
         with self._changed:
             self._over = True
-        self._tell(message)
+        self._send_to_all(message)
         for peer in self._peers.values():
             peer.left = True
             peer.channel.end()
 
-    def _tell(self, message: dict) -> None:
+    def _send_to_all(self, message: dict) -> None:
         for peer in self._peers.values():
             peer.send(message)
 

@@ -20,8 +20,7 @@ from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.cluster.membership import Membership, sleep, with_last_acts
 from terngrad.connect.config import ConnectConfig
 from terngrad.testing.addresses import free_address
-from terngrad.testing.rendezvous import TIMEOUT, hosts_of
-from terngrad.testing.threads import in_threads
+from terngrad.testing.threads import TIMEOUT, hosts_of, in_threads
 
 SHORT = 4.0  # seconds of a `Clock` after which a silent process counts as lost
 BEAT = 1.0  # seconds between its heartbeats then

@@ -57,7 +57,7 @@ class PeerSockets:
             self._config,
             {_PURPOSE: self._take},
             self._check,
-            LogLimiter(self._tell),
+            LogLimiter(self._log),
             most=_MOST_WAITING,
         )
         self._listener.start()
@@ -176,5 +176,5 @@ class PeerSockets:
 
         return hand_over
 
-    def _tell(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         print(f"{self._hosts[self._rank]}: {text}", file=sys.stderr, flush=True)

@@ -10,19 +10,10 @@ from terngrad.codecs.feedback_codec import STEPS
 from terngrad.draws import DrawKey
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import FEEDBACK_CODES, Policy, make_layout
-from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.training.reduction import exchange_gradients
 
 KEY = DrawKey(tf.constant(5, tf.uint64), tf.constant(1, tf.int64), tf.constant(0))
-
-
-@pytest.fixture(scope="module", params=["reference", "native"], name="kernels")
-def _kernels(request):
-    if request.param == "reference":
-        return ReferenceKernels()
-    request.getfixturevalue("native_library")
-    return NativeKernels()
 
 
 @pytest.fixture(params=FEEDBACK_CODES, name="name")

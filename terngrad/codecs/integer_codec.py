@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from terngrad import planes, ternary
 from terngrad.codecs.codec import Codec, Delivered, Measured
-from terngrad.encoders import ENCODERS
 from terngrad.exchange.exchange import Exchange, LocalBucket, Payload
 from terngrad.layout import EXACT, Layout
 from terngrad.ops.gradient_kernels import EncodeInputs, GradientKernels
+from terngrad.ternary import ENCODERS
 
 SCALE_BYTES = 4
 

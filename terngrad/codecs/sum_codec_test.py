@@ -14,8 +14,6 @@ from terngrad.codecs.sum_codec import sum_codecs
 from terngrad.draws import DrawKey
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
-from terngrad.ops.native import NativeKernels
-from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import GROUP, SUM_BLOCK, share_of
 from terngrad.training.reduction import Reduction
 
@@ -30,14 +28,6 @@ POLICIES = {
     "block": Policy(grad_bits=1, scale_by="block:128", **_BACK),
     "feedback": Policy(codec="ternary-feedback", **_BACK),
 }
-
-
-@pytest.fixture(scope="module", params=["reference", "native"], name="kernels")
-def _kernels(request):
-    if request.param == "reference":
-        return ReferenceKernels()
-    request.getfixturevalue("native_library")
-    return NativeKernels()
 
 
 @pytest.fixture(params=POLICIES, name="policy")

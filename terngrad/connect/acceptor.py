@@ -60,7 +60,7 @@ class Acceptor:
         self,
         listening: socket.socket,
         greet: Callable[[PendingConnection], Greeting],
-        tell: Callable[[str], object],
+        log: Callable[[str], object],
         *,
         most: int,
         most_of_address: int | None = None,
@@ -74,13 +74,13 @@ class Acceptor:
         Args:
           listening: socket that listens; owned from now on.
           greet: hears a caller; see `Greeting`. All run in one thread, for which callers wait.
-          tell: writes a line about an error of this process.
+          log: writes a line about an error of this process.
           most: connections at a time that are not taken; a further one ends the oldest.
           most_of_address: likewise, of one address; None = `most`.
           timeout_secs: in which a greeting must be over.
           wrap: makes of a connection, whose first byte is there, what is read; must not wait for a
             handshake.
-          on_rejected: told of each connection that ended in its greeting, but for those that
+          on_rejected: gets each connection that ended in its greeting, but for those that
             closed without a word.
           look: called about twice a second.
 
@@ -88,13 +88,13 @@ class Acceptor:
           OSError: there is no descriptor left.
         """
         listening.setblocking(False)
-        self._listening, self._greet, self._tell = listening, greet, tell
+        self._listening, self._greet, self._log = listening, greet, log
         self._most, self._most_of_address = most, most_of_address or most
         self._timeout_secs, self._wrap, self._on_rejected = timeout_secs, wrap, on_rejected
         self._look, self._looked_at = look, 0.0
         self._callers: dict[Connection, PendingConnection] = {}  # the oldest first
         self._is_closed = False
-        self._last_told = ""
+        self._last_logged = ""
         self._selector = selectors.DefaultSelector()
         self._selector.register(listening, selectors.EVENT_READ)
 
@@ -279,10 +279,10 @@ class Acceptor:
     def _complain(self, error: BaseException) -> None:
         """Logs an error once, until another one occurs."""
         text = f"Connections cannot be accepted: {error}"
-        if text != self._last_told:
-            self._last_told = text
+        if text != self._last_logged:
+            self._last_logged = text
             with contextlib.suppress(Exception):  # such as a full disk
-                self._tell(text)
+                self._log(text)
 
 
 def fixed(

@@ -163,8 +163,8 @@ class ChannelLink:
             self.was_ended = channel.ending is not None and channel.ending.end is not End.SILENT
             why = why_ended(channel, self._name)
             if channel.changed:
-                told = channel.changed.between(self._own_name, self._name)
-                print(f"{told}; it is opened again.", flush=True)
+                message = channel.changed.between(self._own_name, self._name)
+                print(f"{message}; it is opened again.", flush=True)
             if channel.ending.end is End.REFUSED:
                 self._events.on_refusal(why)
                 return

@@ -64,7 +64,7 @@ class Listener:
         self._config, self._members = config, config.members
         self._purposes, self._check_hello = purposes, check
         self._log, self._on_refused = log, on_refused
-        self._tells = bool(config.members or config.secret)
+        self._gives_reasons = bool(config.members or config.secret)
         # The addresses and certificates of connections that are still used.
         self._admitted: weakref.WeakKeyDictionary[Connection, tuple[str, bytes]]
         self._admitted = weakref.WeakKeyDictionary()
@@ -115,8 +115,8 @@ class Listener:
             known = hello or error.hello
             complain(self._log, caller.address, error.fault, "unknown callers")
             self._on_refused(known, error.fault)
-            told = str(error) if self._tells and known else error.short or str(error)
-            answer = {"refused": told[:_LONGEST_ANSWER], "again": error.again}
+            reason = str(error) if self._gives_reasons and known else error.short or str(error)
+            answer = {"refused": reason[:_LONGEST_ANSWER], "again": error.again}
             _send(connection, introduction.frame(answer))
             return False
         return True

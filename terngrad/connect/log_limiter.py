@@ -19,26 +19,26 @@ class _Period:
 
     def __init__(self, start: float) -> None:
         self.start = start
-        self.told: dict[str, None] = {}  # the lines, in their order
+        self.lines: dict[str, None] = {}  # the lines, in their order
         self.left_out = 0
 
 
 class LogLimiter:
     """Passes on some lines of each kind a minute, and then how many it has left out.
 
-    Within a minute the same line is told once. Any thread may call.
+    Within a minute the same line is logged once. Any thread may call.
     """
 
     def __init__(
-        self, tell: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+        self, log: Callable[[str], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Starts with no lines; `tell` writes one to the log."""
-        self._tell, self._clock = tell, clock
+        """Starts with no lines; `log` writes one."""
+        self._log, self._clock = log, clock
         self._periods: dict[str, _Period] = {}
         self._lock = threading.Lock()
 
     def __call__(self, text: str, kind: str = "", most: int = _MOST) -> None:
-        """Tells a line, unless too many of its kind were told.
+        """Logs a line, unless there were too many of its kind.
 
         Args:
           text: the line; what others have chosen of it may try to look like several.
@@ -54,26 +54,26 @@ class LogLimiter:
                 period = self._periods[kind] = _Period(self._clock())
             else:
                 lines = []
-            if text not in period.told and len(period.told) < most:
-                period.told[text] = None
+            if text not in period.lines and len(period.lines) < most:
+                period.lines[text] = None
                 lines.append(text)
             else:
                 period.left_out += 1
         for line in lines:
-            self._tell(line)
+            self._log(line)
 
     def flush(self, *, is_end: bool = False) -> None:
-        """Tells what was left out in the minutes that are over; call it regularly.
+        """Logs what was left out in the minutes that are over; call it regularly.
 
         Args:
-          is_end: whether to tell also what was left out in the current minutes.
+          is_end: whether to log also what was left out in the current minutes.
         """
         with self._lock:
             of_all = self._periods.items()
             over = [kind for kind, period in of_all if is_end or self._is_over(period)]
             lines = [line for kind in over for line in self._close(kind)]
         for line in lines:
-            self._tell(line)
+            self._log(line)
 
     def _is_over(self, period: _Period) -> bool:
         return self._clock() - period.start >= _PERIOD_SECS
@@ -83,5 +83,5 @@ class LogLimiter:
         period = self._periods.pop(kind, None)
         if period is None or not period.left_out:
             return []
-        first = next(iter(period.told))
+        first = next(iter(period.lines))
         return [f"Left out {period.left_out} more lines like this one: {first}"]

@@ -16,13 +16,12 @@ from terngrad.cluster.membership import Membership
 from terngrad.connect.certificates import serial_of
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.tls import Members
-from terngrad.testing import rendezvous
+from terngrad.testing import threads
 from terngrad.testing.addresses import free_address
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.proxy import Fault, Kind, Proxy, plan
-from terngrad.testing.rendezvous import TIMEOUT, assert_met, received
 from terngrad.testing.selection import sample
-from terngrad.testing.threads import in_threads
+from terngrad.testing.threads import TIMEOUT, assert_met, in_threads, received
 
 HOSTS = ["127.0.0.1:2222", "127.0.0.1:2223", "127.0.0.1:2224"]
 
@@ -38,7 +37,7 @@ def _files(tmp_path_factory):
 
 
 def joining(rank, address, tls, hosts=HOSTS[:2], timeout_secs=TIMEOUT):
-    return rendezvous.joining(rank, address, hosts, timeout_secs, Members(tls) if tls else None)
+    return threads.joining(rank, address, hosts, timeout_secs, Members(tls) if tls else None)
 
 
 def test_all_join_and_an_unknown_caller_learns_nothing(files):

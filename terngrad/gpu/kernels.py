@@ -2,7 +2,7 @@
 
 A file of the cache holds its content and a checksum, and gets its name when it is whole. So two
 processes may make the same one at once, and a crash or a full disk leaves nothing half-written
-under its name. Objects of the native kernels (terngrad/ops/objects.py) lie in the same folder; what
+under its name. Objects of the native kernels (terngrad/ops/build.py) lie in the same folder; what
 is unused for long is removed there.
 """
 
@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Mapping
 
 from terngrad.gpu import nvrtc
-from terngrad.ops import objects
+from terngrad.ops import build
 from terngrad.ops.library import UnavailableError
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -120,7 +120,7 @@ def compiled(
 
 def sources() -> dict[str, str]:
     """Returns the kernels and the package's headers that they include, by their names there."""
-    return {name: content.decode() for name, content in sorted(objects.texts(SOURCE).items())}
+    return {name: content.decode() for name, content in sorted(build.texts(SOURCE).items())}
 
 
 def _digest(texts: Mapping[str, str], target: str, version: nvrtc.Version) -> str:

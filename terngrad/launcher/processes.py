@@ -1,23 +1,33 @@
-"""Detached processes of this machine: starts, shows and stops them."""
+"""Detached processes of this machine: starts, supervises, shows and stops them.
+
+python -m terngrad.launcher.processes
+
+Answers a launcher's request on a host, in the working copy. Standard input has one request, a line
+of JSON: the name of a function and its arguments. Its answer follows the line `MARK`, as JSON.
+"""
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import itertools
+import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from terngrad.launcher import state
 from terngrad.launcher.hosts import last_line
-from terngrad.launcher.process import BYTES, Answer, Process
+from terngrad.launcher.process import BYTES, MARK, Answer, Process, Restarts
 from terngrad.launcher.state import Condition, Record, StateFile
-from terngrad.launcher.supervisor import supervise
 
 _LOOK_SECS = 0.1
 _LOAD_SECS = 120.0  # for all processes to load their modules
@@ -209,3 +219,94 @@ def _detach(process: Process) -> str:
             report(f"{error.filename}: {error.strerror}")
     finally:
         os._exit(0)
+
+
+_FUNCTIONS = {each.__name__: each for each in (check, start, status)}
+_FUNCTIONS["stop"] = stop
+
+
+def main() -> None:
+    """Answers the request on standard input."""
+    request = _at_home(json.loads(sys.stdin.readline()))
+    function = _FUNCTIONS[request.pop("do")]
+    own = [Process(**each) for each in request.pop("processes")]
+    print(f"\n{MARK}", flush=True)
+    print(json.dumps(dataclasses.asdict(function(own, **request))))
+
+
+def _at_home(value: Any) -> Any:
+    """Puts this user's home in the place of each `~` that begins a text."""
+    if isinstance(value, dict):
+        return {_at_home(key): _at_home(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_at_home(each) for each in value]
+    return os.path.expanduser(value) if isinstance(value, str) else value
+
+
+def supervise(
+    process: Process,
+    report: Callable[[int], None] = lambda pid: None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Runs a process to its end, and again if it is killed; keeps its log and its state file.
+
+    Args:
+      process: the process.
+      report: gets the id of the first process, once the file is written.
+      sleep: waits for some seconds.
+
+    Raises:
+      OSError: it cannot be started, or its file cannot be written; then it was killed.
+    """
+    file, restarts, again = StateFile(process.state), Restarts(process.max_restarts), ""
+    while True:
+        restarts.note_start(process.label)
+        _log(process, time.strftime(f"Started{again} at %Y-%m-%d %H:%M:%S."))
+        started, record = _start(process, file)
+        if not again:
+            report(started.pid)
+        again = " again"
+        if file.is_stopping:  # whoever stops may have looked before the file was there
+            state.send(started.pid, signal.SIGTERM)
+        record = dataclasses.replace(record, status=state.exit_status(started.wait()))
+        pause_secs, what = None, ""
+        if state.was_killed(record.status) and not file.is_stopping:
+            pause_secs, what = restarts.next_start(process.label)
+        if what:
+            _log(process, f"Was killed by {state.signal_name(record.status)} and {what}.")
+        if pause_secs is not None:
+            file.write(dataclasses.replace(record, is_due=True))
+            for _ in range(round(pause_secs / _LOOK_SECS)):
+                if not file.is_stopping:
+                    sleep(_LOOK_SECS)
+        if pause_secs is None or file.is_stopping:
+            file.write(record)
+            return
+
+
+def _start(process: Process, file: StateFile) -> tuple[subprocess.Popen, Record]:
+    with open(process.log, "ab") as log:
+        log_start = log.tell()
+        started = subprocess.Popen(
+            process.command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | dict(process.environment),
+            start_new_session=True,
+        )
+    try:
+        return started, file.note_start(process, log_start, started.pid)
+    except OSError:  # without its file it could not be stopped later
+        state.send(started.pid, signal.SIGKILL)
+        started.wait()
+        raise
+
+
+def _log(process: Process, line: str) -> None:
+    with open(process.log, "a", encoding="utf-8") as log:
+        print(line, file=log)
+
+
+if __name__ == "__main__":
+    main()

@@ -15,13 +15,12 @@ from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.cluster.membership import with_last_acts
 from terngrad.connect.config import ConnectConfig
 from terngrad.exchange import launchers, sockets
-from terngrad.exchange.operation_errors import OperationError
+from terngrad.exchange.operation_errors import OperationError, watching
 from terngrad.exchange.parameter_server.elastic_mesh import ElasticMesh
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
 from terngrad.exchange.parameter_server.membership import Ending, agree
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.exchange.two_shot import Transport
-from terngrad.exchange.watching import watching
 from terngrad.library import own_server
 from terngrad.library.failures import reporting_failure
 from terngrad.library.group import Group

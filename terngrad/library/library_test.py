@@ -5,28 +5,20 @@ import os
 import re
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from terngrad.cluster.managed import launch_variables
 from terngrad.cluster.membership import LOST_STATUS
-from terngrad.connect.certificates import Tls
-from terngrad.library.group import Group
 from terngrad.library.joining import join
-from terngrad.ops import library
 from terngrad.testing.addresses import free_ports
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.processes import Started, finished, mpirun
 
 exhaustive = pytest.mark.exhaustive
 FAILED = (1, LOST_STATUS)  # exit statuses: by itself, or because of another
-
-ALONE = Group()
-TWO = {"hosts": ["a:1", "b:1"], "rank": 0}
 
 
 def outcomes(tmp_path, processes, *options):
@@ -423,114 +415,3 @@ def test_without_tensorflow_a_name_says_what_to_install(name):
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
     last = done.stderr.splitlines()[-1]
     assert f"terngrad.{name} needs TensorFlow: pip install '.[cpu]'" in last
-
-
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        ({"hosts": ["a:1", "b:1"]}, "join: hosts needs rank"),
-        ({"rank": 1}, "join: rank needs hosts"),
-        ({"hosts": ["a:1", "b"], "rank": 0}, "join: hosts: 'b' must be host:port"),
-        ({"hosts": ["a:1", "a:1"], "rank": 0}, "join: hosts: each HOST:PORT must be listed once"),
-        ({"hosts": ["a:1", "b:1"], "rank": 2}, "rank is 2; allowed are 0 to 1"),
-        ({"hosts": "a:1", "rank": 0}, "hosts is 'a:1'; it must list HOST:PORT"),
-    ],
-)
-def test_wrong_arguments_of_join_are_named(arguments, why):
-    with pytest.raises(ValueError, match=why):
-        join(**arguments)
-
-
-def test_law_10_a_transport_that_is_gone_is_named(monkeypatch):
-    monkeypatch.setenv("TERNGRAD_TRANSPORT", "tensorflow")
-    with pytest.raises(ValueError, match="join: TERNGRAD_TRANSPORT is 'tensorflow'; allowed is so"):
-        join(["127.0.0.1:1", "127.0.0.1:2"], rank=0, timeout_secs=0.1)
-
-
-def test_law_10_all_reduce_without_native_kernels_is_told_what_does_without(monkeypatch):
-    def load():
-        raise library.UnavailableError("native kernels are not built")
-
-    monkeypatch.setattr(library, "load", load)
-    why = "join: all-reduce needs native kernels: .* not built; parameter servers, mpi and horovod"
-    with pytest.raises(ValueError, match=why):
-        join(["127.0.0.1:1", "127.0.0.1:2"], rank=0, timeout_secs=0.1)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        ({"engine": "mpi"}, "join: engine is 'mpi': must be started by mpirun|needs mpi4py"),
-        ({"engine": "mpi", "rank": 0}, "'mpi' knows the processes: leave out hosts and rank"),
-        ({"engine": "tcp"}, "join: engine is 'tcp'; allowed are auto, collective"),
-        ({"job": "ps"} | TWO, "join: ps_hosts is .*; it must list HOST:PORT"),
-        ({"job": "chief"} | TWO, "join: job is 'chief'; allowed are worker and ps"),
-        ({"timeout_secs": 0}, "join: timeout_secs is 0; allowed are more than 0"),
-        ({"ps_hosts": ["c:1"]}, "join: ps_hosts needs hosts"),
-        ({"engine": "parameter_server"} | TWO, "join: engine='parameter_server' needs ps_hosts"),
-        ({"engine": "collective", "ps_hosts": ["c:1"]} | TWO, "must not have ps_hosts"),
-        ({"ps_hosts": ["c.invalid:1"]} | TWO, "c.invalid:1 is not on this machine: needs tls"),
-        ({"hosts": ["c.invalid:1", "c.invalid:2"], "rank": 0}, "c.invalid:1 is not on this mach"),
-        (
-            {"hosts": ["127.0.0.1:1", "c.invalid:1"], "rank": 0},
-            "c.invalid:1 is not .* needs tls, or .* TERNGRAD_CERTIFICATES, or .*_NETWORK=1;",
-        ),
-        ({"engine": "mpi", "tls": Tls("a", "b", "c")}, "join: tls: needs engine collective or"),
-        (
-            {"ps_hosts": ["c:1"], "tls": Tls("/gone", "/gone", "/gone")} | TWO,
-            "join: tls: ca is '/gone': cannot be read: No such file",
-        ),
-    ],
-)
-def test_an_engine_that_does_not_fit_is_named(arguments, why):
-    with pytest.raises(ValueError, match=why):
-        join(**arguments)
-
-
-def test_a_process_alone_is_a_group_of_one():
-    with join() as group:
-        assert (group.rank, group.size, group.is_chief, group.label) == (
-            0,
-            1,
-            True,
-            "worker 0 of 1",
-        )
-        group.barrier()
-        variable = tf.Variable([1.0, 2.0])
-        group.broadcast([variable])
-        assert group.all_gather(np.float32(3)).tolist() == [3.0]
-        assert group.shard([1, 2]) == [1, 2]
-
-
-def test_a_process_in_slurm_that_srun_did_not_start_is_warned_that_it_is_alone(monkeypatch):
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_NTASKS", "4")
-    with pytest.warns(UserWarning, match="join: this process trains alone: .* with srun"):
-        assert join().size == 1
-    monkeypatch.setenv("SLURM_NTASKS", "1")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert join().size == 1
-
-
-def test_only_numbers_are_gathered_and_broadcast():
-    with pytest.raises(TypeError, match=r"holds object; allowed are numbers and bools"):
-        ALONE.broadcast([tf.Variable(["x", "y"])])
-    for given in (np.array(["x"]), np.array([None])):
-        with pytest.raises(TypeError, match=r"all_gather holds .*; allowed are numbers and bools"):
-            ALONE.all_gather(given)
-
-
-def test_an_error_of_join_is_a_line_where_a_launcher_gave_its_arguments(monkeypatch, capsys):
-    for name, value in launch_variables.variables(
-        ["10.0.0.1:1", "10.0.0.2:1"], 0, 3, ["10.0.0.1:2"]
-    ).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
-    with pytest.raises(ValueError, match="is not on this machine") as error:
-        join()
-    sys.excepthook(ValueError, error.value, error.value.__traceback__)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("join: ps_hosts: 10.0.0.1:2 is not on this machine: needs tls")
-    sys.excepthook(ValueError, other := ValueError("other"), None)
-    assert capsys.readouterr().err.splitlines() == [f"ValueError: {other}"]

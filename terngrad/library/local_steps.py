@@ -9,9 +9,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from terngrad.fragments import make_fragments
 from terngrad.library.group import Group, plain
 from terngrad.library.reducer import Reducer, ReducerState, names_of
+from terngrad.training.local_step import make_fragments
 from terngrad.training.optimizers import Momentum
 
 
@@ -54,8 +54,8 @@ class LocalSteps:
     applies the mean delta to the former, and all processes go on with the result, bit for bit the
     same. The optimizer of the loop and its slots stay each process' own.
 
-    With `fragments` the variables are shared out (terngrad/fragments.py), and each `steps` /
-    `fragments` calls exchange the next fragment, so that the network is loaded evenly. Between its
+    With `fragments` the variables are shared out (`make_fragments`), and each `steps` / `fragments`
+    calls exchange the next fragment, so that the network is loaded evenly. Between its
     exchanges each process has its own weights of a fragment.
 
     Attributes:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, NoReturn, Protocol
 
+from terngrad import allocator
 from terngrad.asynchronous.keeping import Keeping
 from terngrad.asynchronous.server import Server as AsynchronousServer
 from terngrad.asynchronous.store import Store
@@ -21,11 +22,10 @@ from terngrad.connect.calling import ps_name
 from terngrad.connect.log_limiter import LogLimiter
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server as SynchronousServer
-from terngrad.folder_lock import FolderInUseError, hold_alone
+from terngrad.files import FolderInUseError, hold_alone
 from terngrad.library import rates
 from terngrad.library.join_config import JoinConfig
 from terngrad.ops.gradient_kernels import GradientKernels
-from terngrad.service import memory
 from terngrad.training import runtime
 from terngrad.training.schedules import Schedule
 from terngrad.training.signals import install
@@ -181,7 +181,7 @@ class _SynchronousPs(_Ps):
         ps, hosts, workers = role.task_id, role.ps_hosts, role.worker_hosts
         here = [host for host in hosts if split_address(host)[0] == split_address(hosts[ps])[0]]
         self.name, self.task = ps_name(ps, hosts), f"waits for {len(workers)} workers"
-        arithmetic, most_bytes = Reduction(kernels.packing), memory.most_held() // len(here)
+        arithmetic, most_bytes = Reduction(kernels.packing), allocator.most_held() // len(here)
         self.server = SynchronousServer(config.connect, arithmetic, config.rules, say, most_bytes)
         self._outcome: str | None = None  # see `Server.wait`
         self._left = 0

@@ -1,6 +1,5 @@
 """Law 3: every implementation of the arithmetic gives the same bits."""
 
-import functools
 import gc
 import os
 
@@ -10,48 +9,27 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from terngrad import allocator, planes, prefix_code, ternary
-from terngrad.draws import DrawKey, draws
-from terngrad.encoders import ENCODERS
+from terngrad import allocator, planes, ternary
+from terngrad.draws import draws
 from terngrad.ops import library
-from terngrad.ops.gradient_kernels import Sums
+from terngrad.ops.gradient_kernels import Sums, Update
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
-from terngrad.ops.updates import Averages, Update
 from terngrad.parts import Parts
+from terngrad.ternary import ENCODERS
+from terngrad.testing.gradients import (
+    assert_equal_with_signs,
+    edge_values,
+    key_of,
+    normal,
+    scales,
+    seeds,
+    sizes,
+)
 
 REFERENCE = ReferenceKernels()
 INFINITY = np.float32(np.inf)
-seeds = st.integers(0, 2**64 - 1)
-# Below, at and above a word, a group of draws (128, 256), a block of statistics (4096).
-sizes = st.sampled_from([0, 1, 2, 31, 32, 33, 100, 127, 128, 129, 255, 257, 1000, 4095, 4097, 9999])
 anything = st.floats(width=32)
-edge_values = st.sampled_from(
-    [
-        0.0,
-        -0.0,
-        1e-45,
-        -1e-40,
-        2.0**-126,
-        -(2.0**-126),
-        2.0**-120,
-        1.0,
-        -1.0,
-        3.4e38,
-        np.inf,
-        np.nan,
-    ]
-)
-scales = st.sampled_from([0.0, 2.0**-101, 2.0**-100, 1e-20, 0.5, 1.0, 3.0, 3.4e38, np.inf, np.nan])
-
-
-def key_of(seed=7, step=3, node=2, antithetic=False):
-    words = tf.constant(seed, tf.uint64), tf.constant(step, tf.int64), tf.constant(node)
-    return DrawKey(*words, antithetic)
-
-
-def normal(seed, shape):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def encode(kernels, gradients, variables, bounds, scales, key, encoder="ternary"):
@@ -180,8 +158,9 @@ def test_law_3_parts_get_the_references_codes_means_and_updates(natives, case, e
         np.testing.assert_array_equal(run(native), words, native.title)
         assert_equal_with_signs(decode(native), means, native.title)
         weights, velocities = ([tf.Variable(tf.ones(s)) for s in shapes] for _ in range(2))
+        halving = Update("momentum", tf.constant(0.5), 0.5)
         sums = Sums(tuple(range(len(sizes))), words, tf.constant(bounds), tf.constant(3), parts)
-        native.apply_update(sums, weights, [velocities], HALVING)
+        native.apply_update(sums, weights, [velocities], halving)
         for mean, weight, velocity in zip(means, weights, velocities, strict=True):
             np.testing.assert_array_equal(velocity, 0.5 + mean)
             np.testing.assert_array_equal(weight, 1.0 - 0.5 * (0.5 + mean))
@@ -254,105 +233,6 @@ def test_law_3_sums_equal_the_references_whatever_the_words_are(native, groups, 
     np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.parametrize("groups", [0, 1, 17, 1000])
-@pytest.mark.parametrize("offset", [0, 1])
-def test_law_3_sums_in_memory_equal_those_of_tensors(kernels, groups, offset):
-    rng = np.random.default_rng(groups)
-    words = rng.integers(0, 2**32, (5, groups, 3), np.uint32)
-    buffers = [memoryview(bytes(offset) + each.tobytes())[offset:] for each in words]
-    got = np.frombuffer(kernels.packing.sum_buffers(buffers, 3, 6), np.uint32).reshape(groups, 6)
-    np.testing.assert_array_equal(got, REFERENCE.sum([tf.constant(each) for each in words], 6))
-
-
-@pytest.mark.parametrize("groups", [0, 1, 17, 1000])
-@pytest.mark.parametrize("offset", [0, 1])
-@pytest.mark.parametrize(("workers", "planes"), [(2, 2), (4, 3), (16, 5)])
-def test_law_5_a_sum_without_one_part_is_the_sum_of_the_others(
-    kernels, groups, offset, workers, planes
-):
-    codes = [codes_of(groups, worker) for worker in range(workers)]
-    buffers = [memoryview(bytes(offset) + each.tobytes())[offset:] for each in codes]
-    total = kernels.packing.sum_buffers(buffers, 2, planes)  # may exceed what the planes hold
-    for worker in (0, workers - 1):
-        others = kernels.packing.sum_buffers(buffers[:worker] + buffers[worker + 1 :], 2, planes)
-        rest = kernels.packing.difference_buffers(total, buffers[worker], 2, planes)
-        assert bytes(rest) == bytes(others)
-
-
-def sums_of_codes(rows, largest, density):
-    """Planes of integers of which the more are zero the smaller `density` is: uint32 [rows, k].
-
-    Up to 31 levels they are sums of ternary codes, a share of which is not zero.
-    """
-    random = np.random.default_rng(rows)
-    if largest > 31:
-        integers = np.rint(random.laplace(0, density * largest / 2, 32 * rows))
-        integers = np.clip(integers, -largest, largest)
-    else:
-        codes = np.sign(random.normal(size=(largest, 32 * rows)))
-        integers = np.where(random.random(codes.shape) < density, codes, 0).sum(axis=0)
-    count = planes.plane_count(largest)
-    return planes.pack_integers(tf.constant(integers, tf.float32), count).numpy()
-
-
-@pytest.mark.parametrize("rows", [0, 1, 2, 9, 203, 513])
-@pytest.mark.parametrize("density", [0.0, 0.01, 0.3, 1.0])
-@pytest.mark.parametrize("largest", [1, 2, 9, 31, 127, 2032])
-def test_law_3_packed_codes_equal_the_references_and_come_back(kernels, rows, density, largest):
-    words = sums_of_codes(rows, largest, density)
-    packed = kernels.packing.pack(words.reshape(-1).data.cast("B"), largest)
-    assert bytes(packed) == prefix_code.pack(words, largest).tobytes()
-    back = np.full(words.nbytes, 0xCC, np.uint8)
-    kernels.packing.unpack(packed, largest, back)
-    assert back.tobytes() == words.tobytes()
-
-
-@pytest.mark.parametrize("largest", [1, 4, 127])
-@pytest.mark.parametrize("seed", range(20))
-def test_law_3_changed_bytes_are_taken_and_refused_as_by_the_reference(native, largest, seed):
-    words = sums_of_codes(60, largest, 0.1)
-    packed = prefix_code.pack(words, largest).copy()
-    random = np.random.default_rng(seed)
-    packed[random.integers(0, packed.size, 2)] ^= 1 << random.integers(0, 8, 2, np.uint8)
-    packed = packed[: packed.size - 8 * (seed % 4 == 0)]
-    found = np.empty(words.nbytes, np.uint8)
-    try:
-        expected = prefix_code.unpack(packed, largest, *words.shape)
-    except ValueError:
-        with pytest.raises(ValueError, match="no code of 60 rows"):
-            native.packing.unpack(packed.data, largest, found)
-    else:
-        native.packing.unpack(packed.data, largest, found)
-        assert found.tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize("size", [0, 7, 8, 15, 399, 401, 1000])
-def test_law_10_payloads_of_an_impossible_size_are_refused(kernels, size):
-    with pytest.raises(ValueError, match=r"packed|no code of 50 rows"):
-        kernels.packing.unpack(memoryview(bytes(size)), 1, np.empty(400, np.uint8))
-
-
-def test_law_10_streams_within_streams_are_refused_before_they_fill_the_stack(kernels):
-    rows = 1 << 15
-    packed = np.full(100_000, 8, np.uint8)  # each stream begins with another
-    packed[:9] = [2, *[0] * 7, 0x80]  # blocks; zeros are left out
-    with pytest.raises(ValueError, match=r"only 32 bits|no code of 32768 rows"):
-        kernels.packing.unpack(packed.data, 1, np.empty(8 * rows, np.uint8))
-
-
-def codes_of(groups, seed):
-    """Packed random codes: uint32 [groups, 2]."""
-    nonzero, negative = np.random.default_rng(seed).integers(0, 2**32, (2, groups), np.uint32)
-    return np.stack([nonzero, nonzero & negative], axis=1)
-
-
-def test_law_10_buffers_in_memory_that_do_not_fit_are_named(native):
-    with pytest.raises(ValueError, match=r"have \[16, 24\] bytes"):
-        native.packing.sum_buffers([memoryview(bytes(16)), memoryview(bytes(24))], 2, 3)
-    with pytest.raises(ValueError, match="planes are 19 and 3"):
-        native.packing.sum_buffers([memoryview(bytes(76))], 19, 3)
-
-
 @pytest.mark.slow
 @given(st.lists(sizes, min_size=1, max_size=4), st.integers(2, 18), st.data(), seeds)
 @settings(max_examples=60)
@@ -367,173 +247,6 @@ def test_law_3_means_equal_the_references_whatever_the_words_are(natives, length
     for native in natives:
         got = native.decode(words, chosen, nodes.read_value(), shapes)
         assert_equal_with_signs(got, expected, native.title)
-
-
-def assert_equal_with_signs(got, expected, title):
-    """Also of zeros."""
-    for a, b in zip(got, expected, strict=True):
-        np.testing.assert_array_equal(a, b, title)
-        np.testing.assert_array_equal(np.signbit(a[a == 0]), np.signbit(b[b == 0]), title)
-
-
-def updated_by_tensorflow(rule, rate, mean, weight, *slots):
-    """TensorFlow's own kernel of a rule, with `SETTINGS`."""
-    weight, *slots = (variable.handle for variable in (weight, *slots))
-    if rule == "momentum":
-        tf.raw_ops.ResourceApplyMomentum(
-            var=weight, accum=slots[0], lr=rate, grad=mean, momentum=0.9
-        )
-    elif rule == "adam":
-        tf.raw_ops.ResourceApplyAdam(
-            var=weight, m=slots[0], v=slots[1], lr=rate, grad=mean, beta1=0.75, beta2=0.875,
-            beta1_power=0.0, beta2_power=0.0, epsilon=1e-7,
-        )  # fmt: skip
-    elif rule == "rmsprop":
-        tf.raw_ops.ResourceApplyRMSProp(
-            var=weight, ms=slots[0], mom=slots[1], lr=rate, grad=mean, rho=0.875, momentum=0.9,
-            epsilon=1e-7,
-        )  # fmt: skip
-    else:
-        tf.raw_ops.ResourceApplyKerasMomentum(
-            var=weight, accum=slots[0], lr=rate, grad=mean, momentum=0.9,
-            use_nesterov=rule == "nesterov",
-        )  # fmt: skip
-
-
-RULES = {"momentum": 1, "keras_momentum": 1, "nesterov": 1, "adam": 2, "rmsprop": 2}  # slots
-SETTINGS = {"momentum": 0.9, "mean_share": 0.25, "square_share": 0.125, "epsilon": 1e-7}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", RULES)
-@given(st.lists(sizes, min_size=1, max_size=4), st.integers(2, 18), st.data(), seeds)
-@settings(max_examples=20)
-def test_law_3_updates_with_sums_equal_tensorflows_with_their_means(
-    rule, natives, lengths, k, data, seed
-):
-    groups = planes.padded(sum(lengths)) // 32
-    rng = np.random.default_rng(seed)
-    words = tf.constant(rng.integers(0, 2**32, (groups, k), np.uint32))
-    units = tf.constant([data.draw(scales) for _ in lengths], tf.float32)
-    sums = Sums(tuple(range(len(lengths))), words, units, tf.constant(3))
-    start = [normal([seed, i], n) * data.draw(edge_values) for i, n in enumerate(lengths)]
-    rate = tf.constant(data.draw(st.sampled_from([0.0, 0.01, 1e-40, 3.0])), tf.float32)
-    gain = tf.constant(data.draw(st.sampled_from([9.0, 1.0, 1e-4, 0.0])), tf.float32)
-    averaged = data.draw(st.booleans())
-
-    def after(update):
-        weights, *slots, averages = (
-            [tf.Variable(tf.abs(v) if held else v, trainable=False) for v in start]
-            for held in range(2 + RULES[rule])
-        )
-        step = tf.function(lambda: update(weights, slots, averages), autograph=False)
-        for _ in range(2):
-            step()
-        return [v.numpy() for v in sum([*slots, averages], weights)]
-
-    def update_with_means(weights, slots, averages):
-        means = natives[0].decode(words, units, sums.nodes, [(n,) for n in lengths])
-        for mean, weight, average, *held in zip(means, weights, averages, *slots, strict=True):
-            updated_by_tensorflow(rule, rate, mean, weight, *held)
-            if averaged:
-                tf.raw_ops.ResourceApplyProximalGradientDescent(
-                    var=average.handle, alpha=-gain, l1=0.0, l2=-1.0, delta=weight.read_value()
-                )
-
-    def update_with_sums(native, weights, slots, averages):
-        given = Averages(averages, gain) if averaged else None
-        native.apply_update(sums, weights, slots, Update(rule, rate, **SETTINGS), given)
-
-    expected = after(update_with_means)
-    for native in natives:
-        got = after(functools.partial(update_with_sums, native))
-        assert_equal_with_signs(got, expected, native.title)
-
-
-@pytest.mark.parametrize(
-    ("rule", "weight", "slots"),
-    [
-        ("momentum", 0.0, [4.0]),  # 0.25 * 4 + 3
-        ("keras_momentum", 1.5, [-0.5]),  # 0.25 * 4 - 0.5 * 3
-        ("nesterov", 0.375, [-0.5]),
-        ("adam", 1.5, [3.5, 4.0]),  # 4 + (3 - 4) / 2, 1 + (9 - 1) * 0.375; 1.75 / (2 + 1.5)
-        ("rmsprop", 0.4375, [5.875, 1.5625]),  # 4 + (9 - 4) * 0.375; 0.25 * 1 + 1.5 / root
-    ],
-)
-def test_updates_are_those_of_the_rule(native, rule, weight, slots):
-    words = native.encode([tf.ones([40])], [0], tf.ones([1]), tf.ones([1]), key_of())  # all 1
-    begun = [4.0, 1.0][: len(slots)]
-    epsilon = {"adam": 1.5, "rmsprop": (1.5 / 1.3125) ** 2 - 5.875}.get(rule, 0.0)
-    weights, *held = (tf.Variable(tf.fill([40], value)) for value in (2.0, *begun))
-    update = Update(rule, tf.constant(0.5), 0.25, 0.5, 0.375, epsilon)
-    sums = Sums((0,), words, tf.constant([3.0]), tf.constant(1))
-    native.apply_update(sums, [weights], [[slot] for slot in held], update)
-    for found, expected in zip([weights, *held], [weight, *slots], strict=True):
-        np.testing.assert_allclose(found, tf.fill([40], expected), rtol=1e-6)
-
-
-def test_averages_are_those_of_the_updated_weights(native):
-    sums, weights = one_sum()
-    velocities, shadows = tf.Variable(weights), tf.Variable(tf.fill([33], 5.0))
-    averages = Averages([shadows], tf.constant(0.25))
-    native.apply_update(sums, [weights], [[velocities]], HALVING, averages)
-    np.testing.assert_allclose(shadows, tf.fill([33], (5.0 + 0.25 * 0.75) / 1.25), rtol=1e-6)
-
-
-def one_sum(elements=33, rows=2):
-    words = tf.zeros([rows, 2], tf.uint32)
-    return Sums((0,), words, tf.ones([1]), tf.constant(1)), tf.Variable(tf.ones([elements]))
-
-
-HALVING = Update("momentum", tf.constant(0.5), 0.5)
-
-
-def test_an_update_changes_no_tensor_that_was_read_before(native):
-    sums, weights = one_sum()
-    velocities = tf.Variable(weights)
-    read = [weights.read_value(), velocities.read_value()]
-    native.apply_update(sums, [weights], [[velocities]], HALVING)
-    np.testing.assert_array_equal(weights, tf.fill([33], 0.75))
-    np.testing.assert_array_equal(velocities, tf.fill([33], 0.5))
-    for tensor in read:
-        np.testing.assert_array_equal(tensor, tf.ones([33]))
-
-
-def test_law_10_an_update_that_does_not_fit_is_refused(native):
-    sums, weights = one_sum()
-    same = tf.Variable(weights)
-    averages = Averages([tf.Variable(weights)], tf.constant(0.5))
-    for sums_of_others, slots, update, text in [
-        (one_sum(rows=3)[0], [same], HALVING, "shape of words is"),
-        (
-            sums,
-            [tf.Variable(tf.ones([32]))],
-            HALVING,
-            r"weights have shape \[33\]; a slot of theirs",
-        ),
-        (sums, [tf.Variable(tf.ones([33], tf.float64))], HALVING, "no values of type float"),
-        (sums._replace(units=tf.ones([2])), [same], HALVING, "shape of units is"),
-        (sums._replace(nodes=tf.constant(0)), [same], HALVING, "nodes must be"),
-        (sums, [weights], HALVING, "a variable occurs twice"),
-        (sums, [same, same], HALVING, "there are 2 slots; allowed are 1"),
-        (sums, [same], HALVING._replace(rule="adam"), "there are 1 slots; allowed are 2"),
-        (sums, [same], HALVING._replace(rate=tf.ones([2])), "rate must be a scalar"),
-        (sums, [same], HALVING._replace(rule="lars"), "lars"),
-    ]:
-        with pytest.raises(tf.errors.InvalidArgumentError, match=text):
-            native.apply_update(
-                sums_of_others, [weights], [[slot] for slot in slots], update, averages
-            )
-    for others, text in [
-        (Averages([weights], averages.gain), "a variable occurs twice"),
-        (Averages([same, averages.shadows[0]], averages.gain), "2 averages; allowed are 0 and 1"),
-        (Averages([tf.Variable(tf.ones([32]))], averages.gain), r"an average of theirs has \[32\]"),
-        (Averages(averages.shadows, tf.ones([1])), "gain must be a scalar"),
-    ]:
-        with pytest.raises(tf.errors.InvalidArgumentError, match=text):
-            native.apply_update(sums, [weights], [[same]], HALVING, others)
-    np.testing.assert_array_equal(weights, tf.ones([33]))
-    np.testing.assert_array_equal(averages.shadows[0], tf.ones([33]))
 
 
 @pytest.mark.slow

@@ -9,9 +9,8 @@ import tensorflow as tf
 
 from terngrad.draws import DrawKey
 from terngrad.ops import library
-from terngrad.ops.gradient_kernels import EncodeInputs, GradientKernels, Sums
+from terngrad.ops.gradient_kernels import Averages, EncodeInputs, GradientKernels, Sums, Update
 from terngrad.ops.packing import NativePacking
-from terngrad.ops.updates import Averages, Update
 from terngrad.parts import Parts
 from terngrad.ternary import Stats
 

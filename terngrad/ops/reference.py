@@ -9,11 +9,10 @@ import tensorflow as tf
 
 from terngrad import planes, ternary
 from terngrad.draws import DrawKey, draws_for
-from terngrad.encoders import ENCODERS
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.ops.packing import Packing, ReferencePacking
 from terngrad.parts import Parts
-from terngrad.ternary import Stats
+from terngrad.ternary import ENCODERS, Stats
 
 
 class ReferenceKernels(GradientKernels):

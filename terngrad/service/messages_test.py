@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from terngrad.connect.channel import FrameError
-from terngrad.service.declarations import MESSAGES, Field, make_classes
-from terngrad.service.messages import Header, join_frame, split_frame
+from terngrad.service.messages import MESSAGES, Field, Header, join_frame, make_classes, split_frame
 
 FRAME = {"header": Field(1, "Header"), "padding": Field(2, "bytes"), "payload": Field(3, "bytes")}
 CLASSES = make_classes({**MESSAGES, "Frame": FRAME})

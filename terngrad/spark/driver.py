@@ -258,7 +258,7 @@ class Line:
         self._output, self._control = connect(is_output=True), connect(is_output=False)
         self._received = self._control.makefile("r", encoding="utf-8")
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         """Sends a line to show; does nothing if the driver is gone."""
         with contextlib.suppress(OSError):
             _send(self._output, line)

@@ -124,8 +124,8 @@ def test_lines_have_the_label_of_their_process_and_requests_reach_it(driver, cer
     assert line.addresses() == {"worker": [], "ps": ["c:3"]}
     driver.stop()
     assert next(line.requests()) == "stop"
-    line.tell("first")
-    line.tell("second")
+    line.send("first")
+    line.send("second")
     while len(driver.shown) < 2:
         pass
     assert driver.shown == ["[ps 0] first", "[ps 0] second"]

@@ -136,15 +136,15 @@ class _Process:
         Raises:
           RuntimeError: it failed; with its last line.
         """
-        telling = threading.Thread(target=self._tell)
-        telling.start()
-        threading.Thread(target=self._obey, daemon=True).start()
+        forwarding = threading.Thread(target=self._forward_output)
+        forwarding.start()
+        threading.Thread(target=self._handle_requests, daemon=True).start()
         if self._results >= 0:
             yield from self._inferred(batches)
         elif self._rows >= 0:
             write_rows(batches, os.fdopen(self._rows, "wb"), epochs)
         status = self._process.wait()
-        telling.join()
+        forwarding.join()
         if status and not self._is_asked:
             how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
             raise RuntimeError(f"{how}: {self._last}" if self._last else how)
@@ -169,13 +169,13 @@ class _Process:
         if self._process.wait() == 0 and rows != sum(written):
             raise RuntimeError(f"{sum(written)} rows gave {rows} results; each needs one")
 
-    def _tell(self) -> None:
+    def _forward_output(self) -> None:
         for line in self._process.stdout:
             text = line.decode(errors="replace").rstrip()
             self._last = text or self._last
-            self._line.tell(text)
+            self._line.send(text)
 
-    def _obey(self) -> None:
+    def _handle_requests(self) -> None:
         for request in self._line.requests():
             if request == "stop":
                 self._is_asked = True

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from terngrad.gpu import arrays, device, frameworks, kernels
-from terngrad.ops import objects
+from terngrad.ops import build
 from terngrad.ops.library import FLAGS
 from terngrad.testing import native
 
@@ -101,8 +101,8 @@ class FakeDriver:
         """Links it in a folder. Skips the test if there is no compiler."""
         self.path = str(folder / "libcuda.so.1")
         cxx = native.compiler()
-        compiled = objects.compiled(cxx, _SOURCES, FLAGS)
-        objects.run([cxx, "-shared", *compiled, "-Wl,-soname," + self.path, "-o", self.path])
+        compiled = build.compiled(cxx, _SOURCES, FLAGS)
+        build.run([cxx, "-shared", *compiled, "-Wl,-soname," + self.path, "-o", self.path])
         self._library = ctypes.CDLL(self.path)
         self._library.fake_driver_get.restype = ctypes.c_int64
         self._library.fake_driver_current.restype = ctypes.c_int64

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from terngrad.ops import build, objects
+from terngrad.ops import build
 from terngrad.ops.library import FLAGS, ROOT
 from terngrad.testing.limits import HANG_SECS
 
@@ -31,7 +31,7 @@ def program(
     link_flags: Sequence[str] = (),
     machine: str = "",
 ) -> str:
-    """Returns a program linked in `folder`; see `objects.compiled` for the rest.
+    """Returns a program linked in `folder`; see `build.compiled` for the rest.
 
     Skips the test if the compiler cannot link with these flags: their libraries are missing.
     """
@@ -40,11 +40,11 @@ def program(
     nothing.write_text("int main() {}\n")
     if run([cxx, *flags, str(nothing), *link_flags, "-o", linked]).returncode:
         pytest.skip(f"{cxx} cannot link with {' '.join([*flags, *link_flags])}")
-    objects.run(
+    build.run(
         [
             cxx,
             *flags,
-            *objects.compiled(cxx, sources, flags, machine=machine),
+            *build.compiled(cxx, sources, flags, machine=machine),
             *link_flags,
             "-o",
             linked,

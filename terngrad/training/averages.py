@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
-from terngrad.ops.updates import Averages
+from terngrad.ops.gradient_kernels import Averages
 
 
 class MovingAverages:

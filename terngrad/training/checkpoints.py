@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 import numpy as np
 import tensorflow as tf
 
-from terngrad import durable
+from terngrad.files import publish
 from terngrad.training.errors import NotFiniteError, first_line
 
 _DIGESTS_ENDING = ".sha256"
@@ -67,7 +67,7 @@ def save(directory: str, state: State, step: int, keep: int = 5, settings: str =
         if at_step(directory, step):  # its index must not stand beside new data
             os.remove(os.path.join(directory, f"{name}.index"))
         for file in sorted(os.listdir(temporary), key=lambda file: file.endswith(".index")):
-            durable.publish(os.path.join(temporary, file), os.path.join(directory, file))
+            publish(os.path.join(temporary, file), os.path.join(directory, file))
     except (tf.errors.OpError, OSError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         last = latest_checkpoint(directory) or "none"
@@ -113,10 +113,10 @@ def was_interrupted(directory: str) -> bool:
     return os.path.isdir(os.path.join(directory, _TEMPORARY))
 
 
-def latest_undamaged(directory: str, tell: Callable[[str], None]) -> str | None:
+def latest_undamaged(directory: str, log: Callable[[str], None]) -> str | None:
     """Returns the path of the newest checkpoint that `damage` finds nothing in; None if none is.
 
-    Damaged ones that are newer are then set aside under other names, and `tell` is called with a
+    Damaged ones that are newer are then set aside under other names, and `log` is called with a
     line about each, and about newer ones without an index.
 
     Raises:
@@ -124,13 +124,13 @@ def latest_undamaged(directory: str, tell: Callable[[str], None]) -> str | None:
       OSError: a file cannot be read or renamed, though it may be undamaged.
     """
     for line in left_out(directory):
-        tell(line)
+        log(line)
     damaged: dict[str, str] = {}
     for path in reversed(all_checkpoints(directory)):
         if not (reason := damage(path)):
             for other, why in damaged.items():
                 aside = _set_aside(other)
-                tell(f"{other} is damaged: {why}; set aside as {aside}.")
+                log(f"{other} is damaged: {why}; set aside as {aside}.")
             return path
         damaged[path] = reason
     if damaged:
@@ -162,16 +162,16 @@ def damage(path: str) -> str:
     return ""
 
 
-def find(location: str, tell: Callable[[str], None]) -> str | None:
+def find(location: str, log: Callable[[str], None]) -> str | None:
     """Returns a checkpoint given by its path, or the newest one of a folder; None if none is.
 
-    A path may have the ending of the checkpoint's index. `tell` is called with each of `left_out`.
+    A path may have the ending of the checkpoint's index. `log` is called with each of `left_out`.
     """
     location = location.removesuffix(".index")
     if os.path.isfile(f"{location}.index"):
         return location
     for line in left_out(location):
-        tell(line)
+        log(line)
     return latest_checkpoint(location)
 
 
@@ -375,7 +375,7 @@ def _write_state_file(directory: str) -> None:
     temporary = os.path.join(directory, f"checkpoint{_TEMPORARY}")
     with open(temporary, "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
-    durable.publish(temporary, os.path.join(directory, "checkpoint"))
+    publish(temporary, os.path.join(directory, "checkpoint"))
 
 
 def _some(names: Sequence[str]) -> str:

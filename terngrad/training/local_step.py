@@ -5,8 +5,8 @@ node begins its round with the shared weights, and makes H steps of its inner op
 weights before - weights now, is exchanged as a gradient is. The outer optimizer, Nesterov's
 momentum, applies the mean delta to the shared weights.
 
-With F fragments the net's variables are shared out (`terngrad.fragments`), and after each H / F
-inner steps one fragment is exchanged, in turn, as in Streaming DiLoCo (Douillard et al. 2025,
+With F fragments the net's variables are shared out (`make_fragments`), and after each H / F inner
+steps one fragment is exchanged, in turn, as in Streaming DiLoCo (Douillard et al. 2025,
 without its overlap and its low precision). The delta of a fragment is that of the H steps since its
 last exchange. A node keeps its own weights of the other fragments.
 
@@ -254,3 +254,32 @@ def keep_inner_state(
         if optimizer.has_own_weights:
             named = {f"weights/{node}/{n}": v for n, v in zip(names, optimizer.kept, strict=True)}
             memory.add(named, optimizer.shared)
+
+
+def make_fragments(sizes: Sequence[int], count: int) -> list[list[int]]:
+    """Shares out whole variables, so that all fragments have about as many values.
+
+    The largest variable goes first, each to the fragment that has the fewest values so far; among
+    equals the first one counts. So no fragment has more values than another and one variable of it.
+
+    Args:
+      sizes: number of values of each variable.
+      count: number of fragments.
+
+    Returns:
+      The indices of the variables of each fragment, sorted.
+
+    Raises:
+      ValueError: there are more fragments than variables.
+    """
+    if not 1 <= count <= len(sizes):
+        raise ValueError(
+            f"{count} fragments of {len(sizes)} trained variables; allowed are 1 to {len(sizes)}"
+        )
+    fragments: list[list[int]] = [[] for _ in range(count)]
+    values = [0] * count
+    for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        least = min(range(count), key=lambda f: (values[f], len(fragments[f])))
+        fragments[least].append(i)
+        values[least] += sizes[i]
+    return [sorted(fragment) for fragment in fragments]

@@ -13,7 +13,7 @@ from terngrad.training.errors import DivergedError
 from terngrad.training.loop import Loop
 from terngrad.training.runner import Observation, Outcome
 from terngrad.training.signals import StopRequest
-from terngrad.training.synchronous import SynchronousStepper
+from terngrad.training.stepper import SynchronousStepper
 from terngrad.training.timing import Cadence
 
 LAYOUT = make_layout(["conv/kernel", "fc/kernel"], [(3, 3), (4, 5)], Policy(grad_bits=1))

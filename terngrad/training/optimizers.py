@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from terngrad.ops.gradient_kernels import GradientKernels, Sums
-from terngrad.ops.updates import Averages, Update
+from terngrad.ops.gradient_kernels import Averages, GradientKernels, Sums, Update
 from terngrad.training.slots import SLOTS
 
 

@@ -49,7 +49,7 @@
 namespace terngrad {
 namespace gpu {
 
-// Returns the entry of an encoder (terngrad/encoders.py); null if its name is
+// Returns the entry of an encoder (terngrad/ternary.py); null if its name is
 // unknown.
 static inline const char* EntryOfEncoder(const char* name) {
   constexpr const char* kEntries[][2] = {

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from terngrad.ops import objects
+from terngrad.ops import build
 from terngrad.ops.library import FLAGS, PATHS, ROOT, sources
 from terngrad.testing import native
 
@@ -77,7 +77,7 @@ def test_laws_hold_on_aarch64(aarch64_laws):
 @pytest.mark.slow
 def test_sources_compile_without_warnings():
     for source in [*LIBRARY, LAWS, *sources("gpu", "*.cc"), *sources("net", "*.cc")]:
-        own = objects.flags_of(source)
+        own = build.flags_of(source)
         done = native.run([native.compiler(), *WARNINGS, *own, "-I.", "-fsyntax-only", source])
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
 
@@ -89,7 +89,7 @@ def test_no_code_is_shared_between_instruction_sets():
     nm = found("nm")
     files = sources("lib", "kernels_*.cc")
     defined_in = {}
-    for target in objects.compiled(native.compiler(), files, [*FLAGS, "-O0"]):
+    for target in build.compiled(native.compiler(), files, [*FLAGS, "-O0"]):
         listing = native.output([nm, "--defined-only", "--extern-only", target])
         for name in {line.split()[-1] for line in listing.splitlines() if line}:
             defined_in.setdefault(name, []).append(os.path.basename(target))

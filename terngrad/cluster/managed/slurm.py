@@ -119,7 +119,7 @@ def _check_own_node(
 ) -> None:
     """Compares this node with Slurm's: after a wrong guess the others would wait for nobody."""
     mine = ",".join(str(task) for task, node in enumerate(nodes_of_tasks) if node == own)
-    told = environment.get("SLURM_GTIDS")
-    if mine != told:
-        why = f"has tasks {told} of the step, not {mine}: start it with srun --distribution=block"
+    tasks = environment.get("SLURM_GTIDS")
+    if mine != tasks:
+        why = f"has tasks {tasks} of the step, not {mine}: start it with srun --distribution=block"
         raise ManagedError(f"Slurm: this node {why}")

@@ -5,8 +5,7 @@ import pytest
 from terngrad.cluster.managed import torchrun
 from terngrad.cluster.managed.role import ManagedError
 from terngrad.testing.addresses import free_ports
-from terngrad.testing.rendezvous import TIMEOUT
-from terngrad.testing.threads import in_threads
+from terngrad.testing.threads import TIMEOUT, in_threads
 
 
 @pytest.fixture

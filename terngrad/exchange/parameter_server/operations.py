@@ -22,7 +22,7 @@ class OperationError(ValueError):
 
 
 class Kind(enum.IntEnum):
-    """What an operation computes; see `terngrad/service/declarations.py`."""
+    """What an operation computes; see `terngrad/service/messages.py`."""
 
     MAX = 1
     CODES = 2

@@ -8,7 +8,7 @@ import terngrad.keras
 from terngrad.cluster.channel import MembershipError
 from terngrad.library.group import Group
 from terngrad.library.keras import agreement
-from terngrad.testing.group_in_threads import on_all
+from terngrad.testing.threads import on_all
 
 
 def compared(work, *sides):

@@ -8,7 +8,7 @@ import tensorflow as tf
 from terngrad.library.data_digest import digest, digest_of_whole
 from terngrad.library.group import Group
 from terngrad.library.keras.data import _digest, are_other_seeds, compare_data, problems
-from terngrad.testing.group_in_threads import on_all
+from terngrad.testing.threads import on_all
 
 X = np.random.default_rng(1).normal(size=(40, 3))
 Y = list(range(40))

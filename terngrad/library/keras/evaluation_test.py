@@ -8,7 +8,7 @@ import tensorflow as tf
 import terngrad.keras
 from terngrad.cluster.channel import MembershipError
 from terngrad.library.group import Group
-from terngrad.testing.group_in_threads import on_all
+from terngrad.testing.threads import on_all
 
 ROWS = 37  # five batches of 8, of which the last one has 5 rows
 DRAW = np.random.default_rng(1)

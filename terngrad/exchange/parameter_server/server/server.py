@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from google.protobuf.message import DecodeError
 
+from terngrad import allocator
 from terngrad.cluster.channel import name_of
 from terngrad.connect.calling import ps_name
 from terngrad.connect.channel import Channel, End, Ending, Outbox
@@ -23,7 +24,6 @@ from terngrad.exchange.parameter_server.server.aggregator import Aggregator
 from terngrad.exchange.parameter_server.server.answers import Arithmetic
 from terngrad.exchange.parameter_server.server.service import Service, UnreadError
 from terngrad.exchange.parameter_server.server.worker_registry import WorkerRegistry
-from terngrad.service import memory
 from terngrad.service.figures import Figures
 from terngrad.service.messages import LONGEST_PUSH, Header
 
@@ -117,7 +117,7 @@ class Server:
         Returns:
           "" if the run is done, else why it failed; None after `stop`.
         """
-        returning = memory.Returning()
+        returning = allocator.Returning()
         while (outcome := self._service.outcome) is None:
             if self._stop.wait(self._beat_secs):
                 return None

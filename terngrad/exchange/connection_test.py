@@ -3,9 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from terngrad.exchange import network_probe
-from terngrad.exchange.connection import Connection
-from terngrad.exchange.network_probe import measure_network
+from terngrad.exchange import connection
+from terngrad.exchange.connection import Connection, measure_network
 
 
 class Known(Connection):
@@ -36,26 +35,26 @@ class Known(Connection):
 @pytest.fixture
 def known(monkeypatch):
     def make(*arguments):
-        connection = Known(*arguments)
-        monkeypatch.setattr(network_probe.time, "perf_counter", lambda: connection.now)
-        return connection
+        made = Known(*arguments)
+        monkeypatch.setattr(connection.time, "perf_counter", lambda: made.now)
+        return made
 
     return make
 
 
 @pytest.mark.parametrize("bits_per_sec", [1e7, 1e8, 1e9, 1e10])
 def test_latency_and_bandwidth_are_found_within_some_seconds(known, bits_per_sec):
-    connection = known(2e-4, bits_per_sec)
-    found = measure_network(connection)
+    network = known(2e-4, bits_per_sec)
+    found = measure_network(network)
     assert found.latency_secs == pytest.approx(2e-4, rel=0.05)
     assert found.bits_per_sec == pytest.approx(bits_per_sec, rel=0.05)
-    assert connection.now < 3
+    assert network.now < 3
 
 
 def test_where_messages_must_be_short_they_are(known):
-    connection = known(2e-4, 1e9, 1 << 16)
-    assert measure_network(connection).bits_per_sec == pytest.approx(1e9, rel=0.05)
-    assert max(connection.sizes) == 1 << 16
+    network = known(2e-4, 1e9, 1 << 16)
+    assert measure_network(network).bits_per_sec == pytest.approx(1e9, rel=0.05)
+    assert max(network.sizes) == 1 << 16
 
 
 def test_a_network_that_shows_no_difference_has_a_finite_bandwidth(known):

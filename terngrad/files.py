@@ -1,10 +1,31 @@
-"""Locks for folders that only one process may write to."""
+"""Files that outlive a loss of power, and locks for folders that only one process may write to."""
 
 import errno
 import fcntl
 import os
 import socket
 from typing import IO
+
+
+def sync(path: str) -> None:
+    """Waits until a file's content, or the names in a folder, are on the disk; raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def publish(temporary: str, path: str) -> None:
+    """Gives a file its name, in the same folder or below it, and waits for the disk.
+
+    Raises:
+      OSError: the file or its folder cannot be written.
+    """
+    sync(temporary)
+    os.replace(temporary, path)
+    sync(os.path.dirname(path) or ".")
+
 
 # What file systems answer that have no locks: some of several machines, by their mount options.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}

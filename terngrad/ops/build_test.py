@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from terngrad.ops import objects
+from terngrad.ops import build
 
 _COMPILER = """#!/usr/bin/env bash
 # A fake compiler: counts its calls and writes its last argument, the output.
@@ -45,7 +45,7 @@ def _calls(cxx: pathlib.Path) -> int:
 
 
 def _compiled(cxx, source, *flags, **settings) -> str:
-    (path,) = objects.compiled(str(cxx), [str(source)], flags, **settings)
+    (path,) = build.compiled(str(cxx), [str(source)], flags, **settings)
     assert pathlib.Path(path).read_text() == "compiled\n"
     return path
 
@@ -87,8 +87,8 @@ def test_those_who_want_the_same_object_at_once_compile_it_once(cxx, source):
 
 
 def test_an_error_of_the_compiler_leaves_no_object(source, cache):
-    with pytest.raises(objects.BuildError, match=r"false .*one\.cc"):
-        objects.compiled("/bin/false", [str(source)], [])
+    with pytest.raises(build.BuildError, match=r"false .*one\.cc"):
+        build.compiled("/bin/false", [str(source)], [])
     assert not list(cache.glob("*.o"))
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from terngrad.launcher import processes, state
 from terngrad.launcher.process import Process
+from terngrad.launcher.processes import supervise
 from terngrad.launcher.state import StateFile
-from terngrad.launcher.supervisor import supervise
 
 
 @pytest.fixture
