@@ -116,16 +116,18 @@ def _resnets(version: str) -> dict[str, NetSpec]:
 _INCEPTION_V1 = _inception(_of("inception_v1"), 224, "InceptionV1/Logits/Conv2d_0c_1x1")
 
 NETS = {
-    "lenet": NetSpec(_of("lenet"), 28, 1, "lenet", min_image_size=4),
+    "lenet": NetSpec(_of("small_nets", "lenet"), 28, 1, "lenet", min_image_size=4),
     "lenet_slim": NetSpec(
-        _of("lenet", "lenet_slim"), 28, 1, "lenet", has_dropout=True, min_image_size=4
+        _of("small_nets", "lenet_slim"), 28, 1, "lenet", has_dropout=True, min_image_size=4
     ),
-    "cifarnet": NetSpec(_of("cifarnet"), 32, 3, "cifarnet", has_dropout=True, min_image_size=4),
+    "cifarnet": NetSpec(
+        _of("small_nets", "cifarnet"), 32, 3, "cifarnet", has_dropout=True, min_image_size=4
+    ),
     "cifar10_alexnet": NetSpec(_of("alexnet", "cifar10_alexnet"), 24, 3, "cifarnet"),
     "resnet_20": NetSpec(
         _of("resnet_cifar", "resnet_20"), 32, 3, "cifarnet", logits_layers=("resnet_20/logits",)
     ),
-    "mlp": NetSpec(_of("mlp"), 28, 1, "unit"),
+    "mlp": NetSpec(_of("small_nets", "mlp"), 28, 1, "unit"),
     "alexnet": _large(_of("alexnet"), 224, 217, "alexnet/logits"),
     "alexnet_v2": _large(_of("alexnet", "alexnet_v2"), 224, 195, "alexnet_v2/fc8"),
     "overfeat": _large(_of("overfeat"), 231, 231, "overfeat/fc8"),
