@@ -125,12 +125,12 @@ NETS = {
     ),
     "cifar10_alexnet": NetSpec(_of("alexnet", "cifar10_alexnet"), 24, 3, "cifarnet"),
     "resnet_20": NetSpec(
-        _of("resnet_cifar", "resnet_20"), 32, 3, "cifarnet", logits_layers=("resnet_20/logits",)
+        _of("resnet", "resnet_20"), 32, 3, "cifarnet", logits_layers=("resnet_20/logits",)
     ),
     "mlp": NetSpec(_of("small_nets", "mlp"), 28, 1, "unit"),
     "alexnet": _large(_of("alexnet"), 224, 217, "alexnet/logits"),
     "alexnet_v2": _large(_of("alexnet", "alexnet_v2"), 224, 195, "alexnet_v2/fc8"),
-    "overfeat": _large(_of("overfeat"), 231, 231, "overfeat/fc8"),
+    "overfeat": _large(_of("alexnet", "overfeat"), 231, 231, "overfeat/fc8"),
     **{
         name: _large(_of("vgg", name=name), 224, 224, f"{name}/fc8")
         for name in ("vgg_a", "vgg_16", "vgg_19")
