@@ -152,7 +152,7 @@ NETS = {
         "InceptionV4/AuxLogits/Aux_logits",
     ),
     "inception_resnet_v2": _inception(
-        _of("inception_resnet_v2"),
+        _of("inception_v4", "inception_resnet_v2"),
         299,
         "InceptionResnetV2/Logits/Logits",
         "InceptionResnetV2/AuxLogits/Logits",
