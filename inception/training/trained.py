@@ -14,7 +14,7 @@ from inception.training import settings
 from slim.conversion import picture_reader
 from slim.datasets import dataset_info, finding
 from slim.nets import catalog, nets_factory
-from slim.nets.layers import CoveringConv2D, LocalResponseNormalization
+from slim.nets.net_builder import CoveringConv2D, LocalResponseNormalization
 from slim.preprocessing import portable as preprocessing
 from slim.preprocessing import preprocessing_factory
 from terngrad.training import checkpoints

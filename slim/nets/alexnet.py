@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import keras
 
-from slim.nets.layers import LocalResponseNormalization
-from slim.nets.net_builder import NetBuilder
-from slim.nets.scope import BATCH_NORM, XAVIER, Scope, Style, truncated_normal
+from slim.nets.net_builder import (
+    BATCH_NORM,
+    XAVIER,
+    LocalResponseNormalization,
+    NetBuilder,
+    Scope,
+    Style,
+    truncated_normal,
+)
 
 
 def alexnet(images: keras.KerasTensor, num_classes: int, add: NetBuilder) -> keras.KerasTensor:

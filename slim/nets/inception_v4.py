@@ -1,4 +1,4 @@
-"""Inception v4 and Inception-ResNet-v2, nets of one paper (arXiv 1602.07261), with TF-Slim's names."""
+"""Inception v4 and Inception-ResNet-v2, of one paper (arXiv 1602.07261), named as in TF-Slim."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from slim.nets.inception_layers import (
     reduction_a,
     stem,
 )
-from slim.nets.net_builder import NetBuilder
-from slim.nets.scope import BATCH_NORM, XAVIER, Scope, Style
+from slim.nets.net_builder import BATCH_NORM, XAVIER, NetBuilder, Scope, Style
 
 # Of Inception-ResNet-v2.
 _BLOCK_35: tuple[Rows, ...] = (
@@ -146,7 +145,7 @@ def _inception_c(net: keras.KerasTensor, scope: Scope) -> keras.KerasTensor:
 def inception_resnet_v2(
     images: keras.KerasTensor, num_classes: int, add: NetBuilder
 ) -> list[keras.KerasTensor]:
-    """Returns the logits of Inception-ResNet-v2 and of the auxiliary head, which is before Mixed_7a.
+    """Returns the logits of Inception-ResNet-v2 and of its auxiliary head, before Mixed_7a.
 
     TF-Slim decays its biases too; here, as in all nets of the suite, only kernels decay.
     """

@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 import keras
 
-from slim.nets.net_builder import NetBuilder
-from slim.nets.scope import HE, BatchNorm, Scope, Style
+from slim.nets.net_builder import HE, BatchNorm, NetBuilder, Scope, Style
 
 UNITS = {  # depth -> units of each block
     50: (3, 4, 6, 3),

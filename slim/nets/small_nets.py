@@ -6,8 +6,7 @@ import functools
 
 import keras
 
-from slim.nets.layers import LocalResponseNormalization
-from slim.nets.net_builder import NetBuilder
+from slim.nets.net_builder import LocalResponseNormalization, NetBuilder
 
 
 def lenet(images: keras.KerasTensor, num_classes: int, add: NetBuilder) -> keras.KerasTensor:
