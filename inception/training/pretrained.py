@@ -8,10 +8,10 @@ import tensorflow as tf
 from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
 from inception.training import settings
+from slim import pretrained_weights
 from slim.datasets import dataset_info, finding
 from slim.nets import catalog
-from slim.weights import keras_files, tf_slim
-from slim.weights.found import Weights
+from slim.pretrained_weights import Weights
 from terngrad.training import checkpoints
 
 _TOLD = 5  # names in a message
@@ -51,13 +51,13 @@ def read(path: str, net: str, variables: Mapping[str, tf.Variable]) -> Weights:
     Raises:
       ValueError: the file is not readable, or its layout is not known.
     """
-    if path.endswith(keras_files.ENDINGS):
+    if path.endswith(pretrained_weights.KERAS_ENDINGS):
         shapes = {name: tuple(v.shape) for name, v in variables.items()}
-        return keras_files.read(path, net, shapes)
+        return pretrained_weights.read_keras(path, net, shapes)
     if checkpoints.is_of_suite(path):
         arrays = checkpoints.read_weights(path, averages=False)
         return Weights(_SUITE, arrays)
-    return tf_slim.read(path, net)
+    return pretrained_weights.read_tf_slim(path, net)
 
 
 def _file(given: str) -> str:
@@ -84,7 +84,9 @@ def _fresh(config: TrainConfig, weights: Weights, names: Iterable[str]) -> list[
     if config.fine_tune:
         fresh.update(_of_last_layers(config.net, names))
     for scope in config.checkpoint_exclude_scopes:
-        found = [n for n in names if n.startswith(tf_slim.suite_scope(scope, config.net))]
+        found = [
+            n for n in names if n.startswith(pretrained_weights.suite_scope(scope, config.net))
+        ]
         if not found:
             layers = ", ".join(dict.fromkeys(name.rpartition("/")[0] for name in names))
             why = f"no variable begins with {scope!r}; layers are {layers}"
