@@ -17,7 +17,7 @@ import tensorflow as tf
 from docs import markdown
 from slim import input_pipeline
 from slim.conversion import convert
-from slim.datasets import dataset_factory, finding, mnist
+from slim.datasets import dataset_factory, mnist
 from slim.preprocessing import preprocessing_factory
 from terngrad.testing.addresses import free_ports
 from terngrad.testing.processes import finished
@@ -185,8 +185,8 @@ def write_bars(folder):
 
 def test_the_data_set_is_converted_and_read(tmp_path, monkeypatch):
     bars = module_of("slim/datasets/bars.py", tmp_path)
-    monkeypatch.setitem(finding.DATASETS, "bars", bars.INFO)
-    monkeypatch.setitem(finding.MODULES, "bars", bars)
+    monkeypatch.setitem(dataset_factory.DATASETS, "bars", bars.INFO)
+    monkeypatch.setitem(dataset_factory.MODULES, "bars", bars)
     images, labels = write_bars(tmp_path)
     convert.convert("bars", str(tmp_path / "records"), source_dir=str(tmp_path))
     found = dataset_factory.get_dataset("bars", "test", str(tmp_path / "records"))

@@ -9,7 +9,7 @@ from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
 from inception.training import settings
 from slim import pretrained_weights
-from slim.datasets import dataset_info, finding
+from slim.datasets import dataset_factory, dataset_info
 from slim.nets import catalog
 from slim.pretrained_weights import Weights
 from terngrad.training import checkpoints
@@ -118,7 +118,7 @@ def _check_origin(path: str, config: TrainConfig, *, has_fresh_classes: bool) ->
         settings.check_net(path, config.net)
     if has_fresh_classes or config.benchmark_mode:
         return
-    names = finding.get_class_names(config.dataset_name, config.data_dir)
+    names = dataset_factory.get_class_names(config.dataset_name, config.data_dir)
     try:
         dataset_info.check_labels(os.path.dirname(path), names, f"the records of {config.data_dir}")
     except ValueError as error:

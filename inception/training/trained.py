@@ -12,7 +12,7 @@ from absl import logging
 from inception.flags.table import refuse
 from inception.training import settings
 from slim.conversion import picture_reader
-from slim.datasets import dataset_info, finding
+from slim.datasets import dataset_factory, dataset_info
 from slim.nets import catalog, nets_factory
 from slim.nets.net_builder import CoveringConv2D, LocalResponseNormalization
 from slim.preprocessing import portable as preprocessing
@@ -94,7 +94,7 @@ def load(location: str, *, averages: bool) -> Trained:
 
 
 def _class_names(path: str, noted: dict) -> tuple[str, ...]:
-    names = finding.get_class_names(noted["dataset_name"], os.path.dirname(path))
+    names = dataset_factory.get_class_names(noted["dataset_name"], os.path.dirname(path))
     return names[noted.get("labels_offset", 0) :]
 
 
