@@ -4,11 +4,10 @@ import tarfile
 
 import pytest
 
-from inception.testing.archive_server import serving
 from inception.testing.runs import run_program
 from slim.datasets import files, flowers
 from slim.datasets.dataset_factory import get_dataset
-from slim.testing import write_pictures
+from slim.testing import serving, write_pictures
 
 _PROGRAM = "inception.download_and_preprocess_flowers"
 

@@ -5,11 +5,10 @@ import shutil
 
 import pytest
 
-from inception.testing.archive_server import serving
 from inception.testing.runs import run_program
 from slim.datasets import files, imagenet
 from slim.datasets.dataset_factory import get_dataset
-from slim.testing import write_imagenet
+from slim.testing import serving, write_imagenet
 
 _PROGRAM = "inception.download_and_preprocess_imagenet"
 _SHARDS = ("--train_shards=3", "--validation_shards=2")
