@@ -7,7 +7,7 @@ from absl.flags import FlagValues
 
 from inception import app
 from inception.flags import table
-from inception.sweeping import program, sweeping
+from inception.sweeping import program, sweeper
 from inception.sweeping.messages import End, Evaluation, Outcome
 from inception.sweeping.settings import SweepFlags
 
@@ -21,7 +21,7 @@ def settings_of(*own):
 
 def plan(*own):
     settings = settings_of(*own)
-    return sweeping.make_plan(settings, program.of(settings.program, ""), [])
+    return sweeper.make_plan(settings, program.of(settings.program, ""), [])
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def _sweep(monkeypatch, tmp_path, capsys):
                 for end in ends:
                     self.study.end(self.study.next(), end, False, 0)
 
-        monkeypatch.setattr(sweeping, "Sweeper", Sweeper)
-        sweeping.sweep(settings_of(f"--sweep_dir={tmp_path}", f"--grid={grid}"), [])
+        monkeypatch.setattr(sweeper, "Sweeper", Sweeper)
+        sweeper.sweep(settings_of(f"--sweep_dir={tmp_path}", f"--grid={grid}"), [])
         return capsys.readouterr().out
 
     return run
