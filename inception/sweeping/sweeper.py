@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 from inception.cluster import namespaces
 from inception.flags import table
 from inception.flags.table import Flag, refuse
-from inception.sweeping import places, program, space, spark
+from inception.sweeping import places, program, space
 from inception.sweeping.messages import End, Order, Outcome
 from inception.sweeping.places import Channel, Place
 from inception.sweeping.plan import BANDWIDTH, Plan, point_of
@@ -271,10 +271,10 @@ def _launcher(settings: SweepFlags) -> list[str]:
 def _places(settings: SweepFlags) -> Iterator[list[Place]]:
     """Yields where trials run, after checking that they can."""
     if settings.spark:
-        session = spark.open_session(settings.spark, settings.workspace)
+        session = places.open_session(settings.spark, settings.workspace)
         try:
             numbers = range(settings.jobs)
-            yield [spark.SparkPlace(session, i, settings.workspace) for i in numbers]
+            yield [places.SparkPlace(session, i, settings.workspace) for i in numbers]
         finally:
             session.stop()
     elif settings.hosts:
