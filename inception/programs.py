@@ -73,7 +73,7 @@ def take_part(
         config, large_batches = read(values)
         if cluster.ps_hosts:
             # Errors here are seconds earlier than after TensorFlow is loaded.
-            from inception.cluster.join_config import join_config
+            from inception.cluster.joining import join_config
 
             join_config(cluster).check()
         if not is_ps:
@@ -92,7 +92,7 @@ def _reporting_failure(cluster: ClusterConfig) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        from inception.cluster.join_config import join_config
+        from inception.cluster.joining import join_config
         from terngrad.library.failures import reporting_failure
 
         with reporting_failure(join_config(cluster)):

@@ -3,8 +3,7 @@
 import functools
 import os
 
-from inception.cluster.join_config import join_config
-from inception.cluster.joining import tell_hosts
+from inception.cluster.joining import join_config, log_hosts
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.results.ps_report import PsReport, Server, figures_of_parameters, figures_of_sums
@@ -19,7 +18,7 @@ _REPORT_SECS = 30.0
 
 def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
     """Serves until the workers need no ps any more, or a signal arrives; see `serving.serve`."""
-    tell_hosts(cluster)
+    log_hosts(cluster)
     runtime.configure(
         intra_threads=config.num_intra_threads,
         inter_threads=config.num_inter_threads,
