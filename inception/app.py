@@ -23,7 +23,7 @@ _NOISE = (  # the last is the second line of a message
     r"^I[0-9]{4} |^WARNING: All log messages before absl::InitializeLog"
     "|^To enable the following instructions: "
 )
-_STOP_TEXTS: list[str] = []  # of the open blocks of `telling_stop`
+_STOP_TEXTS: list[str] = []  # of the open blocks of `reporting_stop`
 _END_OF_SPINNER = "\r\x1b[K\x1b[?25h"  # clears the line and shows the cursor
 _HELP = ("--help", "-help", "-h", "--helpfull", "--helpshort")
 
@@ -84,7 +84,7 @@ def stop_writing() -> None:
 
 
 @contextlib.contextmanager
-def telling_stop(text: str) -> Iterator[None]:
+def reporting_stop(text: str) -> Iterator[None]:
     """Prints the signal's name and `text` if Ctrl-C or SIGTERM ends the block."""
     _STOP_TEXTS.append(text)
     try:

@@ -21,8 +21,8 @@ def _source(tmp_path):
     return folder
 
 
-def _check(out, told):
-    assert told.endswith("Finished writing all 20 images in data set.\n")
+def _check(out, printed):
+    assert printed.endswith("Finished writing all 20 images in data set.\n")
     train, validation = (get_dataset("flowers", s, out) for s in ("train", "validation"))
     assert train.class_names == ("background", "daisy", "roses")
     assert (train.counts, validation.counts) == ((8, 8), (2, 2))

@@ -153,7 +153,7 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
 def run_training(config: TrainConfig) -> None:
     """Trains, once TensorFlow is loaded."""
     refusals.check_training(config)
-    with app.telling_stop(_UNBEGUN):
+    with app.reporting_stop(_UNBEGUN):
         with app.quiet_import():
             from inception.training import preparation, train
             from inception.training.shortage import naming_shortage

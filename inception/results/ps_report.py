@@ -30,26 +30,26 @@ class PsReport:
 
     def __init__(
         self,
-        told: Callable[[], PsFigures | None],
+        figures: Callable[[], PsFigures | None],
         name: str,
         every_secs: float,
         directory: str | None,
-        tell: Callable[[str], None] = print,
+        log: Callable[[str], None] = print,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Does not report yet.
 
         Args:
-          told: returns a report of the time since it was last called; see `figures_of_sums`,
+          figures: returns a report of the time since it was last called; see `figures_of_sums`,
             `figures_of_parameters`.
           name: name of the ps.
           every_secs: seconds between two reports.
           directory: folder for event files, made at the first report; None = no event files.
-          tell: called with lines for the log.
+          log: called with each line.
           clock: returns the seconds since any fixed moment.
         """
-        self._told, self._name, self._every_secs = told, name, every_secs
-        self._directory, self._tell, self._clock = directory, tell, clock
+        self._figures, self._name, self._every_secs = figures, name, every_secs
+        self._directory, self._log, self._clock = directory, log, clock
         self._writer: tf.summary.SummaryWriter | None = None
         self._due = clock() + every_secs
 
@@ -61,8 +61,8 @@ class PsReport:
 
     def report(self) -> None:
         """Reports now."""
-        if found := self._told():
-            self._tell(f"{self._name}: {found.line}")
+        if found := self._figures():
+            self._log(f"{self._name}: {found.line}")
             self._write(found)
 
     def _write(self, found: PsFigures) -> None:
@@ -79,7 +79,7 @@ class PsReport:
             self._writer.flush()
         except (OSError, tf.errors.OpError) as error:
             why = " ".join(str(error).split())
-            self._tell(f"No more figures are written to {self._directory}: {why}")
+            self._log(f"No more figures are written to {self._directory}: {why}")
             self._directory = None
 
 

@@ -40,7 +40,7 @@ class Channel(Protocol):
     """The two pipes of a running trial."""
 
     def events(self) -> Iterator[Evaluation | End]:
-        """Yields what the trial tells; the last is always its end."""
+        """Yields what the trial reports; the last is always its end."""
 
     def stop(self) -> None:
         """Lets the training save and end."""

@@ -122,6 +122,6 @@ def test_connections_without_the_secret_are_not_the_trial_and_do_not_keep_it_out
     channel.stop()
 
 
-def test_law_10_a_master_that_is_none_is_told():
+def test_law_10_a_master_that_is_none_is_reported():
     with pytest.raises(ValueError, match=r"flag --spark=foo: must be a Spark master: spark://HOST"):
         places.open_session("foo")

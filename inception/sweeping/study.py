@@ -1,7 +1,7 @@
 """The Optuna study of a sweep: which trial is next, and what became of the others.
 
 All trials of a grid or of a random search are queued when the study is made, so that several sweeps
-share them without asking each other. A trial that has to run again is told as failed, and queued
+share them without asking each other. A trial that has to run again is noted as failed, and queued
 once more with the same values. The two share a folder, so the training goes on from its checkpoint.
 User attributes of the trials:
 
@@ -233,7 +233,7 @@ class Study:
             return False
 
     def _values(self, end: End) -> list[float] | None:
-        """Returns the objectives of a finished trial; None if the training did not tell one."""
+        """Returns the objectives of a finished trial; None if the training did not report one."""
         found = {
             "precision": end.last and end.last.precision,
             "bytes": end.bytes_sent,

@@ -145,7 +145,7 @@ class Sweeper:
           commands: say how.
           folder: holds the trials' folders.
           retries: how often a trial that died is tried again.
-          report: is told what happens.
+          report: gets what happens.
         """
         self._study, self._commands, self._folder = study, commands, folder
         self._retries, self._report = retries, report
@@ -212,7 +212,7 @@ class Sweeper:
                     return
                 else:
                     self._stop.wait(_LOOK_SECS)
-        except Exception as error:  # told by the main thread, after the others have saved
+        except Exception as error:  # raised by the main thread, after the others have saved
             self._problems.append(error)
             self._stop.set()
             for channel in list(self._channels):
@@ -240,7 +240,7 @@ class Sweeper:
 
 
 def _check_effects(settings: SweepFlags, trained: Program, plan: Plan) -> None:
-    """Refuses a name that has no effect in any trial; tells one that has none in some of them."""
+    """Refuses a name that has no effect in any trial; prints one that has none in some of them."""
     hosts = ["--worker_hosts=127.0.0.1:1"] if settings.workers else []
     hosts += ["--ps_hosts=127.0.0.1:2"] if settings.ps else []
     found = []

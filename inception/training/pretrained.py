@@ -14,12 +14,12 @@ from slim.nets import catalog
 from slim.pretrained_weights import Weights
 from terngrad.training import checkpoints
 
-_TOLD = 5  # names in a message
+_MOST_NAMES = 5  # names in a message
 _SUITE = "a checkpoint of this suite"
 
 
 def load(config: TrainConfig, variables: Mapping[str, tf.Variable]) -> None:
-    """Sets a net's variables to the weights of --pretrained_model_checkpoint_path; tells which.
+    """Sets a net's variables to the weights of --pretrained_model_checkpoint_path; logs which.
 
     Args:
       config: says which file, and which variables keep their initial values.
@@ -42,7 +42,7 @@ def load(config: TrainConfig, variables: Mapping[str, tf.Variable]) -> None:
     for name, variable in wanted.items():
         variable.assign(weights.arrays[name])
     print(f"Succesfully loaded model from {path} to start with.")
-    _tell(path, weights, wanted, fresh)
+    _log_loaded(path, weights, wanted, fresh)
 
 
 def read(path: str, net: str, variables: Mapping[str, tf.Variable]) -> Weights:
@@ -149,7 +149,7 @@ def _check(
     )
 
 
-def _tell(
+def _log_loaded(
     path: str, weights: Weights, loaded: Mapping[str, tf.Variable], fresh: Sequence[str]
 ) -> None:
     """Accounts for every variable of the net and of the file."""
@@ -166,5 +166,5 @@ def _size(shape: Iterable[int]) -> str:
 
 
 def _some(names: Sequence[str], between: str = ", ") -> str:
-    more = len(names) - _TOLD
-    return between.join(names[:_TOLD]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _MOST_NAMES
+    return between.join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -37,7 +37,7 @@ def check_training(config: TrainConfig, *, is_alone: bool = True, is_chief: bool
     problem.resolve(config)
     if not config.benchmark_mode:
         _check_records(config)
-    _tell_small_images(config)
+    _warn_of_small_images(config)
     if is_chief and last < 0:
         _check_pretrained(config)
     if is_chief:
@@ -86,7 +86,7 @@ def _check_records(config: TrainConfig | EvalConfig) -> None:
         dataset_factory.find_files(config.dataset_name, config.subset, config.data_dir)
 
 
-def _tell_small_images(config: TrainConfig) -> None:
+def _warn_of_small_images(config: TrainConfig) -> None:
     sensible = catalog.get_spec(config.net).sensible_image_size
     if config.image_size != -1 and config.image_size < sensible:
         print(

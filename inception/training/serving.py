@@ -34,9 +34,9 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
         name = ps_name(cluster.task_id, cluster.ps_hosts)
         directory = folder if config.save_summaries_secs else None
         if asynchronous:
-            told = functools.partial(figures_of_parameters, server)
+            figures = functools.partial(figures_of_parameters, server)
         else:
-            told = functools.partial(figures_of_sums, server, cluster.worker_hosts)
-        return PsReport(told, name, _REPORT_SECS, directory, serving.say)
+            figures = functools.partial(figures_of_sums, server, cluster.worker_hosts)
+        return PsReport(figures, name, _REPORT_SECS, directory, serving.say)
 
     serving.serve(join_config(cluster), asynchronous, make_report)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from inception import app
 from inception.training.looping import run_loop, say
 from inception.training.preparation import Ready, worker_batches
-from inception.training.restoring import tell_cleared
+from inception.training.restoring import log_cleared_memory
 from inception.training.saving import Saver
 from terngrad.cluster.channel import DifferenceError
 from terngrad.coordination.client import InterruptionError
@@ -103,7 +103,7 @@ def _regained(ready: Ready) -> tuple[int, Iterator | None] | None:
         return step, None
     if step != before and training.memory.variables:  # the memory belongs to the earlier step
         training.memory.clear()
-        tell_cleared(ready.config, f"this worker received the state of step {step}")
+        log_cleared_memory(ready.config, f"this worker received the state of step {step}")
     if held:
         held.forget()
     return step, iter(worker_batches(ready, step))

@@ -48,7 +48,7 @@ def convert(
         for path in record_paths(dataset_dir, name, split, shards.get(split))
     ]
     if source_dir is None and all(map(os.path.exists, paths)) and not options.overwrite:
-        record_files.tell_end(dataset_dir, paths, len(paths))  # without a download
+        record_files.print_summary(dataset_dir, paths, len(paths))  # without a download
         return
     download = download or module.download
     splits = module.load(source_dir or download(os.path.join(dataset_dir, "download")))

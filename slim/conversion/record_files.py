@@ -123,7 +123,7 @@ def _run(
             set_broken = functools.partial(note.set_broken, job.split)
             missing = {path: share for path, share in job.shares().items() if path not in kept}
             write(missing, job.source, options, bar, set_broken)
-    tell_end(folder, expected, len(kept))
+    print_summary(folder, expected, len(kept))
 
 
 @contextlib.contextmanager
@@ -140,7 +140,7 @@ def _alone_in(folder: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def tell_end(folder: str, paths: Sequence[str], num_kept: int) -> None:
+def print_summary(folder: str, paths: Sequence[str], num_kept: int) -> None:
     """Prints what a conversion has made, and lists broken images in broken.txt.
 
     Args:
