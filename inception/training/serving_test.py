@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from inception.results.ps_report import PsReport, figures_of_parameters, figures_of_sums
 from inception.results.report import read_scalars
+from inception.training.serving import PsReport, figures_of_parameters, figures_of_sums
 from terngrad.asynchronous.bound import Staleness
 from terngrad.service.figures import Figures
 
