@@ -1,6 +1,6 @@
-"""A ps: --job_name=ps of the *_distributed_train programs, and the reports of its work.
+"""A parameter server (ps): --job_name=ps of the *_distributed_train programs.
 
-A report is a line of the log, and figures for TensorBoard.
+Its reports are lines of the log, and figures for TensorBoard.
 """
 
 import functools

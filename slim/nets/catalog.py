@@ -69,7 +69,7 @@ def _of(module: str, function: str = "", **arguments: object) -> BuildFn:
     return build
 
 
-def _inception(build: BuildFn, image_size: int, *logits_layers: str, **facts: object) -> NetSpec:
+def _inception(build: BuildFn, image_size: int, *logits_layers: str, **settings: object) -> NetSpec:
     auxiliary_weights = (AUXILIARY_WEIGHT,) * (len(logits_layers) - 1)
     # Smaller images leave no position, or no room for the auxiliary head's 5 x 5 pooling.
     min_image_size = 107 if auxiliary_weights else 32
@@ -83,7 +83,7 @@ def _inception(build: BuildFn, image_size: int, *logits_layers: str, **facts: ob
         logits_layers=logits_layers,
         auxiliary_weights=auxiliary_weights,
         dropout_keep_prob=0.8,
-        **facts,
+        **settings,
     )
 
 
