@@ -80,7 +80,7 @@ def training_batches(
     done = _files_done(share, read, epoch, consumed)
     epochs = tf.data.Dataset.range(epoch, tf.int64.max)
     examples = epochs.flat_map(lambda e: read(e, done & (e == epoch))).skip(consumed)
-    return preprocessed_batches(
+    return _preprocessed_batches(
         examples,
         preprocessing,
         image_shape=dataset.image_shape,
@@ -113,7 +113,7 @@ def evaluation_batches(
     examples = tf.data.Dataset.range(len(share.files)).interleave(
         lambda file: _read_file(share, 0, file, False), readers, num_parallel_calls=readers
     )
-    return preprocessed_batches(
+    return _preprocessed_batches(
         examples if num_examples is None else examples.take(num_examples),
         preprocessing,
         image_shape=dataset.image_shape,
@@ -287,7 +287,7 @@ def _files_done(
     return tf.constant(done)
 
 
-def preprocessed_batches(
+def _preprocessed_batches(
     examples: tf.data.Dataset,
     preprocessing: Preprocessing,
     *,

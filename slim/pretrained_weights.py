@@ -104,7 +104,7 @@ def read_keras(path: str, net: str, shapes: Shapes) -> Weights:
     Raises:
       ValueError: the file is damaged, or its layers are those of another net.
     """
-    layers = read_keras_layers(path)
+    layers = _read_keras_layers(path)
     ours = set(map(_layer_of, shapes))
     is_of_applications = not ours & {name.replace(".", "/") for name in layers}
     if is_of_applications:
@@ -132,7 +132,7 @@ def read_keras(path: str, net: str, shapes: Shapes) -> Weights:
     return Weights("Keras' weights", arrays, tuple(left_out))
 
 
-def read_keras_layers(path: str) -> dict[str, list[np.ndarray]]:
+def _read_keras_layers(path: str) -> dict[str, list[np.ndarray]]:
     """Returns the arrays of each layer that has any, by the layer's name, in Keras' order."""
     try:
         if zipfile.is_zipfile(path):

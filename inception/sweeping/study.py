@@ -38,18 +38,18 @@ from terngrad.launcher.state import birth
 _LOST_SECS = 120.0  # a sweep on another machine that was silent for so long is lost
 BEAT_SECS = 20.0  # between two heartbeats
 
-Sign = Mapping[str, Any]
+_Sign = Mapping[str, Any]
 _PLAN = "plan"
 _OPEN = (TrialState.WAITING, TrialState.RUNNING)
 
 
-def sign() -> Sign:
+def sign() -> _Sign:
     """Returns a heartbeat of this process."""
     pid = os.getpid()
     return {"time": time.time(), "host": socket.gethostname(), "pid": pid, "birth": birth(pid)}
 
 
-def is_alive(seen: Sign) -> bool:
+def is_alive(seen: _Sign) -> bool:
     """Whether the process that gave a heartbeat still lives."""
     if seen["host"] == socket.gethostname():
         return birth(seen["pid"]) == seen["birth"]

@@ -53,10 +53,10 @@ def sweep(settings: SweepFlags, given: Sequence[str]) -> None:
         report.begin([place.label for place in found])
         Sweeper(study, commands, folder, settings.retries, report).run(found)
     report.finish()
-    check_results(study, folder)
+    _check_results(study, folder)
 
 
-def check_results(study: Study, folder: Path) -> None:
+def _check_results(study: Study, folder: Path) -> None:
     """Raises ValueError if no trial of a study is complete."""
     results = study.results()
     if not any(trial.state is TrialState.COMPLETE for trial in results):

@@ -1,7 +1,7 @@
 """Makes a folder of record files from any source of images.
 
 A conversion that was stopped goes on with the record files that are missing; conversion.json, a
-`ConversionNote`, says what the others were made from.
+`_ConversionNote`, says what the others were made from.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def print_summary(folder: str, paths: Sequence[str], num_kept: int) -> None:
     """
     if num_kept:
         print(f"{folder} keeps its {num_kept} existing record files; --overwrite replaces them.")
-    if broken := ConversionNote(folder).broken():
+    if broken := _ConversionNote(folder).broken():
         path = os.path.join(folder, _BROKEN_FILE)
         with files.replacing_text(path) as file:
             file.writelines(f"{line}\n" for line in broken)
@@ -165,9 +165,9 @@ def print_summary(folder: str, paths: Sequence[str], num_kept: int) -> None:
 
 def _checked_note(
     folder: str, jobs: Sequence[Job], class_names: Sequence[str], options: Options
-) -> ConversionNote:
+) -> _ConversionNote:
     """Returns the note about the record files that stay; ValueError if the new ones do not fit."""
-    note = ConversionNote(folder)
+    note = _ConversionNote(folder)
     replaced = {job.split for job in jobs if options.overwrite}
     note.keep({s for s in note.splits() if s not in replaced and existing(folder, s)})
     for job in jobs:
@@ -204,7 +204,7 @@ def _ignoring_warnings() -> Iterator[None]:
         yield
 
 
-class ConversionNote:
+class _ConversionNote:
     """conversion.json: what the records beside it were made from, so that a conversion can go on.
 
     It is read when this is made; each change is written at once.

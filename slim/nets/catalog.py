@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from slim.nets.net_builder import NetBuilder
 
-AUXILIARY_WEIGHT = 0.4  # of an auxiliary head's cross entropy in the loss, as published
+_AUXILIARY_WEIGHT = 0.4  # of an auxiliary head's cross entropy in the loss, as published
 
 BuildFn = Callable[
     ["keras.KerasTensor", int, "NetBuilder"], "keras.KerasTensor | list[keras.KerasTensor]"
@@ -70,7 +70,7 @@ def _of(module: str, function: str = "", **arguments: object) -> BuildFn:
 
 
 def _inception(build: BuildFn, image_size: int, *logits_layers: str, **settings: object) -> NetSpec:
-    auxiliary_weights = (AUXILIARY_WEIGHT,) * (len(logits_layers) - 1)
+    auxiliary_weights = (_AUXILIARY_WEIGHT,) * (len(logits_layers) - 1)
     # Smaller images leave no position, or no room for the auxiliary head's 5 x 5 pooling.
     min_image_size = 107 if auxiliary_weights else 32
     return NetSpec(
