@@ -1,4 +1,4 @@
-"""A trained net from its checkpoint alone: what it says of a picture, and its export."""
+"""A trained net from its checkpoint alone: the classes of a picture, and the export."""
 
 import dataclasses
 import os
@@ -22,7 +22,7 @@ from terngrad.training.errors import first_line
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
+class TrainedNet:
     """A net with its weights, and what it was trained for.
 
     Attributes:
@@ -65,7 +65,7 @@ class Trained:
         return model
 
 
-def load(location: str, *, averages: bool) -> Trained:
+def load(location: str, *, averages: bool) -> TrainedNet:
     """Reads a checkpoint, or the newest one of a folder.
 
     Args:
@@ -83,7 +83,7 @@ def load(location: str, *, averages: bool) -> Trained:
         raise ValueError(f"{path} does not say which net it holds; train one step more with it")
     spec = catalog.get_spec(noted["net"])
     size = noted["image_size"]
-    return Trained(
+    return TrainedNet(
         path=path,
         net=noted["net"],
         image_size=spec.image_size if size == -1 else size,
