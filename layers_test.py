@@ -129,7 +129,7 @@ _MAIN_TEXT = '\nif __name__ == "__main__":\n    main()\n'
         ("layer_rule", "terngrad.planes", "from terngrad.ops import native", "ops lies above"),
         ("layer_rule", "inception.flags.a", "from ..training import b", "training lies above"),
         ("layer_rule", "slim.nets.a", "from terngrad import planes", "do not import each other"),
-        ("layer_rule", "terngrad.a", "import slim.nets", "slim.weights lies"),
+        ("layer_rule", "terngrad.a", "import slim.nets", "slim.pretrained_weights lies"),
         ("layer_rule", "slim.nets.a", "from slim import eval_image_classifier", "lies above"),
         ("layer_rule", "inception.a", "from slim import eval_image_classifier", "lies above"),
         ("program_rule", "benchmarks.a", "from inception import program", "only a test"),

@@ -14,7 +14,7 @@ from docs import markdown
 from docs.markdown import REPO
 from inception import app
 from inception.flags import command_line, table
-from inception.sweeping import program, sweeping
+from inception.sweeping import program, sweeper
 from inception.sweeping.settings import SweepFlags, split
 from terngrad.testing.processes import finished
 
@@ -122,7 +122,7 @@ def test_each_flag_that_a_sweep_tries_has_an_effect(own, trainings, capsys, monk
     values = command_line.flags_of("inception.sweep")
     app.parse(values, own)
     settings = table.read(SweepFlags, values)
-    sweeping.make_plan(settings, program.of(settings.program, ""), trainings)
+    sweeper.make_plan(settings, program.of(settings.program, ""), trainings)
     assert "has no effect" not in capsys.readouterr().out
 
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 from docs import markdown
 from slim import input_pipeline
 from slim.conversion import convert
-from slim.datasets import dataset_factory, finding, mnist
+from slim.datasets import dataset_factory, mnist
 from slim.preprocessing import preprocessing_factory
 from terngrad.testing.addresses import free_ports
 from terngrad.testing.processes import finished
@@ -145,8 +145,8 @@ def test_the_net_is_trained_by_the_command_of_the_page(edited, digits, tmp_path)
     (words,) = commands_below("tested: docs/extending_test.py")
     assert "inception.mnist_train" in words
     changed = {"data_dir": digits, "train_dir": tmp_path / "run", "max_steps": 2, "num_gpus": 2}
-    told = run(words, edited, **changed)
-    assert "narrow: " in told and "Finished training at step 2" in told
+    printed = run(words, edited, **changed)
+    assert "narrow: " in printed and "Finished training at step 2" in printed
 
 
 @pytest.mark.slow
@@ -158,8 +158,8 @@ def test_the_data_set_is_converted_and_trained_by_the_commands_of_the_page(edite
     )
     records, folder = tmp_path / "records", tmp_path / "run"
     run(convert_words, edited, dataset_dir=records, source_dir=tmp_path)
-    told = run(train_words, edited, data_dir=records, train_dir=folder, max_steps=2)
-    assert "Finished training at step 2" in told
+    printed = run(train_words, edited, data_dir=records, train_dir=folder, max_steps=2)
+    assert "Finished training at step 2" in printed
     place = {"checkpoint_dir": folder, "eval_dir": folder}
     assert "[6 examples]" in run(evaluate_words, edited, data_dir=records, **place)
     assert len(others) == 4
@@ -185,8 +185,8 @@ def write_bars(folder):
 
 def test_the_data_set_is_converted_and_read(tmp_path, monkeypatch):
     bars = module_of("slim/datasets/bars.py", tmp_path)
-    monkeypatch.setitem(finding.DATASETS, "bars", bars.INFO)
-    monkeypatch.setitem(finding.MODULES, "bars", bars)
+    monkeypatch.setitem(dataset_factory.DATASETS, "bars", bars.INFO)
+    monkeypatch.setitem(dataset_factory.MODULES, "bars", bars)
     images, labels = write_bars(tmp_path)
     convert.convert("bars", str(tmp_path / "records"), source_dir=str(tmp_path))
     found = dataset_factory.get_dataset("bars", "test", str(tmp_path / "records"))

@@ -36,7 +36,7 @@ ROWS: tuple[Mapping[str, str], ...] = (
     {
         "slim.datasets": "data sets and their record files",
         "slim.nets": "nets; one file for each family",
-        "slim.weights": "pretrained weights of other programs",
+        "slim.pretrained_weights": "pretrained weights of other programs",
     },
     {"slim.preprocessing": "from a stored image to the input of a net"},
     {"slim": "order of images, a worker's share, batches"},

@@ -83,10 +83,10 @@ def _section(title: str, programs: Sequence[str]) -> str:
 def _differences(program: str, first: str) -> str:
     """Tells the defaults of a program that are not those of the first one in its section."""
     here, there = flags_of(program), flags_of(first)
-    told = [
+    differing = [
         f"`--{name}={here[name].default}`" for name in here if here[name].help != there[name].help
     ]
-    return f"`{program}` has other defaults: {', '.join(told)}.\n"
+    return f"`{program}` has other defaults: {', '.join(differing)}.\n"
 
 
 def _row(name: str, help_text: str) -> str:

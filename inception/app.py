@@ -23,7 +23,7 @@ _NOISE = (  # the last is the second line of a message
     r"^I[0-9]{4} |^WARNING: All log messages before absl::InitializeLog"
     "|^To enable the following instructions: "
 )
-_STOP_TEXTS: list[str] = []  # of the open blocks of `telling_stop`
+_STOP_TEXTS: list[str] = []  # of the open blocks of `reporting_stop`
 _END_OF_SPINNER = "\r\x1b[K\x1b[?25h"  # clears the line and shows the cursor
 _HELP = ("--help", "-help", "-h", "--helpfull", "--helpshort")
 
@@ -84,7 +84,7 @@ def stop_writing() -> None:
 
 
 @contextlib.contextmanager
-def telling_stop(text: str) -> Iterator[None]:
+def reporting_stop(text: str) -> Iterator[None]:
     """Prints the signal's name and `text` if Ctrl-C or SIGTERM ends the block."""
     _STOP_TEXTS.append(text)
     try:
@@ -162,7 +162,7 @@ def quiet_import(log_level: str = "2") -> Iterator[None]:
     is_first = "tensorflow" not in sys.modules
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", log_level)
-    with filtered_stderr(["grep", "-vE", _NOISE]), _uncollected(), _ending_at_once():
+    with _filtered_stderr(["grep", "-vE", _NOISE]), _uncollected(), _ending_at_once():
         with _hidden("matplotlib"):  # Keras would load it for pictures that no program draws
             import tensorflow  # noqa: F401
         yield
@@ -196,7 +196,7 @@ def _hidden(module: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def filtered_stderr(command: Sequence[str]) -> Iterator[None]:
+def _filtered_stderr(command: Sequence[str]) -> Iterator[None]:
     """Pipes stderr through a command.
 
     The filter is a process of its own, so that the last lines before a crash still appear. A
@@ -226,7 +226,7 @@ def parse(
       positional: flags that may also be given by their values alone, in this order.
     """
     values.set_gnu_getopt(bool(positional))  # such a value may stand before flags
-    _, *rest = values(["", *join_booleans(values, arguments)])
+    _, *rest = values(["", *_join_booleans(values, arguments)])
     open_names = [name for name in positional if not values[name].present]
     given = list(zip(open_names, rest, strict=False))
     values(["", *(f"--{name}={value}" for name, value in given)])
@@ -235,7 +235,7 @@ def parse(
         raise ValueError(f"unexpected argument '{rest[0]}': flags are written --name=value")
 
 
-def join_booleans(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
+def _join_booleans(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
     """Returns the arguments with `--flag True` of a boolean flag as `--flag=True`.
 
     absl reads a boolean flag alone as True and would then stop at the word after it.

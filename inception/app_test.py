@@ -143,7 +143,7 @@ def test_a_signal_runs_the_cleanup_and_ends_with_a_line_instead_of_a_traceback(
         "import os, signal, time\n"
         "from inception import app\n"
         "def main(values):\n"
-        "    with app.telling_stop('nothing is lost.'):\n"
+        "    with app.reporting_stop('nothing is lost.'):\n"
         "        try:\n"
         f"            os.kill(os.getpid(), signal.{number})\n"
         "            time.sleep(60)\n"
@@ -177,7 +177,7 @@ def test_a_signal_while_modules_are_imported_ends_the_program_with_its_line(numb
         "from inception import app\n"
         "def main(values):\n"
         "    print('begins')\n"
-        "    with app.telling_stop('nothing is lost.'), app.quiet_import():\n"
+        "    with app.reporting_stop('nothing is lost.'), app.quiet_import():\n"
         "        import slow_module\n"
         "app.run(main, lambda values: None)\n"
     )

@@ -4,11 +4,10 @@ import tarfile
 
 import pytest
 
-from inception.testing.archive_server import serving
 from inception.testing.runs import run_program
 from slim.datasets import files, flowers
 from slim.datasets.dataset_factory import get_dataset
-from slim.testing import write_pictures
+from slim.testing import serving, write_pictures
 
 _PROGRAM = "inception.download_and_preprocess_flowers"
 
@@ -22,8 +21,8 @@ def _source(tmp_path):
     return folder
 
 
-def _check(out, told):
-    assert told.endswith("Finished writing all 20 images in data set.\n")
+def _check(out, printed):
+    assert printed.endswith("Finished writing all 20 images in data set.\n")
     train, validation = (get_dataset("flowers", s, out) for s in ("train", "validation"))
     assert train.class_names == ("background", "daisy", "roses")
     assert (train.counts, validation.counts) == ((8, 8), (2, 2))

@@ -5,11 +5,10 @@ import shutil
 
 import pytest
 
-from inception.testing.archive_server import serving
 from inception.testing.runs import run_program
 from slim.datasets import files, imagenet
 from slim.datasets.dataset_factory import get_dataset
-from slim.testing import write_imagenet
+from slim.testing import serving, write_imagenet
 
 _PROGRAM = "inception.download_and_preprocess_imagenet"
 _SHARDS = ("--train_shards=3", "--validation_shards=2")
@@ -21,8 +20,8 @@ def _source(tmp_path):
     return tmp_path / "source"
 
 
-def _check(out, told):
-    assert told.endswith("Finished writing all 10 images in data set.\n")
+def _check(out, printed):
+    assert printed.endswith("Finished writing all 10 images in data set.\n")
     counts = [get_dataset("imagenet", split, out).counts for split in ("train", "validation")]
     assert counts == [(2, 2, 2), (2, 2)]
 
@@ -61,9 +60,9 @@ def test_a_download_is_checked_and_a_conversion_goes_on(source, tmp_path, monkey
     _check(out, capsys.readouterr().out)
     os.remove(f"{out}/train-00001-of-00003")
     run_program(_PROGRAM, out, *urls, *_SHARDS)  # without the server
-    told = capsys.readouterr().out
-    _check(out, told)
-    assert "keeps its 4 existing record files" in told
+    printed = capsys.readouterr().out
+    _check(out, printed)
+    assert "keeps its 4 existing record files" in printed
 
 
 def test_a_web_page_in_the_place_of_boxes_is_not_kept(source, tmp_path):

@@ -50,8 +50,8 @@ def main(values: FlagValues) -> None:
     if os.path.exists(options.output):
         _check_replaceable(options)
     with app.quiet_import():
-        from inception.training import trained
-    trained.export(
+        from inception.training import trained_net
+    trained_net.export(
         options.checkpoint_dir,
         options.output,
         options.format,

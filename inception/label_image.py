@@ -35,8 +35,8 @@ def main(values: FlagValues) -> None:
     if not os.path.isfile(options.image):
         raise table.refuse("image", options.image, "there is no such file")
     with app.quiet_import():
-        from inception.training import trained
-    for name, probability in trained.label(
+        from inception.training import trained_net
+    for name, probability in trained_net.label(
         options.checkpoint_dir, options.image, options.top_k, averages=options.restore_avg_var
     ):
         print(f"{probability:.4f} {name}")

@@ -28,9 +28,9 @@ def ended(module: str, *arguments: object) -> tuple[int, str]:
 
 def run(module: str, *arguments: object) -> str:
     """Runs a program that must succeed; returns what it printed."""
-    status, told = ended(module, *arguments)
-    assert status == 0, told
-    return told
+    status, printed = ended(module, *arguments)
+    assert status == 0, printed
+    return printed
 
 
 def draw(folder: Path, classes: dict[str, int], count: int) -> None:
@@ -83,7 +83,7 @@ def _red_or_green(tmp_path_factory) -> tuple[Path, Path]:
 
 def test_a_net_learns_the_classes_and_is_evaluated(red_or_green):
     folder, train_dir = red_or_green
-    told = run(
+    printed = run(
         "inception.flowers_eval",
         *NET,
         f"--data_dir={folder}/records",
@@ -91,7 +91,7 @@ def test_a_net_learns_the_classes_and_is_evaluated(red_or_green):
         f"--eval_dir={folder}/eval",
         "--run_once",
     )
-    precision = float(re.search(r"precision @ 1 = (\S+) .*\[8 examples\]", told)[1])
+    precision = float(re.search(r"precision @ 1 = (\S+) .*\[8 examples\]", printed)[1])
     assert precision > 0.9
 
 
@@ -123,21 +123,27 @@ def _label(capsys):
 def test_a_picture_file_is_labelled(red_or_green, label):
     folder, train_dir = red_or_green
     for name in ("red", "green"):
-        told = label(train_dir, folder / "validation" / name / "2.jpg")
-        probability, best = told[0].split(" ", 1)
+        printed = label(train_dir, folder / "validation" / name / "2.jpg")
+        probability, best = printed[0].split(" ", 1)
         assert best == name and float(probability) > 0.5
-        assert len(told) == 3  # with the background
+        assert len(printed) == 3  # with the background
 
 
-def test_a_resumed_training_tells_what_it_does_not_take_up(red_or_green, tmp_path):
+def test_a_resumed_training_names_what_it_ignores(red_or_green, tmp_path):
     folder, train_dir = red_or_green
     records, copy = folder / "records", shutil.copytree(train_dir, tmp_path / "copy")
-    told = train(records, copy, 31, f"--pretrained_model_checkpoint_path={train_dir}")
-    assert f"--pretrained_model_checkpoint_path: has no effect with {copy}/model.ckpt-30." in told
+    printed = train(records, copy, 31, f"--pretrained_model_checkpoint_path={train_dir}")
+    assert (
+        f"--pretrained_model_checkpoint_path: has no effect with {copy}/model.ckpt-30." in printed
+    )
     arguments = (*NET, f"--data_dir={records}", f"--train_dir={copy}", "--trainable_scopes=logits")
-    status, told = ended("inception.flowers_train", *arguments, "--max_steps=40", "--batch_size=8")
+    status, printed = ended(
+        "inception.flowers_train", *arguments, "--max_steps=40", "--batch_size=8"
+    )
     assert status == 1
-    assert "--trainable_scopes=logits" in told and "model.ckpt-31 trains all variables" in told
+    assert (
+        "--trainable_scopes=logits" in printed and "model.ckpt-31 trains all variables" in printed
+    )
 
 
 @pytest.mark.parametrize("format_name", ["keras", "savedmodel"])

@@ -18,7 +18,7 @@ from terngrad.connect import streams
 
 # For several workers: these name a lost one; TensorFlow would add many lines of its own.
 _LOG_LEVEL = "3"
-_UNBEGUN = "stopped before the first step of this run; nothing is lost."
+_NOTHING_LOST = "stopped before the first step of this run; nothing is lost."
 
 
 def train(dataset_name: str, description: str, argv: Sequence[str] | None = None) -> None:
@@ -73,7 +73,7 @@ def take_part(
         config, large_batches = read(values)
         if cluster.ps_hosts:
             # Errors here are seconds earlier than after TensorFlow is loaded.
-            from inception.cluster.join_config import join_config
+            from inception.cluster.joining import join_config
 
             join_config(cluster).check()
         if not is_ps:
@@ -92,7 +92,7 @@ def _reporting_failure(cluster: ClusterConfig) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        from inception.cluster.join_config import join_config
+        from inception.cluster.joining import join_config
         from terngrad.library.failures import reporting_failure
 
         with reporting_failure(join_config(cluster)):
@@ -107,9 +107,9 @@ def run_worker(
         with app.quiet_import(_LOG_LEVEL):
             from inception.cluster import joining
             from inception.training import preparation, settings, train
-            from inception.training.shortage import naming_shortage
+            from inception.training.out_of_memory import naming_out_of_memory
         devices = preparation.set_up(config)
-    with joining.join(cluster) as group, naming_shortage():
+    with joining.join(cluster) as group, naming_out_of_memory():
         if large_batches:
             config = large_batch.apply(config, large_batches, group.batches_per_step)
         probes = {"predict": str(cluster.predict)}  # one that did not would let the others wait
@@ -125,8 +125,8 @@ def run_asynchronous_worker(
     """Trains as one of several workers that do not wait for each other."""
     with _reporting_failure(cluster), app.quiet_import(_LOG_LEVEL):
         from inception.training import asynchronous
-        from inception.training.shortage import naming_shortage
-    with naming_shortage():
+        from inception.training.out_of_memory import naming_out_of_memory
+    with naming_out_of_memory():
         if large_batches:  # an update comes from the batch of one worker
             config = large_batch.apply(config, large_batches, 1)
         asynchronous.train(config, cluster)
@@ -153,15 +153,15 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
 def run_training(config: TrainConfig) -> None:
     """Trains, once TensorFlow is loaded."""
     refusals.check_training(config)
-    with app.telling_stop(_UNBEGUN):
+    with app.reporting_stop(_NOTHING_LOST):
         with app.quiet_import():
             from inception.training import preparation, train
-            from inception.training.shortage import naming_shortage
-        with naming_shortage():
+            from inception.training.out_of_memory import naming_out_of_memory
+        with naming_out_of_memory():
             ready = preparation.prepare(config)
     if ready:
-        with naming_shortage():
-            train.train(ready, _UNBEGUN)
+        with naming_out_of_memory():
+            train.train(ready, _NOTHING_LOST)
 
 
 def run_evaluation(config: EvalConfig) -> None:
@@ -169,6 +169,6 @@ def run_evaluation(config: EvalConfig) -> None:
     refusals.check_evaluation(config)
     with app.quiet_import():
         from inception.training import evaluate
-        from inception.training.shortage import naming_shortage
-    with naming_shortage():
+        from inception.training.out_of_memory import naming_out_of_memory
+    with naming_out_of_memory():
         evaluate.evaluate(config)

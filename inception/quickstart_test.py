@@ -43,8 +43,8 @@ def test_both_gradients_are_trained_compared_and_drawn(tmp_path, programs, monke
     for program in programs:
         program.reader.join(HANG_SECS)
     assert ["step 10, " in program.output for program in programs] == [False, True, True]
-    told = capsys.readouterr().out
-    rows = dict(re.findall(r"^\W*(float|ternary)\W.*?([\d.]+ x)", told, re.MULTILINE))
+    printed = capsys.readouterr().out
+    rows = dict(re.findall(r"^\W*(float|ternary)\W.*?([\d.]+ x)", printed, re.MULTILINE))
     assert rows == {"float": "1.00 x", "ternary": "16.00 x"}
     picture = tmp_path / "results" / "comparison.png"
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -34,10 +34,10 @@ def main(values: FlagValues, given: Sequence[str]) -> None:
     except ModuleNotFoundError:
         raise ValueError("sweeps need Optuna: pip install '.[sweep]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    from inception.sweeping import sweeping
+    from inception.sweeping import sweeper
 
-    with app.telling_stop("the trainings saved; the same command goes on."):
-        sweeping.sweep(settings, given)
+    with app.reporting_stop("the trainings saved; the same command goes on."):
+        sweeper.sweep(settings, given)
 
 
 if __name__ == "__main__":

@@ -79,9 +79,9 @@ def test_a_sweep_that_was_ended_goes_on_from_its_trials_checkpoints(digits, tmp_
     subprocess.run(given, check=True, capture_output=True)
     (row,) = rows(tmp_path)
     assert (row["trial"], row["state"], row["step"]) == ("trial_0000", "done", "1000")
-    told = log.read_text()
-    assert "SIGTERM: saved" in told
-    assert told.count(": step 100,") == 1, "it began anew"
+    printed = log.read_text()
+    assert "SIGTERM: saved" in printed
+    assert printed.count(": step 100,") == 1, "it began anew"
 
 
 def wait_for(file, text):
@@ -93,7 +93,7 @@ def wait_for(file, text):
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_a_trial_may_have_several_workers_and_a_failed_one_is_told(digits, tmp_path):
+def test_a_trial_may_have_several_workers_and_a_failed_one_is_reported(digits, tmp_path):
     program = "--program=inception.mnist_distributed_train"
     grid = f"--grid=grad_bits=1 data_dir={digits},/nowhere"
     output = run(tmp_path, digits, program, grid, "--workers=2", "--objective=seconds")
@@ -104,7 +104,7 @@ def test_a_trial_may_have_several_workers_and_a_failed_one_is_told(digits, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("own", "trainings", "told"),
+    ("own", "trainings", "message"),
     [
         ([], [], "flag --program=: must name a training program"),
         (["--program=inception.no", "--grid=a=1"], [], "there is no program inception.no"),
@@ -156,11 +156,11 @@ def test_a_trial_may_have_several_workers_and_a_failed_one_is_told(digits, tmp_p
         ),
     ],
 )
-def test_law_10_what_cannot_work_is_told_at_once(own, trainings, told):
+def test_law_10_what_cannot_work_is_reported_at_once(own, trainings, message):
     words = ["inception.sweep", *own, *(["--", *trainings] if trainings else [])]
     with pytest.raises(SystemExit) as ended:
         run_program(*words)
-    assert ended.value.code.startswith("sweep: ") and told in ended.value.code
+    assert ended.value.code.startswith("sweep: ") and message in ended.value.code
     assert "\n" not in ended.value.code
 
 

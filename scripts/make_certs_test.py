@@ -89,12 +89,12 @@ def test_two_hosts_of_one_authority_reach_each_other(certificates):
 def test_a_certificate_names_its_host_alone_as_a_name_or_an_address(tmp_path, host, name):
     certificate = _made(tmp_path, host) / f"{host}.crt"
     command = ["openssl", "x509", "-in", certificate, "-noout", "-ext"]
-    told = subprocess.run([*command, "subjectAltName"], capture_output=True, text=True, check=True)
-    assert told.stdout.splitlines()[1].strip() == name
-    told = subprocess.run(
+    done = subprocess.run([*command, "subjectAltName"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1].strip() == name
+    done = subprocess.run(
         [*command, "basicConstraints"], capture_output=True, text=True, check=True
     )
-    assert "CA:FALSE" in told.stdout
+    assert "CA:FALSE" in done.stdout
 
 
 def test_only_the_user_may_read_the_keys(tmp_path):

@@ -106,8 +106,8 @@ def test_a_server_becomes_the_program_on_the_cpu_with_its_certificates(start, tm
 )
 def test_a_bad_argument_is_named_in_one_line(start, script, arguments, message):
     process = start(script, *arguments)
-    told = process.communicate(timeout=HANG_SECS)
-    assert (process.returncode, *told) == (1, "", f"{script}: {message}\n")
+    output = process.communicate(timeout=HANG_SECS)
+    assert (process.returncode, *output) == (1, "", f"{script}: {message}\n")
 
 
 @pytest.fixture
@@ -158,9 +158,9 @@ def test_a_worker_that_fails_ends_the_toy_with_its_status(toy, tmp_path, noted):
 
 def test_the_toy_names_missing_records_with_the_command_that_makes_them(toy, tmp_path):
     process = toy(DATA_DIR=f"{tmp_path}/none")
-    _, told = process.communicate(timeout=HANG_SECS)
+    _, errors = process.communicate(timeout=HANG_SECS)
     assert process.returncode == 1
-    assert told == (
+    assert errors == (
         f"run_dist_cifar10.sh: no records in {tmp_path}/none; make them with: "
         f"{sys.prefix}/bin/python -m slim.download_and_convert_data --dataset_name cifar10 "
         f"--dataset_dir '{tmp_path}/none'\n"

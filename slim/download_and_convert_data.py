@@ -18,12 +18,14 @@ from inception.flags import table
 from inception.flags.checks import tell_inert
 from inception.flags.conversion import SharedConversionConfig
 from inception.flags.table import BOOLEAN, TEXT, at_least, flag, one_of
-from slim.datasets import finding
+from slim.datasets import dataset_factory
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Config(SharedConversionConfig):
-    dataset_name: str = flag("Data", one_of(*finding.MODULES), "mnist", "data set to convert")
+    dataset_name: str = flag(
+        "Data", one_of(*dataset_factory.MODULES), "mnist", "data set to convert"
+    )
     dataset_dir: str | None = flag("Data", TEXT, None, "folder for the record files (required)")
     source_dir: str | None = flag(
         "Data", TEXT, None, "folder with the original files; else download"
@@ -40,7 +42,7 @@ class _Config(SharedConversionConfig):
 def main(values: FlagValues) -> None:
     """Converts the data set that the flags name."""
     config = table.read(_Config, values)
-    info = finding.MODULES[config.dataset_name].INFO
+    info = dataset_factory.MODULES[config.dataset_name].INFO
     shards = info.num_shards
     if not config.shard:
         tell_inert({"num_shards": "no --shard"}, values)

@@ -124,10 +124,12 @@ def test_shares_of_workers_are_disjoint_complete_and_of_like_size(tmp_path, coun
     assert sorted(shares) == list(range(sum(counts)))
 
 
-def test_uneven_shares_of_files_are_told(tmp_path, caplog):
+def test_uneven_shares_of_files_are_reported(tmp_path, caplog):
     _train(_make_dataset(tmp_path, [7, 100, 1]), num_workers=3, worker_index=2)
-    told = "by file the workers would have 7, 100, 1 records; each takes one record in 3 instead."
-    assert caplog.messages == [f"mnist train: {told}"]
+    message = (
+        "by file the workers would have 7, 100, 1 records; each takes one record in 3 instead."
+    )
+    assert caplog.messages == [f"mnist train: {message}"]
     caplog.clear()
     _train(_make_dataset(tmp_path, [4, 8, 6]), num_workers=3)
     assert not caplog.messages

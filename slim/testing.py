@@ -1,10 +1,14 @@
-"""Small data sets in the formats of the real ones."""
+"""Small data sets in the formats of the real ones, and a web server to download them from."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gzip
+import http.server
 import tarfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -85,3 +89,18 @@ def write_imagenet(folder: Path, counts: Mapping[str, int], num_validation: int)
                     inner.add(path, path.name)
             archive.add(inner_path, inner_path.name)
             inner_path.unlink()
+
+
+class _Silent(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        """Says nothing."""
+
+
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """Serves the files of a folder; yields the address that their names follow."""
+    handler = functools.partial(_Silent, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()

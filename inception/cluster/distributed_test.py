@@ -80,7 +80,7 @@ def test_laws_4_and_7_each_engine_has_the_bits_of_one_process_and_reports_its_by
     # Neither the chief's summaries nor the prediction change a bit.
     assert_equal_parameters(four_nodes, parameters(folder))
     if engine != "mpi":
-        assert_bytes_are_told(output, report.read_scalars(str(folder)))
+        assert_bytes_are_reported(output, report.read_scalars(str(folder)))
     assert len(re.findall(r"Prediction: ternary \d+\.\d x \w+ than float32 on this", output)) == 1
     if engine == "ps":
         assert re.search(r"^\[ps 0\] PS hosts are: \['127.0.0.1:\d+'", output, re.MULTILINE)
@@ -91,8 +91,8 @@ def test_laws_4_and_7_each_engine_has_the_bits_of_one_process_and_reports_its_by
             assert re.search(rf"\[ps {ps}\] .* ends: all workers are done", output)
 
 
-def assert_bytes_are_told(output, scalars):
-    """Asserts that both workers told how many bytes they send at most, and how many they sent."""
+def assert_bytes_are_reported(output, scalars):
+    """Asserts that both workers reported how many bytes they send at most, and have sent."""
     (most,) = set(re.findall(r"each worker sends at most (\d+) bytes a step", output))
     found = re.findall(r"Sent (\d+) bytes a step, ([\d.]+) bits a parameter", output)
     assert len(found) == 2, output
@@ -195,7 +195,7 @@ def test_a_worker_that_hangs_ends_horovod(tmp_path, horovod_command):
         ({"MPI4PY_LIBMPI": "/no/libmpi.so"}, "needs mpi4py and an MPI library"),
     ],
 )
-def test_law_10_mpi_that_would_train_alone_or_not_at_all_is_told(environment, why):
+def test_law_10_mpi_that_would_train_alone_or_not_at_all_is_reported(environment, why):
     pytest.importorskip("mpi4py", reason="mpi4py is not installed: pip install '.[mpi]'")
     said = refusal("--variable_update=mpi", "--benchmark_mode", **environment)
     assert re.search(rf"flag --variable_update=mpi: .*({why})", said), said

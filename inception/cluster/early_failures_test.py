@@ -1,4 +1,4 @@
-"""What ends a process before it has joined the others is told to these: with real processes."""
+"""A process that ends before it has joined the others sends them the reason: real processes."""
 
 import contextlib
 import re
@@ -30,22 +30,24 @@ def started(own, *flags, training=None):
 @pytest.mark.parametrize(
     ("servers", "flags"), [(0, []), (2, []), (1, ["--cross_replica_sync=False"])]
 )
-def test_law_10_a_train_dir_that_the_chief_cannot_write_to_is_told_to_all(tmp_path, servers, flags):
+def test_law_10_a_train_dir_that_the_chief_cannot_write_to_is_reported_to_all(
+    tmp_path, servers, flags
+):
     own = [member.flags for member in members.members(3, servers, free_ports)]
     own = [[f"--train_dir={tmp_path / str(i)}", *each] for i, each in enumerate(own)]
     own[0].append(_UNWRITABLE)
     with started(own, *flags) as runs:
         assert [run.finish() for run in runs[:3]] == [1] * 3
         assert runs[0].lines[-1] == f"mnist_distributed_train: {_WHY}"
-        told = rf"worker 0 \(127.0.0.1:\d+\) failed: {re.escape(_WHY)}"
+        line = rf"worker 0 \(127.0.0.1:\d+\) failed: {re.escape(_WHY)}"
         for other in runs[1:3]:
-            assert re.search(f": {told}$", other.lines[-1]), other.output
+            assert re.search(f": {line}$", other.lines[-1]), other.output
         if servers:
             assert runs[3].finish() == 1
             assert re.search(rf"ps 0 .* ends: worker 0 .*failed: {re.escape(_WHY)}", runs[3].output)
 
 
-def test_law_10_what_slims_program_tells_the_others_has_tf_slims_names(tmp_path):
+def test_law_10_what_slims_program_reports_to_the_others_has_tf_slims_names(tmp_path):
     (tmp_path / "train-mnist.tfrecord").touch()
     flags = [f"--dataset_dir={tmp_path}", "--dataset_name=mnist", f"--train_dir={tmp_path}"]
     own = [member.flags for member in members.members(2, 0, free_ports)]

@@ -34,9 +34,9 @@ def test_flags_choose_classes_shards_and_validation(pictures, tmp_path, capsys):
         *("--train_shards", 3, "--validation_shards", 1, "--num_threads", 2),
         *("--validation_share", 0.2),
     )
-    told = capsys.readouterr().out.splitlines()
-    assert told[0] == "--validation_share: has no effect with --validation_directory."
-    assert told[-1] == "Finished writing all 40 images in data set."
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "--validation_share: has no effect with --validation_directory."
+    assert printed[-1] == "Finished writing all 40 images in data set."
     dataset = get_dataset("images", "train", str(tmp_path / "out"))
     assert dataset.class_names == ("background", "dogs") and dataset.counts == (7, 7, 6)
     assert get_dataset("images", "validation", str(tmp_path / "out")).counts == (20,)

@@ -29,8 +29,8 @@ def test_folders_and_archives_become_equal_records(source, tmp_path, capsys, raw
         out = tmp_path / str(number)
         places = {"train": source / train, "validation": source / validation, "output": out}
         run_program(_PROGRAM, *flags, *(f"--{k}_directory={v}" for k, v in places.items()))
-        told = capsys.readouterr().out
-        assert told.endswith("Finished writing all 10 images in data set.\n")
+        printed = capsys.readouterr().out
+        assert printed.endswith("Finished writing all 10 images in data set.\n")
         contents.append({path.name: path.read_bytes() for path in out.iterdir()})
     assert contents[0] == contents[1]
     dataset = get_dataset("imagenet", "train", str(tmp_path / "0"))

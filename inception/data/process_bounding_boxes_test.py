@@ -21,9 +21,9 @@ def _folder(tmp_path):
 
 def test_boxes_become_lines_and_odd_ones_are_counted(folder, capsys):
     run_program(_PROGRAM, folder)
-    told = capsys.readouterr()
-    assert told.out == "n00007846_1.JPEG,0.1000,0.2500,0.7500,1.0000\n"
-    assert told.err == (
+    printed = capsys.readouterr()
+    assert printed.out == "n00007846_1.JPEG,0.1000,0.2500,0.7500,1.0000\n"
+    assert printed.err == (
         "Finished processing 2 XML files. Boxes: 1; mended ones among them: 1; "
         "dropped, as empty or of another class: 1.\n"
     )
@@ -32,8 +32,10 @@ def test_boxes_become_lines_and_odd_ones_are_counted(folder, capsys):
 def test_only_the_synsets_of_the_file_are_taken(folder, tmp_path, capsys):
     (tmp_path / "synsets").write_text("n01440764\n")
     run_program(_PROGRAM, folder, tmp_path / "synsets")
-    told = capsys.readouterr()
-    assert told.out == "" and told.err.startswith("Finished processing 1 XML files. Boxes: 0;")
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.startswith(
+        "Finished processing 1 XML files. Boxes: 0;"
+    )
 
 
 def test_faults_are_one_line(folder, tmp_path):

@@ -170,11 +170,11 @@ def test_flags_win_over_the_environment():
         ({"TF_CONFIG": "x"}, "flag --cluster=auto: TF_CONFIG is not JSON"),
     ],
 )
-def test_law_10_an_environment_that_tells_nothing_is_named(environment, why):
+def test_law_10_an_environment_that_says_nothing_is_named(environment, why):
     with pytest.raises(ValueError, match=why):
         config_of("--cluster=auto", environment=environment)
 
 
-def test_a_number_of_ps_tasks_without_effect_is_told():
+def test_a_number_of_ps_tasks_without_effect_is_reported():
     assert "num_ps_tasks" in config_of("--worker_hosts=a:1", environment={}).inert_flags
     assert "num_ps_tasks" not in config_of("--cluster=auto", environment=TF_CONFIG).inert_flags

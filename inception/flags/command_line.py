@@ -17,7 +17,7 @@ from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import EvalConfig, TrainConfig
 from inception.flags.large_batch import LargeBatch
 from inception.flags.table import refuse
-from slim.datasets import finding
+from slim.datasets import dataset_factory
 from slim.datasets.dataset_info import DatasetInfo
 from terngrad.cluster.managed.find import find
 from terngrad.cluster.managed.role import ManagedError
@@ -66,7 +66,7 @@ def _define(
     following: Mapping[str, Callable[[DatasetInfo], str]],
 ) -> None:
     if dataset_name:
-        info = finding.get_info(dataset_name)
+        info = dataset_factory.get_info(dataset_name)
         defaults = {name: default(info) for name, default in following.items()}
         table.define(config_class, values, dataset_name=dataset_name, **defaults)
     else:
@@ -149,9 +149,11 @@ def _follow_dataset(
     """Gives flags that have no value the default that the data set has for them."""
     name = values.dataset_name
     if not name:
-        raise refuse("dataset_name", "", f"must be given; allowed: {', '.join(finding.DATASETS)}")
+        raise refuse(
+            "dataset_name", "", f"must be given; allowed: {', '.join(dataset_factory.DATASETS)}"
+        )
     with table.naming("dataset_name", name):
-        info = finding.get_info(name)
+        info = dataset_factory.get_info(name)
     for flag, default in following.items():
         if values[flag].value is None:
             values[flag].value = default(info)

@@ -5,7 +5,7 @@ from absl.flags import FlagValues
 
 from inception import app
 from inception.flags import command_line, configs, table
-from slim.datasets import finding
+from slim.datasets import dataset_factory
 from slim.nets.catalog import NETS
 from terngrad.layout import BITS_OF_CODEC
 
@@ -26,13 +26,13 @@ def evaluation(*arguments: str, dataset: str = "mnist") -> configs.EvalConfig:
     return command_line.eval_config(values)
 
 
-@pytest.mark.parametrize("name", finding.DATASETS)
+@pytest.mark.parametrize("name", dataset_factory.DATASETS)
 @pytest.mark.parametrize("arguments", [[], ["--dataset_name={}"]])
 def test_a_program_fits_its_data_set_and_one_for_any_fits_that_which_is_given(name, arguments):
     called = [argument.format(name) for argument in arguments]
     training = train(*called, dataset="" if called else name)
     evaluating = evaluation(*called, dataset="" if called else name)
-    info = finding.DATASETS[name]
+    info = dataset_factory.DATASETS[name]
     assert NETS[info.net].channels == info.image_shape[-1]
     for config in (training, evaluating):
         assert (config.dataset_name, config.net, config.image_size) == (name, info.net, -1)
@@ -135,7 +135,7 @@ BAD_TRAINING_FLAGS = {
     "--codec=my codec": "must be float, half, ternary, 5-level, 7-level, "
     "15-level, 255-level, ternary-feedback, 5-level-feedback, or MODULE:CLASS",
     "--fine_tune=True": "needs --pretrained_model_checkpoint_path",
-    "--dataset_name=x": f"unknown data set 'x'; allowed: {', '.join(finding.DATASETS)}",
+    "--dataset_name=x": f"unknown data set 'x'; allowed: {', '.join(dataset_factory.DATASETS)}",
 }
 
 

@@ -71,12 +71,12 @@ def test_the_recipe_of_many_nodes_warms_up_and_decays_with_power_3():
         ("fixed", "0.01."),
     ],
 )
-def test_the_plan_tells_the_decay(decay, text):
+def test_the_plan_states_the_decay(decay, text):
     config = TrainConfig(dataset_name="mnist", net="lenet", learning_rate_decay_type=decay)
     assert plan(config, 100) == f"Learning rate: {text}"
 
 
-def test_the_plan_tells_when_slims_schedule_warms_up_and_ends():
+def test_the_plan_states_when_slims_schedule_warms_up_and_ends():
     config = TrainConfig(
         dataset_name="mnist",
         net="lenet",

@@ -92,7 +92,7 @@ def test_what_does_not_exist_here_is_refused_at_the_start(arguments, message):
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (
             ValueError("a holds no averages; use the weights instead (--restore_avg_var=False)."),
@@ -105,10 +105,10 @@ def test_what_does_not_exist_here_is_refused_at_the_start(arguments, message):
         ),
     ],
 )
-def test_errors_name_flags_as_tf_slim_does(error, told):
+def test_errors_name_flags_as_tf_slim_does(error, message):
     with pytest.raises(ValueError) as error_info, slim.own_names(slim.EvalFlags):
         raise error
-    assert str(error_info.value) == told
+    assert str(error_info.value) == message
 
 
 @pytest.mark.parametrize(
@@ -171,8 +171,8 @@ def test_slims_program_takes_part_where_a_manager_starts_it():
 
 @pytest.mark.parametrize("argument", [_TWO, "--ps_hosts=c:1", "--cluster=auto", "--job_name=ps"])
 def test_what_names_other_processes_is_not_for_a_local_training(argument):
-    told = f"flag --variable_update=local: must not be set with {argument.partition('=')[0]}"
-    with pytest.raises(ValueError, match=f"^{told}"):
+    message = f"flag --variable_update=local: must not be set with {argument.partition('=')[0]}"
+    with pytest.raises(ValueError, match=f"^{message}"):
         cluster("--variable_update=local", argument)
 
 

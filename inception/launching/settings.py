@@ -69,7 +69,7 @@ class Settings:
     def are_here(self) -> bool:
         """Whether all hosts are this machine; raises ValueError if only some are."""
         addresses = [*self.lists["PS_HOSTS"], *self.lists["WORKER_HOSTS"]]
-        near = {is_loopback(host_of(address)) for address in addresses}
+        near = {is_loopback(_host_of(address)) for address in addresses}
         if len(near) > 1:
             mixed = "PS_HOSTS and WORKER_HOSTS mix this machine's loopback with other hosts"
             raise ValueError(f"{mixed}, which cannot reach it")
@@ -92,7 +92,7 @@ class Settings:
             script = self[f"{kind.upper()}_SCRIPT"]
             for task, address in enumerate(self.lists[name]):
                 own = [self.lists[each][task] for each in _LISTS[2:]] if kind == "worker" else []
-                host, path = host_of(address), f"{kind}_{task}_{address}"
+                host, path = _host_of(address), f"{kind}_{task}_{address}"
                 process = Process(
                     label=f"{kind} {task} ({address})",
                     command=["bash", script, *addresses, kind, str(task), *own, experiment],
@@ -141,7 +141,7 @@ def whole_number(name: str, text: str, least: int = 0) -> int:
     return int(text)
 
 
-def host_of(address: str) -> str:
+def _host_of(address: str) -> str:
     """Returns the host of HOST:PORT, without brackets."""
     return address.rpartition(":")[0].strip("[]")
 

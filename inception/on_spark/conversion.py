@@ -147,7 +147,7 @@ def _write(
 def _collect(
     shards: RDD, count: int, bar: Progress, set_broken: Callable[[str, list[str]], None]
 ) -> None:
-    """Lets executors write files, and stores what they tell.
+    """Lets executors write files, and stores what they report.
 
     Raises:
       ValueError: a picture is broken.
@@ -159,7 +159,7 @@ def _collect(
         raise ValueError(re.sub(_USERS, "", reason(error))) from error
     for shard in written:
         set_broken(os.path.basename(shard.path), shard.broken)
-        local.tell_warnings(shard)
+        local.print_warnings(shard)
     records.store_counts({shard.path: shard.count for shard in written})
     bar.advance(task, len(written))
 

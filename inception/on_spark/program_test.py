@@ -94,7 +94,7 @@ def test_law_8_an_executor_that_is_killed_changes_no_bit(standalone, shown, tmp_
             (first, *_) = [line for line in shown if line.startswith("[0] process ")]
             os.kill(_ancestor(int(first.split()[2]), b"CoarseGrainedExecutor"), signal.SIGKILL)
 
-    run(standalone, _telling, [program, *flags], 1, 1, show=show).shutdown()
+    run(standalone, _reporting, [program, *flags], 1, 1, show=show).shutdown()
     assert killed.is_set()
     assert sum(line.startswith("[0] process ") for line in shown) == 2
     assert_equal_parameters(undisturbed, parameters(tmp_path / "killed", SLOW_STEPS))
@@ -130,7 +130,7 @@ def test_a_program_reads_the_rows_from_where_it_looks_for_records(monkeypatch, p
     assert "train-00000-of-00001" in found
 
 
-def _telling(arguments, context):
+def _reporting(arguments, context):
     print(f"process {os.getpid()}")
     run_program(arguments, context)
 

@@ -66,5 +66,5 @@ def open_session(
         session = builder.getOrCreate()
     except Exception as error:  # of pyspark or Java
         raise refuse("spark", master, reason(error)) from error
-    session.sparkContext.setLogLevel("OFF")  # the programs tell what was lost
+    session.sparkContext.setLogLevel("OFF")  # the programs report what was lost
     return session

@@ -1,4 +1,4 @@
-"""What a sweep and a running trial tell each other, through the two pipes of the trial's process.
+"""What a sweep and a running trial send each other, through the two pipes of the trial's process.
 
 stdin    one `Order` as a line of JSON; later "stop", or the end of the pipe: the training saves
 and ends. So no training goes on without its sweep.
@@ -62,7 +62,7 @@ class End:
       outcome: how.
       reason: what failed, in one line.
       seconds: time of training, over all attempts.
-      bytes_sent: bytes that a node sends in a step; None if the training told none.
+      bytes_sent: bytes that a node sends in a step; None if the training reported none.
       last: the last evaluation; None if there was none.
     """
 

@@ -1,4 +1,4 @@
-"""What a sweep tells: a line a trial, then a table, a CSV file, pictures and the best command."""
+"""What a sweep reports: a line a trial, then a table, a CSV file, pictures and the best command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STATES = {
 
 
 class Report:
-    """Tells what became of the trials of a study; from any thread."""
+    """Reports what became of the trials of a study; from any thread."""
 
     def __init__(self, study: Study, plan: Plan, folder: Path) -> None:
         """Takes the folder for files, and for a repeated best trial."""
@@ -54,9 +54,9 @@ class Report:
         done = sum(t.state.is_finished() for t in results)
         point = " ".join(f"{name}={_short(value)}" for name, value in trial.params.items())
         how = "it will go on from its checkpoint" if again else f"{done} of {self._plan.total} done"
-        parts = [f"{timestamp()}: {task.folder} at {place}: {point}: {_told(trial)}", how]
+        parts = [f"{timestamp()}: {task.folder} at {place}: {point}: {_outcome(trial)}", how]
         if best := self._best():
-            parts.append(f"best so far {best[0].user_attrs['folder']}: {_told(best[0])}")
+            parts.append(f"best so far {best[0].user_attrs['folder']}: {_outcome(best[0])}")
         with self._lock:
             print("; ".join(parts), flush=True)
 
@@ -117,16 +117,16 @@ class Report:
         return shlex.join([*command, f"--train_dir={self._folder / 'best'}"])
 
 
-def _told(trial: FrozenTrial) -> str:
+def _outcome(trial: FrozenTrial) -> str:
     """Returns the outcome of a trial in words."""
     attributes = trial.user_attrs
     outcome, evaluation = attributes.get("outcome", "failed"), attributes.get("evaluation")
     if outcome not in ("done", "pruned"):
         return f"{outcome} ({attributes['reason']})" if attributes.get("reason") else outcome
-    told = f"{attributes['seconds']:.0f} s"
+    text = f"{attributes['seconds']:.0f} s"
     if evaluation:
-        told = f"precision {evaluation['precision']:.4f} at step {evaluation['step']}, {told}"
-    return told if outcome == "done" else f"pruned, {told}"
+        text = f"precision {evaluation['precision']:.4f} at step {evaluation['step']}, {text}"
+    return text if outcome == "done" else f"pruned, {text}"
 
 
 def _blank(value: Any) -> Any:

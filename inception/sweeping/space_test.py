@@ -1,4 +1,4 @@
-"""What a space may be, and what is told of one that cannot be read."""
+"""What a space may be, and the error for one that cannot be read."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_the_last_name_of_a_grid_changes_fastest():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "must name a flag and its values"),
         ("grad_bits", "'grad_bits' must be NAME=VALUE,VALUE or NAME=LOW..HIGH"),
@@ -58,7 +58,7 @@ def test_the_last_name_of_a_grid_changes_fastest():
         ("net=a..b", "takes no numbers, so list its values"),
     ],
 )
-def test_law_10_a_bad_space_is_told(text, told):
+def test_law_10_a_bad_space_is_reported(text, message):
     with pytest.raises(ValueError) as error:
         read(text)
-    assert told in str(error.value)
+    assert message in str(error.value)

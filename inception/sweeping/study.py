@@ -1,7 +1,7 @@
 """The Optuna study of a sweep: which trial is next, and what became of the others.
 
 All trials of a grid or of a random search are queued when the study is made, so that several sweeps
-share them without asking each other. A trial that has to run again is told as failed, and queued
+share them without asking each other. A trial that has to run again is noted as failed, and queued
 once more with the same values. The two share a folder, so the training goes on from its checkpoint.
 User attributes of the trials:
 
@@ -38,18 +38,18 @@ from terngrad.launcher.state import birth
 _LOST_SECS = 120.0  # a sweep on another machine that was silent for so long is lost
 BEAT_SECS = 20.0  # between two heartbeats
 
-Sign = Mapping[str, Any]
+_Sign = Mapping[str, Any]
 _PLAN = "plan"
 _OPEN = (TrialState.WAITING, TrialState.RUNNING)
 
 
-def sign() -> Sign:
+def sign() -> _Sign:
     """Returns a heartbeat of this process."""
     pid = os.getpid()
     return {"time": time.time(), "host": socket.gethostname(), "pid": pid, "birth": birth(pid)}
 
 
-def is_alive(seen: Sign) -> bool:
+def is_alive(seen: _Sign) -> bool:
     """Whether the process that gave a heartbeat still lives."""
     if seen["host"] == socket.gethostname():
         return birth(seen["pid"]) == seen["birth"]
@@ -233,7 +233,7 @@ class Study:
             return False
 
     def _values(self, end: End) -> list[float] | None:
-        """Returns the objectives of a finished trial; None if the training did not tell one."""
+        """Returns the objectives of a finished trial; None if the training did not report one."""
         found = {
             "precision": end.last and end.last.precision,
             "bytes": end.bytes_sent,

@@ -194,7 +194,7 @@ def test_law_10_another_plan_is_refused(storage):
         Study(storage, "s", other)
 
 
-def test_law_10_a_database_that_cannot_be_opened_is_told():
+def test_law_10_a_database_that_cannot_be_opened_is_reported():
     with pytest.raises(ValueError, match=r"flag --storage=no://x: cannot be opened: "):
         study.open_storage("no://x")
 

@@ -29,13 +29,13 @@ _BYTES = re.compile(r"(?: sends| pushes| at most|Sent) (\d+) bytes a step")
 _SECONDS = "seconds"  # file of a trial's folder: time of training so far, over all attempts
 
 
-def run(order: Order, stop: threading.Event, tell: Callable[[Evaluation], None]) -> End:
-    """Runs a trial to its end, or until `stop` is set; tells each evaluation."""
+def run(order: Order, stop: threading.Event, report: Callable[[Evaluation], None]) -> End:
+    """Runs a trial to its end, or until `stop` is set; reports each evaluation."""
     folder = Path(order.folder)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # an earlier attempt may still be saving
-        return _Attempt(order, lock, stop, tell).run()
+        return _Attempt(order, lock, stop, report).run()
 
 
 class _Attempt:
@@ -46,9 +46,9 @@ class _Attempt:
         order: Order,
         lock: IO[str],
         stop: threading.Event,
-        tell: Callable[[Evaluation], None],
+        report: Callable[[Evaluation], None],
     ) -> None:
-        self._order, self._lock, self._stop, self._tell = order, lock, stop, tell
+        self._order, self._lock, self._stop, self._report = order, lock, stop, report
         self._folder = Path(order.folder)
         self._environment = os.environ | gpus.variables(gpus.found(), order.slot, order.slots)
         self._last: Evaluation | None = None
@@ -132,7 +132,7 @@ class _Attempt:
                     step = int(match[1])
                 elif match := _METRICS.search(line):
                     self._last = Evaluation(step, float(match[1]), float(match[2]))
-                    self._tell(self._last)
+                    self._report(self._last)
 
     def _add_seconds(self, seconds: float) -> float:
         file = self._folder / _SECONDS
@@ -174,12 +174,12 @@ def main() -> None:
         stop.set()
 
     threading.Thread(target=listen, daemon=True).start()
-    end = run(order, stop, _tell)
-    _tell(end)
+    end = run(order, stop, _print_event)
+    _print_event(end)
     os._exit(0)  # the thread may still wait for the sweep
 
 
-def _tell(event: Evaluation | End) -> None:
+def _print_event(event: Evaluation | End) -> None:
     with contextlib.suppress(BrokenPipeError):  # the sweep is gone; the training saves
         sys.stdout.write(messages.write(event))
         sys.stdout.flush()

@@ -83,7 +83,7 @@ def when_ready(order, action):
 
 
 @pytest.mark.parametrize("follow", [False, True])
-def test_a_trial_trains_evaluates_and_tells_seconds_and_bytes(order, follow):
+def test_a_trial_trains_evaluates_and_reports_seconds_and_bytes(order, follow):
     events = run(order(follow=follow))
     assert events.evaluations == [Evaluation(10, 0.10, 0.9), Evaluation(25, 0.25, 0.9)]
     assert events.end.outcome is Outcome.DONE
@@ -119,7 +119,7 @@ def test_a_training_saves_when_its_sweep_is_killed(order, tmp_path):
     assert (tmp_path / "trial" / "saved").exists()
 
 
-def test_a_training_that_is_killed_is_told_apart_from_one_that_fails(order):
+def test_a_training_that_is_killed_is_distinguished_from_one_that_fails(order):
     killed = run(order("\n    os.kill(os.getpid(), signal.SIGKILL)")).end
     assert (killed.outcome, killed.reason) == (
         Outcome.DIED,
@@ -131,7 +131,7 @@ def test_a_training_that_is_killed_is_told_apart_from_one_that_fails(order):
     assert (failed.outcome, failed.reason) == (Outcome.FAILED, "eval: no checkpoint")
 
 
-def test_a_trial_whose_process_is_lost_is_told_so(order):
+def test_a_trial_whose_process_is_lost_is_reported_as_lost(order):
     given = order(WAIT.replace("60", "3"))
 
     def kill(channel):
@@ -191,7 +191,7 @@ def test_trials_run_on_hosts_that_greet_and_lost_hosts_are_named(order, ssh):
     assert (end.outcome, end.reason) == (Outcome.LOST, "lost: ssh: connect to host lost: refused")
 
 
-def test_a_host_without_the_repository_is_told(ssh, tmp_path):
+def test_a_host_without_the_repository_is_reported(ssh, tmp_path):
     (place,) = places.on_hosts(["good"], 1, str(tmp_path / "it's missing"), "")
     with pytest.raises(ValueError, match=r"good cannot run trials: no such folder: .*it's missing"):
         place.check()

@@ -6,8 +6,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from inception.cluster.join_config import join_config
-from inception.cluster.joining import tell_hosts
+from inception.cluster.joining import join_config, log_hosts
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.training.learning_rate import learning_rate
@@ -39,7 +38,7 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
       ValueError: flags, data, net, checkpoint or workers do not fit each other, or a ps is lost.
       SystemExit: with a signal's status, after a signal stopped this worker or the run.
     """
-    tell_hosts(cluster)
+    log_hosts(cluster)
     joining = join_config(cluster)
     joining.check()
     joining.tell_interface()

@@ -9,7 +9,7 @@ from inception.training.problem import resolve
 from slim.nets import catalog, nets_factory
 from slim.nets.catalog import NetSpec
 from slim.nets.inception_layers import STYLE
-from slim.nets.scope import Scope
+from slim.nets.net_builder import Scope
 from terngrad.training import checkpoints
 
 HEADS = ("Twin/Logits/Conv2d_1c_1x1", "Twin/AuxLogits/Conv2d_2b_1x1")

@@ -143,7 +143,7 @@ def test_no_batches_are_tuned_so_that_a_step_is_made_anew_at_once(dataset, is_sy
     config = TrainConfig(dataset_name="mnist", net="mlp", batch_size=2, labels_offset=1)
     given = None if is_synthetic else dataset
     made = batches.training_batches(config, problem.resolve(config), given, 0)
-    assert made.options().autotune.enabled is False  # see `slim.batching.without_tuning`
+    assert made.options().autotune.enabled is False  # see `slim.input_pipeline.without_tuning`
 
 
 class Training:

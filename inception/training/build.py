@@ -14,8 +14,8 @@ from inception.flags.table import naming, refuse
 from inception.training.batches import LastBatch
 from inception.training.learning_rate import learning_rate
 from inception.training.problem import Problem, net_settings
+from slim import pretrained_weights
 from slim.nets import catalog, nets_factory
-from slim.weights import tf_slim
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.codecs.sum_codec import sum_codecs
@@ -240,7 +240,7 @@ def _make_classifier(config: TrainConfig, goal: Problem) -> Classifier:
         return Classifier(
             model,
             own.label_smoothing,
-            [tf_slim.suite_scope(scope, config.net) for scope in scopes],
+            [pretrained_weights.suite_scope(scope, config.net) for scope in scopes],
             spec.auxiliary_weights,
             nets_factory.variable_name,
         )

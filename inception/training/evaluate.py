@@ -58,7 +58,7 @@ def evaluate(config: EvalConfig) -> None:
         task = make_task(config)
         with contextlib.closing(_open_writer(config.eval_dir)) as writer:
             for path in _paths(config):
-                _evaluate_and_tell(path, task, writer)
+                _evaluate_and_log(path, task, writer)
 
 
 def make_task(config: EvalConfig) -> Task:
@@ -189,7 +189,7 @@ def _measure(task: Task, after_batch: Callable[[int], None] = lambda examples: N
         return metrics.measure(task.count_hits, task.batches, after_batch)
 
 
-def _evaluate_and_tell(path: str, task: Task, writer: tf.summary.SummaryWriter) -> None:
+def _evaluate_and_log(path: str, task: Task, writer: tf.summary.SummaryWriter) -> None:
     config, step = task.config, checkpoints.step_of(path)
     try:
         _load(path, task)

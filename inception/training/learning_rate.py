@@ -9,7 +9,7 @@ from terngrad.training import schedules
 from terngrad.training.schedules import Schedule
 
 
-class RateSteps(NamedTuple):
+class _RateSteps(NamedTuple):
     """The durations of a schedule in steps.
 
     Attributes:
@@ -23,17 +23,17 @@ class RateSteps(NamedTuple):
     end: int | None
 
 
-def rate_steps(rates: Rates, steps_per_epoch: float) -> RateSteps:
+def _rate_steps(rates: Rates, steps_per_epoch: float) -> _RateSteps:
     """Turns epochs into steps."""
     decay = max(1, round(rates.num_epochs_per_decay * steps_per_epoch))
     warm_up = rates.warmup_steps or round(rates.warmup_epochs * steps_per_epoch)
-    return RateSteps(warm_up, decay, decay if rates.polynomial_over_epochs else rates.max_steps)
+    return _RateSteps(warm_up, decay, decay if rates.polynomial_over_epochs else rates.max_steps)
 
 
 def learning_rate(rates: Rates, steps_per_epoch: float) -> Schedule:
     """Returns the learning rate by step."""
     rate = rates.initial_learning_rate
-    steps = rate_steps(rates, steps_per_epoch)
+    steps = _rate_steps(rates, steps_per_epoch)
     makers = {
         "fixed": lambda: schedules.fixed(rate),
         "exponential": lambda: schedules.exponential(
@@ -56,7 +56,7 @@ def plan(rates: Rates, steps_per_epoch: float) -> str:
       steps_per_epoch: turns epochs into steps.
     """
     parts = []
-    steps = rate_steps(rates, steps_per_epoch)
+    steps = _rate_steps(rates, steps_per_epoch)
     if steps.warm_up:
         how = {"gradual": "climbs from", "constant": "stays at"}[rates.warmup_type]
         parts.append(f"{how} {rates.warmup_learning_rate:g} for {steps.warm_up} steps")
@@ -83,7 +83,7 @@ def read_schedule(text: str) -> Schedule:
     return learning_rate(Rates(**said["config"]), said["steps_per_epoch"])
 
 
-def _decay(rates: Rates, steps: RateSteps) -> str:
+def _decay(rates: Rates, steps: _RateSteps) -> str:
     if rates.learning_rate_decay_type == "exponential":
         return f", times {rates.learning_rate_decay_factor:g} every {steps.decay} steps"
     if rates.learning_rate_decay_type == "polynomial":

@@ -58,7 +58,7 @@ def run_loop(
         before = _counted(ready)
         with naming_bad_records(config, ready.goal, ready.dataset):
             ended = loop.run(ready.checkpoint, stop)
-        _tell_sent(ready, before)
+        _log_sent(ready, before)
         return ended
 
 
@@ -68,8 +68,8 @@ def _counted(ready: Ready) -> Counted:
     return Counted(int(exchange.steps) * ready.config.steps_per_exchange, sent, received)
 
 
-def _tell_sent(ready: Ready, before: Counted) -> None:
-    """Tells how many bytes a step took where codes are packed: losses and statistics, too."""
+def _log_sent(ready: Ready, before: Counted) -> None:
+    """Logs how many bytes a step took where codes are packed: losses and statistics, too."""
     training, after = ready.training, _counted(ready)
     if not (training.exchange.packs_codes and training.layout.coded and after.steps > before.steps):
         return

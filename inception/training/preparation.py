@@ -124,7 +124,7 @@ def prepare(
     )
     expected = _predict(ready, network) if network else ""
     if group.is_chief:
-        _tell_plan(ready)
+        _log_plan(ready)
         print(expected, end="\n" * bool(expected), flush=True)
     return ready
 
@@ -153,7 +153,7 @@ def _restore(ready: Ready) -> Ready:
         _share_state(ready)
         if checkpoint and checkpoints.step_of(checkpoint) != int(training.step):
             checkpoint = None  # the others are at a later step
-        _tell_if_ahead(newest, training)
+        _log_if_ahead(newest, training)
     if not ready.sharded:
         restore_memory(config, training, group.rank)
     return dataclasses.replace(ready, checkpoint=checkpoint, saves_soon=saves_soon, lock=lock)
@@ -240,7 +240,7 @@ def _share_state(ready: Ready) -> None:
         print(f"Joined the training at step {int(training.step)}.", flush=True)
 
 
-def _tell_if_ahead(own: str | None, training: Training) -> None:
+def _log_if_ahead(own: str | None, training: Training) -> None:
     """Reports a checkpoint that this worker saved in the chief's place, if it is newer."""
     if own and checkpoints.step_of(own) > int(training.step):
         print(
@@ -258,16 +258,16 @@ def open_dataset(config: TrainConfig) -> Dataset:
     return dataset
 
 
-def _tell_plan(ready: Ready) -> None:
+def _log_plan(ready: Ready) -> None:
     if ready.sharded:
         print_sharded_state(ready.config, ready.group, ready.training, ready.sharded)
         return
-    _tell_exchange(ready.config, ready.training)
+    _log_exchange(ready.config, ready.training)
     if ready.cluster:
         print(learning_rate.plan(ready.config, ready.steps_per_epoch), flush=True)
 
 
-def _tell_exchange(config: TrainConfig, training: Training) -> None:
+def _log_exchange(config: TrainConfig, training: Training) -> None:
     layout = training.layout
     sent = _bytes_sent(training, training.runners)
     who = "each" if isinstance(training.exchange, LocalExchange) else "each worker"

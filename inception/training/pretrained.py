@@ -8,18 +8,18 @@ import tensorflow as tf
 from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
 from inception.training import settings
-from slim.datasets import dataset_info, finding
+from slim import pretrained_weights
+from slim.datasets import dataset_factory, dataset_info
 from slim.nets import catalog
-from slim.weights import keras_files, tf_slim
-from slim.weights.found import Weights
+from slim.pretrained_weights import Weights
 from terngrad.training import checkpoints
 
-_TOLD = 5  # names in a message
+_MOST_NAMES = 5  # names in a message
 _SUITE = "a checkpoint of this suite"
 
 
 def load(config: TrainConfig, variables: Mapping[str, tf.Variable]) -> None:
-    """Sets a net's variables to the weights of --pretrained_model_checkpoint_path; tells which.
+    """Sets a net's variables to the weights of --pretrained_model_checkpoint_path; logs which.
 
     Args:
       config: says which file, and which variables keep their initial values.
@@ -42,7 +42,7 @@ def load(config: TrainConfig, variables: Mapping[str, tf.Variable]) -> None:
     for name, variable in wanted.items():
         variable.assign(weights.arrays[name])
     print(f"Succesfully loaded model from {path} to start with.")
-    _tell(path, weights, wanted, fresh)
+    _log_loaded(path, weights, wanted, fresh)
 
 
 def read(path: str, net: str, variables: Mapping[str, tf.Variable]) -> Weights:
@@ -51,13 +51,13 @@ def read(path: str, net: str, variables: Mapping[str, tf.Variable]) -> Weights:
     Raises:
       ValueError: the file is not readable, or its layout is not known.
     """
-    if path.endswith(keras_files.ENDINGS):
+    if path.endswith(pretrained_weights.KERAS_ENDINGS):
         shapes = {name: tuple(v.shape) for name, v in variables.items()}
-        return keras_files.read(path, net, shapes)
+        return pretrained_weights.read_keras(path, net, shapes)
     if checkpoints.is_of_suite(path):
         arrays = checkpoints.read_weights(path, averages=False)
         return Weights(_SUITE, arrays)
-    return tf_slim.read(path, net)
+    return pretrained_weights.read_tf_slim(path, net)
 
 
 def _file(given: str) -> str:
@@ -84,7 +84,9 @@ def _fresh(config: TrainConfig, weights: Weights, names: Iterable[str]) -> list[
     if config.fine_tune:
         fresh.update(_of_last_layers(config.net, names))
     for scope in config.checkpoint_exclude_scopes:
-        found = [n for n in names if n.startswith(tf_slim.suite_scope(scope, config.net))]
+        found = [
+            n for n in names if n.startswith(pretrained_weights.suite_scope(scope, config.net))
+        ]
         if not found:
             layers = ", ".join(dict.fromkeys(name.rpartition("/")[0] for name in names))
             why = f"no variable begins with {scope!r}; layers are {layers}"
@@ -116,7 +118,7 @@ def _check_origin(path: str, config: TrainConfig, *, has_fresh_classes: bool) ->
         settings.check_net(path, config.net)
     if has_fresh_classes or config.benchmark_mode:
         return
-    names = finding.get_class_names(config.dataset_name, config.data_dir)
+    names = dataset_factory.get_class_names(config.dataset_name, config.data_dir)
     try:
         dataset_info.check_labels(os.path.dirname(path), names, f"the records of {config.data_dir}")
     except ValueError as error:
@@ -147,7 +149,7 @@ def _check(
     )
 
 
-def _tell(
+def _log_loaded(
     path: str, weights: Weights, loaded: Mapping[str, tf.Variable], fresh: Sequence[str]
 ) -> None:
     """Accounts for every variable of the net and of the file."""
@@ -164,5 +166,5 @@ def _size(shape: Iterable[int]) -> str:
 
 
 def _some(names: Sequence[str], between: str = ", ") -> str:
-    more = len(names) - _TOLD
-    return between.join(names[:_TOLD]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _MOST_NAMES
+    return between.join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -70,10 +70,10 @@ def test_all_weights_are_loaded_and_told(tmp_path, capsys, write):
     pretrained.load(config(path), here)
     for name, v in here.items():
         np.testing.assert_array_equal(v, there[name])
-    told = capsys.readouterr().out
-    assert f"Succesfully loaded model from {path} to start with.\n" in told
-    assert f"{len(here)} variables come from " in told
-    assert ("left out: global_step." in told) == (write is write_tf_slim)
+    printed = capsys.readouterr().out
+    assert f"Succesfully loaded model from {path} to start with.\n" in printed
+    assert f"{len(here)} variables come from " in printed
+    assert ("left out: global_step." in printed) == (write is write_tf_slim)
 
 
 @pytest.mark.parametrize("write", WRITERS)
@@ -122,9 +122,9 @@ def test_law_10_missing_variables_are_named_or_start_afresh(tmp_path, capsys):
     assert "fine_tune" not in str(refusal.value)
     pretrained.load(config(path, ignore_missing_vars=True), here)
     np.testing.assert_array_equal(here["fc4/kernel"], before[1])
-    told = capsys.readouterr().out
-    assert "2 start afresh: fc4/kernel, logits/kernel" in told
-    assert "left out: fc3/kernel" in told
+    printed = capsys.readouterr().out
+    assert "2 start afresh: fc4/kernel, logits/kernel" in printed
+    assert "left out: fc3/kernel" in printed
 
 
 @pytest.mark.parametrize(
@@ -181,5 +181,5 @@ def test_an_auxiliary_head_starts_afresh_where_the_file_has_nothing_of_it(tmp_pa
     path = str(write_suite(tmp_path, there))
     chosen = config(path, checkpoint_exclude_scopes=("InceptionV3/Logits",))
     pretrained.load(dataclasses.replace(chosen, net="inception_v3"), here)
-    told = capsys.readouterr().out
-    assert f"2 start afresh: InceptionV3/{names[1]}, InceptionV3/{names[2]}" in told
+    printed = capsys.readouterr().out
+    assert f"2 start afresh: InceptionV3/{names[1]}, InceptionV3/{names[2]}" in printed

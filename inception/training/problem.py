@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from inception.flags import configs
 from inception.flags.table import naming, refuse
-from slim.datasets import finding, imagenet
+from slim.datasets import dataset_factory, imagenet
 from slim.datasets.dataset_info import DatasetInfo
 from slim.nets import catalog
 
@@ -53,7 +53,7 @@ def resolve(config: configs.TrainConfig | configs.EvalConfig) -> Problem:
       ValueError: names the flag at fault, or the line of labels.txt.
     """
     check_net(config)
-    info, spec = finding.get_info(config.dataset_name), catalog.get_spec(config.net)
+    info, spec = dataset_factory.get_info(config.dataset_name), catalog.get_spec(config.net)
     channels = info.image_shape[-1]
     if spec.channels != channels:
         why = f"takes {spec.channels}-channel images, those of {info.name} have {channels}"
@@ -80,7 +80,7 @@ def resolve(config: configs.TrainConfig | configs.EvalConfig) -> Problem:
 def check_net(config: configs.TrainConfig | configs.EvalConfig) -> None:
     """Raises ValueError, naming the flag, if the net or the data set is unknown."""
     with naming("dataset_name", config.dataset_name):
-        info = finding.get_info(config.dataset_name)
+        info = dataset_factory.get_info(config.dataset_name)
     if not config.net:
         why = f"must be given: data set {info.name} names none; allowed: {_fitting_nets(info)}"
         raise refuse("net", "", why)
@@ -95,6 +95,6 @@ def _fitting_nets(info: DatasetInfo) -> str:
 
 def _count_classes(config: configs.TrainConfig | configs.EvalConfig) -> int:
     if isinstance(config, configs.TrainConfig) and config.benchmark_mode:
-        names = finding.get_info(config.dataset_name).class_names
+        names = dataset_factory.get_info(config.dataset_name).class_names
         return len(names or imagenet.INFO.class_names)
-    return len(finding.get_class_names(config.dataset_name, config.data_dir))
+    return len(dataset_factory.get_class_names(config.dataset_name, config.data_dir))

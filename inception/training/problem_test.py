@@ -5,7 +5,7 @@ import pytest
 from inception.flags import configs
 from inception.training import problem
 from inception.training.build import build_training
-from slim.datasets import finding, mnist
+from slim.datasets import dataset_factory, mnist
 
 
 def resolve(dataset_name: str, **fields) -> problem.Problem:
@@ -86,7 +86,7 @@ def test_scopes_of_no_variable_name_their_flag(tmp_path):
 
 def test_a_data_set_that_names_no_net_wants_one_of_those_that_fit(monkeypatch):
     info = dataclasses.replace(mnist.INFO, name="own", net="")
-    monkeypatch.setitem(finding.DATASETS, "own", info)
+    monkeypatch.setitem(dataset_factory.DATASETS, "own", info)
     config = configs.TrainConfig(dataset_name="own", net="")
     with pytest.raises(ValueError) as error_info:
         problem.check_net(config)

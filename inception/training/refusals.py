@@ -7,7 +7,7 @@ import tempfile
 from inception.flags.configs import EvalConfig, TrainConfig
 from inception.flags.table import naming, refuse
 from inception.training import problem
-from slim.datasets import finding
+from slim.datasets import dataset_factory
 from slim.nets import catalog
 from terngrad.codecs import registry
 
@@ -37,7 +37,7 @@ def check_training(config: TrainConfig, *, is_alone: bool = True, is_chief: bool
     problem.resolve(config)
     if not config.benchmark_mode:
         _check_records(config)
-    _tell_small_images(config)
+    _warn_of_small_images(config)
     if is_chief and last < 0:
         _check_pretrained(config)
     if is_chief:
@@ -78,15 +78,15 @@ def _check_data_dir(config: TrainConfig | EvalConfig) -> None:
 
 
 def _check_records(config: TrainConfig | EvalConfig) -> None:
-    info = finding.get_info(config.dataset_name)
+    info = dataset_factory.get_info(config.dataset_name)
     if config.subset not in info.splits:
         allowed = " or ".join(info.splits)
         raise refuse("subset", config.subset, f"data set {info.name} has no such split; {allowed}")
     with naming("data_dir", config.data_dir):
-        finding.find_files(config.dataset_name, config.subset, config.data_dir)
+        dataset_factory.find_files(config.dataset_name, config.subset, config.data_dir)
 
 
-def _tell_small_images(config: TrainConfig) -> None:
+def _warn_of_small_images(config: TrainConfig) -> None:
     sensible = catalog.get_spec(config.net).sensible_image_size
     if config.image_size != -1 and config.image_size < sensible:
         print(

@@ -142,7 +142,7 @@ def test_what_flags_name_is_refused_before_tensorflow_is_loaded(tmp_path, record
     assert not (tmp_path / "run").exists()
 
 
-def test_small_images_are_told_and_train(tmp_path, records, capsys):
+def test_small_images_are_reported_and_train(tmp_path, records, capsys):
     shared = {"dataset_name": "mnist", "net": "lenet", "data_dir": str(records)}
     for size in (7, 14, -1):
         config = TrainConfig(**shared, image_size=size, train_dir=str(tmp_path / "run"))

@@ -46,7 +46,7 @@ def restore_chief(
     lock = _hold_folder(config.train_dir)
     checkpoint = _restore_or_start(config, training)
     if checkpoint:
-        _tell_differences(checkpoint, noted)
+        _log_differences(checkpoint, noted)
     return lock, checkpoint
 
 
@@ -112,7 +112,7 @@ def _load_pretrained(config: TrainConfig, training: Training) -> None:
             variable.assign(training.state[name.replace("averages/", prefix, 1)])
 
 
-def _tell_differences(checkpoint: str, now: str) -> None:
+def _log_differences(checkpoint: str, now: str) -> None:
     """Prints which settings have changed since a checkpoint was written."""
     changed = settings.differences(checkpoints.settings_of(checkpoint), now)
     if changed:
@@ -128,10 +128,10 @@ def restore_memory(config: TrainConfig, training: Training, rank: int) -> None:
     """Restores the memory of a worker at the training's step, or prints why not."""
     step = int(training.step)
     if why := training.memory.restore(memory_folder(config, rank), step):
-        tell_cleared(config, why)
+        log_cleared_memory(config, why)
 
 
-def tell_cleared(config: TrainConfig, why: str) -> None:
+def log_cleared_memory(config: TrainConfig, why: str) -> None:
     """Prints that a worker starts without the memory of its codecs and local steps, and why."""
     kept = [f"--codec={config.codec}"] if config.codec in FEEDBACK_CODES else []
     kept += [f"--local_steps={config.local_steps}"] if config.local_steps > 1 else []

@@ -13,7 +13,7 @@ from inception.flags.configs import TrainConfig
 from inception.training import settings
 from inception.training.build import Training
 from inception.training.learning_rate import write_schedule
-from inception.training.restoring import tell_cleared
+from inception.training.restoring import log_cleared_memory
 from slim.datasets.dataset_factory import Dataset
 from terngrad.asynchronous.gradient import check_codecs
 from terngrad.asynchronous.plan import Plan
@@ -100,6 +100,6 @@ def print_sharded_state(
         flush=True,
     )
     if training.memory.variables and int(training.step):
-        tell_cleared(config, "asynchronous workers do not save their memory")
+        log_cleared_memory(config, "asynchronous workers do not save their memory")
     if layout.coded:
         print(f"Codes are written by {training.kernel_choice}.", flush=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from inception import app
 from inception.training.looping import run_loop, say
 from inception.training.preparation import Ready, worker_batches
-from inception.training.restoring import tell_cleared
+from inception.training.restoring import log_cleared_memory
 from inception.training.saving import Saver
 from terngrad.cluster.channel import DifferenceError
 from terngrad.coordination.client import InterruptionError
@@ -22,12 +22,12 @@ from terngrad.training.stepper import SynchronousStepper
 _CHIEF_SAVED = "the chief saved; the same command continues from there"
 
 
-def train(ready: Ready, unbegun: str = "") -> None:
+def train(ready: Ready, stop_text: str = "") -> None:
     """Trains to max_steps.
 
     Args:
       ready: the training.
-      unbegun: text for a signal that ends a process alone before its first step.
+      stop_text: text for a signal that ends a process alone before its first step.
 
     Raises:
       ValueError: a record is bad, or the training diverged.
@@ -35,7 +35,7 @@ def train(ready: Ready, unbegun: str = "") -> None:
     """
     training = ready.training
     # Handles signals to the end, so that a stop while others save does not make them fail.
-    end, saver = (lambda stop: app.end_at_once(stop, unbegun)), Saver(ready)
+    end, saver = (lambda stop: app.end_at_once(stop, stop_text)), Saver(ready)
     if not (ready.connection and ready.connection.repeats_steps):  # else see `at_a_loss`
         ready.group.at_loss.append(saver.save_copy)
     stop = StopRequest(stuck=saver.save_while_stuck) if ready.connection else StopRequest(end)
@@ -103,7 +103,7 @@ def _regained(ready: Ready) -> tuple[int, Iterator | None] | None:
         return step, None
     if step != before and training.memory.variables:  # the memory belongs to the earlier step
         training.memory.clear()
-        tell_cleared(ready.config, f"this worker received the state of step {step}")
+        log_cleared_memory(ready.config, f"this worker received the state of step {step}")
     if held:
         held.forget()
     return step, iter(worker_batches(ready, step))

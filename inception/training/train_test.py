@@ -205,7 +205,7 @@ def test_what_was_saved_and_from_where_the_same_command_goes_on(tmp_path):
     assert train.how_to_go_on(saved).endswith(later)
 
 
-def test_copies_that_differ_at_the_end_are_told(capsys):
+def test_copies_that_differ_at_the_end_are_reported(capsys):
     training = types.SimpleNamespace(state={"variables/w": tf.Variable([1.0])})
 
     def compare(configuration):

@@ -11,7 +11,7 @@ from slim.conversion import record_files, shard_writer
 from slim.conversion.options import DEFAULT, JPEG, Form, Options
 from slim.conversion.record_files import Job, WriteShards, record_paths
 from slim.conversion.sources import ArraySource, PictureSource, Source
-from slim.datasets import files, finding
+from slim.datasets import dataset_factory, files
 from slim.datasets.dataset_info import DatasetInfo, Splits
 from slim.datasets.picture_files import Pictures
 
@@ -40,7 +40,7 @@ def convert(
     Raises:
       ValueError: the sources are missing or damaged, or the download failed.
     """
-    module = finding.MODULES[name]
+    module = dataset_factory.MODULES[name]
     shards = _shards(module.INFO, num_shards)
     paths = [
         path
@@ -48,7 +48,7 @@ def convert(
         for path in record_paths(dataset_dir, name, split, shards.get(split))
     ]
     if source_dir is None and all(map(os.path.exists, paths)) and not options.overwrite:
-        record_files.tell_end(dataset_dir, paths, len(paths))  # without a download
+        record_files.print_summary(dataset_dir, paths, len(paths))  # without a download
         return
     download = download or module.download
     splits = module.load(source_dir or download(os.path.join(dataset_dir, "download")))

@@ -99,8 +99,8 @@ def test_a_stopped_conversion_goes_on_with_the_missing_files(source, tmp_path, c
     capsys.readouterr()
     _convert(source, out, train_shards=4)
     assert kept.stat().st_mtime_ns == before
-    told = capsys.readouterr().out
-    assert "4 existing record files" in told and "all 46 images" in told
+    printed = capsys.readouterr().out
+    assert "4 existing record files" in printed and "all 46 images" in printed
     assert {path.name: path.read_bytes() for path in out.iterdir()} == whole
     _convert(source, out, train_shards=4)
     assert "5 existing record files" in capsys.readouterr().out

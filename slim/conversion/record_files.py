@@ -1,6 +1,7 @@
 """Makes a folder of record files from any source of images.
 
-A conversion that was stopped goes on with the record files that are missing.
+A conversion that was stopped goes on with the record files that are missing; conversion.json, a
+`_ConversionNote`, says what the others were made from.
 """
 
 from __future__ import annotations
@@ -9,19 +10,23 @@ import contextlib
 import dataclasses
 import fcntl
 import functools
+import hashlib
+import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.progress import Progress
 
-from slim.conversion.note import ConversionNote
 from slim.conversion.options import Options
 from slim.conversion.sources import Source
 from slim.datasets import dataset_info, files, records
 
 _BROKEN_FILE = "broken.txt"
+_NOTE_FILE = "conversion.json"
+_NOTE_KEYS = {"source", "classes", "broken"}
 
 WriteShards = Callable[
     [Mapping[str, Sequence[int]], Source, Options, Progress, Callable[[str, list[str]], None]], None
@@ -118,7 +123,7 @@ def _run(
             set_broken = functools.partial(note.set_broken, job.split)
             missing = {path: share for path, share in job.shares().items() if path not in kept}
             write(missing, job.source, options, bar, set_broken)
-    tell_end(folder, expected, len(kept))
+    print_summary(folder, expected, len(kept))
 
 
 @contextlib.contextmanager
@@ -135,7 +140,7 @@ def _alone_in(folder: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def tell_end(folder: str, paths: Sequence[str], num_kept: int) -> None:
+def print_summary(folder: str, paths: Sequence[str], num_kept: int) -> None:
     """Prints what a conversion has made, and lists broken images in broken.txt.
 
     Args:
@@ -148,7 +153,7 @@ def tell_end(folder: str, paths: Sequence[str], num_kept: int) -> None:
     """
     if num_kept:
         print(f"{folder} keeps its {num_kept} existing record files; --overwrite replaces them.")
-    if broken := ConversionNote(folder).broken():
+    if broken := _ConversionNote(folder).broken():
         path = os.path.join(folder, _BROKEN_FILE)
         with files.replacing_text(path) as file:
             file.writelines(f"{line}\n" for line in broken)
@@ -160,9 +165,9 @@ def tell_end(folder: str, paths: Sequence[str], num_kept: int) -> None:
 
 def _checked_note(
     folder: str, jobs: Sequence[Job], class_names: Sequence[str], options: Options
-) -> ConversionNote:
+) -> _ConversionNote:
     """Returns the note about the record files that stay; ValueError if the new ones do not fit."""
-    note = ConversionNote(folder)
+    note = _ConversionNote(folder)
     replaced = {job.split for job in jobs if options.overwrite}
     note.keep({s for s in note.splits() if s not in replaced and existing(folder, s)})
     for job in jobs:
@@ -197,3 +202,97 @@ def _ignoring_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+class _ConversionNote:
+    """conversion.json: what the records beside it were made from, so that a conversion can go on.
+
+    It is read when this is made; each change is written at once.
+
+    By split: "source" and "classes" describe what its records are made from, "broken" has a line
+    for each image that a record file is without, by the name of the file.
+    """
+
+    def __init__(self, folder: str) -> None:
+        """Reads the note of a folder, if there is one.
+
+        Raises:
+          ValueError: the file is not a note.
+        """
+        self._path = os.path.join(folder, _NOTE_FILE)
+        self._splits: dict[str, dict[str, Any]] = {}
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                self._splits = _checked_splits(json.load(file))
+        except FileNotFoundError:
+            pass
+        except ValueError as error:
+            raise ValueError(
+                f"{self._path}: is not the note of a conversion ({error}); remove the file"
+            ) from None
+
+    def splits(self) -> list[str]:
+        """Returns the names of the splits that it knows."""
+        return list(self._splits)
+
+    def keep(self, splits: Container[str]) -> None:
+        """Forgets all other splits; the next change writes that."""
+        self._splits = {split: noted for split, noted in self._splits.items() if split in splits}
+
+    def refuse_other(self, split: str, source: str, class_names: Sequence[str]) -> None:
+        """Raises ValueError if a split would be made otherwise than the records that exist.
+
+        Args:
+          split: name of the split.
+          source: describes what it would be made from.
+          class_names: names of the classes, which all splits share.
+        """
+        classes = _describe_classes(class_names)
+        for other, noted in self._splits.items():
+            if noted["classes"] != classes:
+                raise self._refusal(other, noted["classes"], classes)
+        noted = self._splits.get(split)
+        if noted and noted["source"] != source:
+            raise self._refusal(split, noted["source"], source)
+
+    def start(self, split: str, source: str, class_names: Sequence[str]) -> None:
+        """Notes what a split is made from."""
+        broken = self._splits.get(split, {}).get("broken", {})
+        classes = _describe_classes(class_names)
+        self._splits[split] = {"source": source, "classes": classes, "broken": broken}
+        self._write()
+
+    def set_broken(self, split: str, shard: str, lines: Sequence[str]) -> None:
+        """Notes the broken images that a record file is without, a line for each."""
+        broken = self._splits[split]["broken"]
+        if broken.get(shard, []) != lines:
+            broken[shard] = list(lines)
+            self._write()
+
+    def broken(self) -> list[str]:
+        """Returns the lines of all record files."""
+        found = (split["broken"] for split in self._splits.values())
+        return [line for shards in found for name in sorted(shards) for line in shards[name]]
+
+    def _refusal(self, split: str, noted: str, now: str) -> ValueError:
+        folder = os.path.dirname(self._path)
+        return ValueError(
+            f"{folder}: its {split} records were made from {noted}, not from {now}; "
+            "name another folder, or replace them with --overwrite"
+        )
+
+    def _write(self) -> None:
+        with files.replacing_text(self._path) as file:
+            json.dump(self._splits, file, indent=1)
+
+
+def _checked_splits(content: Any) -> dict[str, dict[str, Any]]:
+    splits = content.values() if isinstance(content, dict) else [content]
+    if not all(isinstance(split, dict) and split.keys() == _NOTE_KEYS for split in splits):
+        raise ValueError(f"each split must have {', '.join(sorted(_NOTE_KEYS))}")
+    return content
+
+
+def _describe_classes(class_names: Sequence[str]) -> str:
+    digest = hashlib.sha256("\n".join(class_names).encode())
+    return f"{len(class_names)} classes ({digest.hexdigest()[:16]})"

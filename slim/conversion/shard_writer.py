@@ -44,7 +44,7 @@ def write_shards(
     for shard in written_shards(shares, source, options, lambda done: bar.advance(task, done)):
         set_broken(os.path.basename(shard.path), shard.broken)
         records.store_counts({shard.path: shard.count})
-        tell_warnings(shard)
+        print_warnings(shard)
 
 
 class Shard(NamedTuple):
@@ -63,7 +63,7 @@ class Shard(NamedTuple):
     warnings: list[str]
 
 
-def tell_warnings(shard: Shard) -> None:
+def print_warnings(shard: Shard) -> None:
     """Prints the lines about images that are not as they should be."""
     for line in shard.warnings:
         print(line, flush=True)
@@ -73,11 +73,11 @@ def written_shards(
     shares: Mapping[str, Sequence[int]],
     source: Source,
     options: Options,
-    tell_done: Callable[[int], None] = lambda done: None,
+    report_written: Callable[[int], None] = lambda done: None,
 ) -> Iterator[Shard]:
     """Writes record files and yields each when it has its name; see `write_shards`.
 
-    `tell_done` takes how many images more are written.
+    `report_written` takes how many images more are written.
     """
     warnings: list[str] = []
     read = functools.partial(_read, source, options.skip_broken, warnings.append)
@@ -95,10 +95,10 @@ def written_shards(
                         else:
                             writer.write(record)
                             count += 1
-                    tell_done(len(call))
-            told = list(warnings)
-            del warnings[: len(told)]  # threads may have added others
-            yield Shard(path, count, broken, told)
+                    report_written(len(call))
+            found = list(warnings)
+            del warnings[: len(found)]  # threads may have added others
+            yield Shard(path, count, broken, found)
 
 
 def _read(

@@ -6,8 +6,7 @@ import re
 import pytest
 
 from slim.datasets import imagenet, records
-from slim.datasets.dataset_factory import get_dataset
-from slim.datasets.finding import DATASETS, get_class_names, get_info
+from slim.datasets.dataset_factory import DATASETS, get_class_names, get_dataset, get_info
 
 
 def _write(path, num_records):

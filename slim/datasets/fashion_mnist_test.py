@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from slim.conversion import convert
-from slim.datasets import dataset_factory, fashion_mnist, finding, mnist
+from slim.datasets import dataset_factory, fashion_mnist, mnist
 from slim.testing import write_mnist
 
 
@@ -19,7 +19,7 @@ def test_plain_files_are_converted_under_the_names_of_clothes_without_a_warning(
     assert found.class_names == fashion_mnist.INFO.class_names
     assert "0:T-shirt/top\n1:trouser\n" in (tmp_path / "out/labels.txt").read_text()
     assert not caplog.text
-    assert "fashion_mnist" in finding.get_info("fashion_mnist").command("x")
+    assert "fashion_mnist" in dataset_factory.get_info("fashion_mnist").command("x")
 
 
 def test_gzipped_files_are_compared_with_the_published_checksums(tmp_path, caplog, monkeypatch):
@@ -63,14 +63,14 @@ def test_other_files_name_no_flag(clothes, caplog):
     assert "are not as mnist was published" in caplog.text
     assert "--dataset_name" not in caplog.text
     with pytest.raises(ValueError, match=r"--dataset_dir=\S+$"):
-        finding.find_files("mnist", "train", str(clothes))
+        dataset_factory.find_files("mnist", "train", str(clothes))
 
 
 def test_a_program_for_mnist_names_the_flags_for_a_folder_with_its_files_or_records(clothes):
     with pytest.raises(
         ValueError, match=r"add --source_dir=\S+, and --dataset_name=fashion_mnist in all programs$"
     ):
-        finding.find_files("mnist", "train", str(clothes))
+        dataset_factory.find_files("mnist", "train", str(clothes))
     convert.convert("fashion_mnist", str(clothes), source_dir=str(clothes))
     with pytest.raises(ValueError, match="of fashion_mnist: for these add --dataset_name=fashion_"):
-        finding.find_files("mnist", "train", str(clothes))
+        dataset_factory.find_files("mnist", "train", str(clothes))

@@ -154,7 +154,7 @@ def find(
         box_of |= (bounding_boxes.read_csv if is_csv else bounding_boxes.read_boxes)(source)
     names = picture_files.label_names(classes.values())
     return {
-        split: Pictures(shuffled(with_boxes(pictures, box_of)), names, is_upright=False)
+        split: Pictures(shuffled(_with_boxes(pictures, box_of)), names, is_upright=False)
         for split, pictures in found.items()
     }
 
@@ -310,7 +310,7 @@ def sort_into_folders(
     return len(flat_names)
 
 
-def with_boxes(pictures: Iterable[Picture], boxes: Mapping[str, tuple[Box, ...]]) -> list[Picture]:
+def _with_boxes(pictures: Iterable[Picture], boxes: Mapping[str, tuple[Box, ...]]) -> list[Picture]:
     """Returns the pictures with their bounding boxes, which are given by file name."""
     return [
         dataclasses.replace(picture, boxes=boxes[picture.name])

@@ -73,7 +73,7 @@ def find(
         found = {"train": [train], "validation": [drawn]} if drawn else {"train": [train]}
     else:
         validation = picture_files.by_class(validation_folder, classes)
-        _tell_left_out(validation_folder, classes)
+        _log_left_out(validation_folder, classes)
         found = {"train": _whole(train_folder, classes), "validation": validation}
     return {
         split: Pictures(shuffled(picture for group in groups for picture in group), names)
@@ -89,11 +89,11 @@ def _classes(folder: str, labels_file: str | None) -> list[str]:
     classes = picture_files.read_classes(labels_file)
     if missing := sorted(set(classes).difference(present)):
         raise ValueError(f"{labels_file} names {listed(missing)}: no such folder in {folder}")
-    _tell_left_out(folder, classes)
+    _log_left_out(folder, classes)
     return classes
 
 
-def _tell_left_out(folder: str, classes: Sequence[str]) -> None:
+def _log_left_out(folder: str, classes: Sequence[str]) -> None:
     present = picture_files.class_folders(folder)
     if others := [name for name in present if name not in classes]:
         print(f"{printable(folder)}: leaves out {listed(others)}, which are no classes.")

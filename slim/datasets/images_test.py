@@ -150,9 +150,9 @@ def test_a_broken_picture_is_named_or_left_out_and_counted(folder, tmp_path, cap
         _convert(folder, out)
     capsys.readouterr()
     _convert(folder, out, skip_broken=True)
-    told = capsys.readouterr().out
-    assert f"Broken images that were left out: 2; {out}/broken.txt names them.\n" in told
-    assert told.endswith("Finished writing all 31 images in data set.\n")
+    printed = capsys.readouterr().out
+    assert f"Broken images that were left out: 2; {out}/broken.txt names them.\n" in printed
+    assert printed.endswith("Finished writing all 31 images in data set.\n")
     cats, dogs = sorted((out / "broken.txt").read_text().splitlines())
     assert cats.startswith(f"{folder}/cats/cats_3.jpg: no picture of a known format")
     assert dogs.startswith(f"{folder}/dogs/dogs_1.jpg: ")
@@ -167,8 +167,8 @@ def test_a_jpeg_with_a_warning_is_named_once_and_not_again_when_read(folder, tmp
     path.write_bytes(with_extraneous_bytes(path.read_bytes()))
     out = tmp_path / "out"
     _convert(folder, out)
-    told, errors = capfd.readouterr()
-    (line,) = [line for line in told.splitlines() if "extraneous" in line]
+    printed, errors = capfd.readouterr()
+    (line,) = [line for line in printed.splitlines() if "extraneous" in line]
     assert line.startswith(f"{path}: Corrupt JPEG data: ") and line.endswith("; encoded anew")
     for split in ("train", "validation"):
         assert sum(1 for _ in _examples(get_dataset("images", split, str(out))))

@@ -171,7 +171,7 @@ def _load_idx(
         raise ValueError(f"{folder} holds neither {name} nor {name}.gz")
     with open(path, "rb") as file:
         stored = file.read()
-    array = parse_idx(unzipped(stored, path), path, rank)
+    array = parse_idx(_unzipped(stored, path), path, rank)
     datasets[os.path.basename(path)] = published_as(name, stored)
     return path, array
 
@@ -186,7 +186,7 @@ def is_zipped(stored: bytes) -> bool:
     return stored[:2] == b"\x1f\x8b"
 
 
-def unzipped(stored: bytes, path: str) -> bytes:
+def _unzipped(stored: bytes, path: str) -> bytes:
     """Returns the content of a plain or gzipped file; ValueError names a damaged one."""
     if not is_zipped(stored):
         return stored
@@ -198,7 +198,7 @@ def unzipped(stored: bytes, path: str) -> bytes:
 
 def published_as(name: str, stored: bytes) -> str:
     """Returns the data set whose file of this name has this content; "" if none is known."""
-    digest = hashlib.sha256(unzipped(stored, name)).hexdigest()
+    digest = hashlib.sha256(_unzipped(stored, name)).hexdigest()
     return next((dataset for dataset, known in _KNOWN if known[name] == digest), "")
 
 
@@ -221,6 +221,6 @@ def _has(path: str, sha256: str) -> bool:
     with open(path, "rb") as file:
         stored = file.read()
     try:
-        return hashlib.sha256(unzipped(stored, path)).hexdigest() == sha256
+        return hashlib.sha256(_unzipped(stored, path)).hexdigest() == sha256
     except ValueError:
         return False

@@ -169,7 +169,7 @@ def by_class(folder: str, classes: Sequence[str], is_synset: bool = False) -> li
       OSError: a folder cannot be read.
     """
     present = set(class_folders(folder))
-    _tell_left_out(folder, [name for name in classes if name in present])
+    _log_left_out(folder, [name for name in classes if name in present])
     groups = []
     for label, name in enumerate(classes, 1):
         is_here = name in present
@@ -184,7 +184,7 @@ def by_class(folder: str, classes: Sequence[str], is_synset: bool = False) -> li
     return groups
 
 
-def _tell_left_out(folder: str, classes: Iterable[str]) -> None:
+def _log_left_out(folder: str, classes: Iterable[str]) -> None:
     """Prints which files are no pictures of a class."""
     left_out = pictures_beside(folder)
     for name in classes:

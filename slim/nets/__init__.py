@@ -1,1 +1,1 @@
-"""Nets; one file for each family."""
+"""Nets: a module for each family, and one for the small nets."""

@@ -1,12 +1,18 @@
-"""AlexNet: the paper's net as TernGrad trains it, TF-Slim's alexnet_v2, and the CIFAR-10 net."""
+"""AlexNet: TernGrad's, TF-Slim's alexnet_v2 and the CIFAR-10 net; and OverFeat, a wider one."""
 
 from __future__ import annotations
 
 import keras
 
-from slim.nets.layers import LocalResponseNormalization
-from slim.nets.net_builder import NetBuilder
-from slim.nets.scope import BATCH_NORM, XAVIER, Scope, Style, truncated_normal
+from slim.nets.net_builder import (
+    BATCH_NORM,
+    XAVIER,
+    LocalResponseNormalization,
+    NetBuilder,
+    Scope,
+    Style,
+    truncated_normal,
+)
 
 
 def alexnet(images: keras.KerasTensor, num_classes: int, add: NetBuilder) -> keras.KerasTensor:
@@ -84,3 +90,23 @@ def cifar10_alexnet(
     net = add.dense(net, 384, "fc3", stddev=0.04, bias=0.1)
     net = add.dense(net, 192, "fc4", stddev=0.04, bias=0.1)
     return add.dense(net, num_classes, "logits", stddev=1 / 192, activation=None, decay=False)
+
+
+def overfeat(images: keras.KerasTensor, num_classes: int, add: NetBuilder) -> keras.KerasTensor:
+    """Returns the logits of OverFeat's fast net (Sermanet et al., arXiv 1312.6229), as in TF-Slim.
+
+    fc6 sees 6 x 6 positions, those of a 231 x 231 image. A larger image has several such windows;
+    their features are averaged before fc8, as with TF-Slim's `global_pool`.
+    """
+    scope = Scope(add, "overfeat", Style(XAVIER))
+    net = scope.conv(images, "conv1", 64, 11, strides=4, padding="valid")
+    net = scope.max_pool(net, "pool1", 2, 2, "valid")
+    net = scope.conv(net, "conv2", 256, 5, padding="valid")
+    net = scope.max_pool(net, "pool2", 2, 2, "valid")
+    net = scope.conv(net, "conv3", 512, 3)
+    net = scope.conv(net, "conv4", 1024, 3)
+    net = scope.conv(net, "conv5", 1024, 3)
+    net = scope.max_pool(net, "pool5", 2, 2, "valid")
+    top = scope.styled(initializer=truncated_normal(0.005), bias=0.1)
+    net = top.hidden_layers(net, 6, units=3072)
+    return top.styled(bias=0.0).logits(net, "fc8", num_classes)

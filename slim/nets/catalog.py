@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from slim.nets.net_builder import NetBuilder
 
-AUXILIARY_WEIGHT = 0.4  # of an auxiliary head's cross entropy in the loss, as published
+_AUXILIARY_WEIGHT = 0.4  # of an auxiliary head's cross entropy in the loss, as published
 
 BuildFn = Callable[
     ["keras.KerasTensor", int, "NetBuilder"], "keras.KerasTensor | list[keras.KerasTensor]"
@@ -69,8 +69,8 @@ def _of(module: str, function: str = "", **arguments: object) -> BuildFn:
     return build
 
 
-def _inception(build: BuildFn, image_size: int, *logits_layers: str, **facts: object) -> NetSpec:
-    auxiliary_weights = (AUXILIARY_WEIGHT,) * (len(logits_layers) - 1)
+def _inception(build: BuildFn, image_size: int, *logits_layers: str, **settings: object) -> NetSpec:
+    auxiliary_weights = (_AUXILIARY_WEIGHT,) * (len(logits_layers) - 1)
     # Smaller images leave no position, or no room for the auxiliary head's 5 x 5 pooling.
     min_image_size = 107 if auxiliary_weights else 32
     return NetSpec(
@@ -83,7 +83,7 @@ def _inception(build: BuildFn, image_size: int, *logits_layers: str, **facts: ob
         logits_layers=logits_layers,
         auxiliary_weights=auxiliary_weights,
         dropout_keep_prob=0.8,
-        **facts,
+        **settings,
     )
 
 
@@ -116,19 +116,21 @@ def _resnets(version: str) -> dict[str, NetSpec]:
 _INCEPTION_V1 = _inception(_of("inception_v1"), 224, "InceptionV1/Logits/Conv2d_0c_1x1")
 
 NETS = {
-    "lenet": NetSpec(_of("lenet"), 28, 1, "lenet", min_image_size=4),
+    "lenet": NetSpec(_of("small_nets", "lenet"), 28, 1, "lenet", min_image_size=4),
     "lenet_slim": NetSpec(
-        _of("lenet", "lenet_slim"), 28, 1, "lenet", has_dropout=True, min_image_size=4
+        _of("small_nets", "lenet_slim"), 28, 1, "lenet", has_dropout=True, min_image_size=4
     ),
-    "cifarnet": NetSpec(_of("cifarnet"), 32, 3, "cifarnet", has_dropout=True, min_image_size=4),
+    "cifarnet": NetSpec(
+        _of("small_nets", "cifarnet"), 32, 3, "cifarnet", has_dropout=True, min_image_size=4
+    ),
     "cifar10_alexnet": NetSpec(_of("alexnet", "cifar10_alexnet"), 24, 3, "cifarnet"),
     "resnet_20": NetSpec(
-        _of("resnet_cifar", "resnet_20"), 32, 3, "cifarnet", logits_layers=("resnet_20/logits",)
+        _of("resnet", "resnet_20"), 32, 3, "cifarnet", logits_layers=("resnet_20/logits",)
     ),
-    "mlp": NetSpec(_of("mlp"), 28, 1, "unit"),
+    "mlp": NetSpec(_of("small_nets", "mlp"), 28, 1, "unit"),
     "alexnet": _large(_of("alexnet"), 224, 217, "alexnet/logits"),
     "alexnet_v2": _large(_of("alexnet", "alexnet_v2"), 224, 195, "alexnet_v2/fc8"),
-    "overfeat": _large(_of("overfeat"), 231, 231, "overfeat/fc8"),
+    "overfeat": _large(_of("alexnet", "overfeat"), 231, 231, "overfeat/fc8"),
     **{
         name: _large(_of("vgg", name=name), 224, 224, f"{name}/fc8")
         for name in ("vgg_a", "vgg_16", "vgg_19")
@@ -150,7 +152,7 @@ NETS = {
         "InceptionV4/AuxLogits/Aux_logits",
     ),
     "inception_resnet_v2": _inception(
-        _of("inception_resnet_v2"),
+        _of("inception_v4", "inception_resnet_v2"),
         299,
         "InceptionResnetV2/Logits/Logits",
         "InceptionResnetV2/AuxLogits/Logits",

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from slim.nets.scope import BATCH_NORM, HE, Initializer, Scope, Style
+from slim.nets.net_builder import BATCH_NORM, HE, Initializer, Scope, Style
 
 STYLE = Style(HE, BATCH_NORM)
 HALVE = {"strides": 2, "padding": "valid"}

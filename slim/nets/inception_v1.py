@@ -5,8 +5,7 @@ from __future__ import annotations
 import keras
 
 from slim.nets.inception_layers import STYLE, conv, convs, mixed, pooled
-from slim.nets.net_builder import NetBuilder
-from slim.nets.scope import Scope, truncated_normal
+from slim.nets.net_builder import NetBuilder, Scope, truncated_normal
 
 # Filters: 1x1; 1x1 and 3x3; 1x1 and 3x3, the paper's 5x5; 1x1 after the pooling.
 _MIXED_3 = {"b": (64, 96, 128, 16, 32, 32), "c": (128, 128, 192, 32, 96, 64)}

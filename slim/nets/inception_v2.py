@@ -7,8 +7,7 @@ import functools
 import keras
 
 from slim.nets.inception_layers import STYLE, conv, convs, join, pooled
-from slim.nets.net_builder import NetBuilder, layer_seed
-from slim.nets.scope import Scope, truncated_normal
+from slim.nets.net_builder import NetBuilder, Scope, layer_seed, truncated_normal
 
 # Filters: 1x1; 1x1 and 3x3; 1x1 and twice 3x3; 1x1 after the pooling.
 _MIXED_3 = {"b": (64, 64, 64, 64, 96, 32), "c": (64, 64, 96, 64, 96, 64)}

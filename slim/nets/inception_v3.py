@@ -16,8 +16,7 @@ from slim.nets.inception_layers import (
     reduction_a,
     stem,
 )
-from slim.nets.net_builder import NetBuilder
-from slim.nets.scope import Scope, truncated_normal
+from slim.nets.net_builder import NetBuilder, Scope, truncated_normal
 
 
 def inception_v3(

@@ -12,8 +12,7 @@ import pytest
 import tensorflow as tf
 
 from slim.nets import catalog, nets_factory, testing
-from slim.nets.layers import Dropout
-from slim.nets.net_builder import layer_seed
+from slim.nets.net_builder import Dropout, layer_seed
 from slim.nets.testing import BATCH, CLASSES, DECAYED, PUBLISHED, SMALL, WEIGHT_DECAY
 
 # What CI tries of the larger nets.

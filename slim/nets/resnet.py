@@ -1,4 +1,7 @@
-"""Residual nets with TF-Slim's names: v1 (arXiv 1512.03385) and pre-activation v2 (1603.05027)."""
+"""Residual nets: v1 (arXiv 1512.03385), pre-activation v2 (1603.05027), and resnet_20 for CIFAR-10.
+
+v1 and v2 have TF-Slim's names.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,7 @@ from collections.abc import Callable
 
 import keras
 
-from slim.nets.net_builder import NetBuilder
-from slim.nets.scope import HE, BatchNorm, Scope, Style
+from slim.nets.net_builder import HE, BatchNorm, NetBuilder, Scope, Style
 
 UNITS = {  # depth -> units of each block
     50: (3, 4, 6, 3),
@@ -18,6 +20,11 @@ UNITS = {  # depth -> units of each block
 _FILTERS = (64, 128, 256, 512)  # of a block's bottlenecks; its units have four times as many
 _STRIDES = (2, 2, 2, 1)  # of a block's last unit; He et al. stride in the next block's first
 _STYLE = Style(HE, BatchNorm(decay=0.997, epsilon=1e-5, scale=True))
+
+# Of resnet_20.
+_FILTERS_20 = (16, 32, 64)  # of a block's convolutions; each block but the first halves the image
+_UNITS_20 = 3  # of each block
+_STYLE_20 = Style(HE, BatchNorm(decay=0.9, epsilon=1e-5, scale=True))
 
 _Unit = Callable[[keras.KerasTensor, Scope, int, int], keras.KerasTensor]
 
@@ -105,3 +112,35 @@ def _strided_conv(
 
 def _subsample(net: keras.KerasTensor, scope: Scope, strides: int) -> keras.KerasTensor:
     return net if strides == 1 else scope.max_pool(net, "shortcut", 1, strides)
+
+
+def resnet_20(images: keras.KerasTensor, num_classes: int, add: NetBuilder) -> keras.KerasTensor:
+    """Returns the logits of the net for CIFAR-10 (arXiv 1512.03385, section 4.2), with 20 layers.
+
+    Its shortcuts have no parameters (the paper's option A).
+    """
+    scope = Scope(add, "resnet_20", _STYLE_20)
+    net = scope.conv(images, "conv1", _FILTERS_20[0], 3)
+    for block, filters in enumerate(_FILTERS_20, 1):
+        for unit in range(1, _UNITS_20 + 1):
+            inner = scope / f"block{block}" / f"unit_{unit}"
+            net = _unit_20(net, inner, filters, 2 if unit == 1 < block else 1)
+    return scope.logits(scope.global_pool(net, "pool"), "logits", num_classes)
+
+
+def _unit_20(net: keras.KerasTensor, scope: Scope, filters: int, strides: int) -> keras.KerasTensor:
+    shortcut = _shortcut_20(net, scope, filters, strides)
+    net = scope.conv(net, "conv1", filters, 3, strides=strides)
+    net = scope.conv(net, "conv2", filters, 3, activation=None)
+    net = keras.layers.Add(name=f"{scope.name}.add")([shortcut, net])
+    return keras.layers.Activation("relu", name=f"{scope.name}.relu")(net)
+
+
+def _shortcut_20(
+    net: keras.KerasTensor, scope: Scope, filters: int, strides: int
+) -> keras.KerasTensor:
+    """Skips positions, and adds channels of zeros."""
+    if strides > 1:
+        net = scope.max_pool(net, "shortcut", 1, strides)
+    added = filters - net.shape[-1]
+    return keras.ops.pad(net, [(0, 0)] * 3 + [(added // 2, added // 2)]) if added else net

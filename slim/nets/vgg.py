@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import keras
 
-from slim.nets.net_builder import NetBuilder
-from slim.nets.scope import XAVIER, Scope, Style
+from slim.nets.net_builder import XAVIER, NetBuilder, Scope, Style
 
 CONVOLUTIONS = {  # in each of the five groups
     "vgg_a": (1, 1, 2, 2, 2),

@@ -1,1 +1,1 @@
-"""Turns stored images into the inputs of nets; one file for each family of nets."""
+"""Turns stored images into the inputs of nets, by a recipe for each family of nets."""

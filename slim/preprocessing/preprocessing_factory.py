@@ -8,7 +8,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from slim.datasets import decoding
-from slim.preprocessing import cifarnet, inception, lenet, unit, vgg
+from slim.preprocessing import cropping, inception, vgg
 
 
 def whole_image(shape: tf.Tensor, boxes: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
@@ -40,15 +40,15 @@ class Preprocessing(NamedTuple):
 
 _PREPROCESSING: dict[str, tuple[Preprocessing, Preprocessing]] = {  # for training, for evaluation
     "cifarnet": (
-        Preprocessing(whole_image, cifarnet.preprocess_for_training),
-        Preprocessing(whole_image, cifarnet.preprocess_for_evaluation),
+        Preprocessing(whole_image, cropping.cifarnet_for_training),
+        Preprocessing(whole_image, cropping.cifarnet_for_evaluation),
     ),
     "inception": (
         Preprocessing(inception.training_window, inception.finish_for_training),
         Preprocessing(inception.evaluation_window, inception.finish_for_evaluation),
     ),
-    "lenet": (Preprocessing(whole_image, lenet.preprocess),) * 2,
-    "unit": (Preprocessing(whole_image, unit.preprocess),) * 2,
+    "lenet": (Preprocessing(whole_image, cropping.lenet),) * 2,
+    "unit": (Preprocessing(whole_image, cropping.unit),) * 2,
     "vgg": (
         Preprocessing(vgg.training_window, vgg.finish_for_training),
         Preprocessing(vgg.evaluation_window, vgg.finish_for_evaluation),

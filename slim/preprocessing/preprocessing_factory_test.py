@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slim.nets import catalog
-from slim.preprocessing import cifarnet
+from slim.preprocessing import cropping
 from slim.preprocessing.preprocessing_factory import get_preprocessing
 
 _NAMES = catalog.PREPROCESSING
@@ -68,11 +68,11 @@ def test_cifarnet_evaluates_the_centre():
 
 @pytest.mark.parametrize("size", [24, 32])
 def test_cifarnet_crops_at_each_of_9_places_in_both_directions(size):
-    padded = cifarnet._pad(_image(), size)
+    padded = cropping._pad(_image(), size)
     for place in range(9):
         for draw in (place / 9 + 1e-6, (place + 1) / 9 - 1e-6):
             for row, column in ((draw, 0.0), (0.0, draw)):
-                crop = cifarnet._crop(padded, size, tf.constant(row), tf.constant(column))
+                crop = cropping._crop(padded, size, tf.constant(row), tf.constant(column))
                 top, left = (place if draw else 0 for draw in (row, column))
                 np.testing.assert_array_equal(crop, padded[top : top + size, left : left + size])
 

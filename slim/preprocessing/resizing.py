@@ -1,4 +1,4 @@
-"""Steps that the preprocessing of several families of nets shares."""
+"""Resizing and flipping: steps that the preprocessing of several families of nets shares."""
 
 from __future__ import annotations
 

@@ -1,7 +1,11 @@
-"""Weight files of Keras: .keras, .weights.h5 and .h5, also those of keras.applications.
+"""Reads weights that other programs wrote, under the suite's names: TF-Slim's and Keras'.
 
-A file is read layer by layer. Its layers have the names of the suite's net, if the suite exported
-it, or those of the net in keras.applications.
+A checkpoint of TF-Slim names a kernel `InceptionV3/Conv2d_1a_3x3/weights` and a bias `.../biases`.
+The suite calls them `kernel` and `bias`, as Keras does. All other names and all shapes are equal,
+since the suite's nets have TF-Slim's scopes.
+
+A file of Keras (.keras, .weights.h5 or .h5) is read layer by layer. Its layers have the names of
+the suite's net, if the suite exported it, or those of the net in keras.applications.
 """
 
 from __future__ import annotations
@@ -10,13 +14,74 @@ import itertools
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import h5py
 import numpy as np
+import tensorflow as tf
 
-from slim.weights.found import Weights
 
-ENDINGS = (".keras", ".h5")
+class Weights(NamedTuple):
+    """The weights in a file.
+
+    Attributes:
+      layout: what kind of file it is, for messages.
+      arrays: the weights by the suite's name of the variable, e.g. "vgg_16/fc8/kernel".
+      left_out: the names, in the file, of all that is no weight of a net.
+    """
+
+    layout: str
+    arrays: dict[str, np.ndarray]
+    left_out: tuple[str, ...] = ()
+
+
+_LAST_PARTS = {"weights": "kernel", "biases": "bias", "depthwise_weights": "depthwise_kernel"}
+_LAST_PARTS |= {"pointwise_weights": "pointwise_kernel"}
+_LAST_PARTS |= {name: name for name in ("beta", "gamma", "moving_mean", "moving_variance")}
+# Scopes of small nets, whose variables have no scope in the suite, and a layer with another name.
+_SCOPES = {"lenet_slim": "LeNet", "cifarnet": "CifarNet"}
+_LAYERS = {("lenet_slim", "fc4"): "logits"}
+
+
+def read_tf_slim(path: str, net: str) -> Weights:
+    """Reads a checkpoint that TF-Slim wrote with TensorFlow 1, in either of its two formats.
+
+    Args:
+      path: the checkpoint, without the endings of its files.
+      net: name of the net, e.g. "inception_v3".
+
+    Raises:
+      ValueError: the file is no readable checkpoint, or it holds no weight of a net.
+    """
+    try:
+        reader = tf.train.load_checkpoint(path)
+        names = sorted(reader.get_variable_to_shape_map())
+        arrays = {name: reader.get_tensor(name) for name in names if _suite_name(name, net)}
+    except (tf.errors.OpError, ValueError, IndexError) as error:  # IndexError: it is too short
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{path} is not a readable checkpoint: {reason}") from error
+    if not arrays:
+        raise ValueError(f"{path} holds no weights with TF-Slim's names")
+    left_out = tuple(name for name in names if name not in arrays)
+    named = {_suite_name(name, net): array for name, array in arrays.items()}
+    return Weights("TF-Slim's checkpoint", named, left_out)
+
+
+def suite_scope(scope: str, net: str) -> str:
+    """Returns the suite's name of a scope that a user may know from TF-Slim."""
+    inner = scope.removeprefix(_SCOPES.get(net, "")).removeprefix("/")
+    return _LAYERS.get((net, inner), inner)
+
+
+def _suite_name(name: str, net: str) -> str | None:
+    """Returns the suite's name of a weight; None for slots, averages and the global step."""
+    scope, _, last = name.rpartition("/")
+    if not scope or last not in _LAST_PARTS or re.search(r"(^|/)(Momentum|Adam|RMSProp)", scope):
+        return None
+    return f"{suite_scope(scope, net)}/{_LAST_PARTS[last]}"
+
+
+KERAS_ENDINGS = (".keras", ".h5")
 # The order in which Keras stores the weights of a layer.
 _PARTS = ("kernel", "bias", "gamma", "beta", "moving_mean", "moving_variance")
 
@@ -28,8 +93,8 @@ Layers = Mapping[str, Sequence[np.ndarray]]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def read(path: str, net: str, shapes: Shapes) -> Weights:
-    """Reads a file for a net.
+def read_keras(path: str, net: str, shapes: Shapes) -> Weights:
+    """Reads a file of Keras for a net.
 
     Args:
       path: the file.
@@ -39,7 +104,7 @@ def read(path: str, net: str, shapes: Shapes) -> Weights:
     Raises:
       ValueError: the file is damaged, or its layers are those of another net.
     """
-    layers = read_layers(path)
+    layers = _read_keras_layers(path)
     ours = set(map(_layer_of, shapes))
     is_of_applications = not ours & {name.replace(".", "/") for name in layers}
     if is_of_applications:
@@ -67,7 +132,7 @@ def read(path: str, net: str, shapes: Shapes) -> Weights:
     return Weights("Keras' weights", arrays, tuple(left_out))
 
 
-def read_layers(path: str) -> dict[str, list[np.ndarray]]:
+def _read_keras_layers(path: str) -> dict[str, list[np.ndarray]]:
     """Returns the arrays of each layer that has any, by the layer's name, in Keras' order."""
     try:
         if zipfile.is_zipfile(path):

@@ -1,4 +1,4 @@
-"""A function runs once a combination, on executors, and failures are named."""
+"""A function runs once for each combination of arguments, on executors; failures are named."""
 
 import os
 import re
@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from terngrad.spark import launch
-from terngrad.spark.launch import LaunchError, combinations
+from terngrad.spark.combinations import LaunchError, combinations, launch
 
 pytestmark = pytest.mark.slow
 
@@ -23,13 +22,13 @@ def test_results_are_in_the_order_of_the_pairs_and_made_by_other_processes(spark
         time.sleep(rate)  # the first takes longest
         return rate, drop, os.getpid() != own
 
-    found = launch.launch(spark, fn, {"rate": [0.4, 0.1, 0.0], "drop": ["a", "b", "c"]})
+    found = launch(spark, fn, {"rate": [0.4, 0.1, 0.0], "drop": ["a", "b", "c"]})
     assert found == [(0.4, "a", True), (0.1, "b", True), (0.0, "c", True)]
 
 
 @pytest.mark.exhaustive
 def test_all_combinations_are_tried_with_product(spark):
-    found = launch.launch(spark, lambda a, b: (a, b), {"a": [1, 2], "b": "xyz"}, product=True)
+    found = launch(spark, lambda a, b: (a, b), {"a": [1, 2], "b": "xyz"}, product=True)
     assert found == [(a, b) for a in (1, 2) for b in "xyz"]
 
 
@@ -43,7 +42,7 @@ def test_a_call_that_fails_once_is_tried_again(spark, tmp_path):
             raise OSError("once")
         return x
 
-    assert launch.launch(spark, fn, {"x": [0, 1, 2]}) == [0, 1, 2]
+    assert launch(spark, fn, {"x": [0, 1, 2]}) == [0, 1, 2]
     assert mark.exists()
 
 
@@ -51,7 +50,7 @@ def test_a_call_that_always_fails_is_named_and_the_others_results_are_kept(spark
     with pytest.raises(
         LaunchError, match=r"1 of 3 calls failed:\n\{'x': 0\}: [^$]*ZeroDivision"
     ) as e:
-        launch.launch(spark, lambda x: 6 // x, {"x": [1, 0, 3]})
+        launch(spark, lambda x: 6 // x, {"x": [1, 0, 3]})
     assert e.value.results == [6, None, 2]
 
 
@@ -82,7 +81,7 @@ def test_a_call_that_ends_its_process_is_named_and_the_others_results_are_kept(s
         return 6 // x
 
     with pytest.raises(LaunchError, match=r"1 of 3 calls failed:\n\{'x': 0\}: ") as e:
-        launch.launch(spark, fn, {"x": [1, 0, 3]})
+        launch(spark, fn, {"x": [1, 0, 3]})
     assert re.search(ENDS[end], str(e.value))
     assert e.value.results == [6, None, 2]
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from inception.cluster.join_config import join_config
+from inception.cluster.joining import join_config
 from inception.flags.cluster import ClusterConfig
 from terngrad.connect import certificates
 from terngrad.library.join_config import Naming

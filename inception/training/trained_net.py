@@ -1,4 +1,4 @@
-"""A trained net from its checkpoint alone: what it says of a picture, and its export."""
+"""A trained net from its checkpoint alone: the classes of a picture, and the export."""
 
 import dataclasses
 import os
@@ -12,9 +12,9 @@ from absl import logging
 from inception.flags.table import refuse
 from inception.training import settings
 from slim.conversion import picture_reader
-from slim.datasets import dataset_info, finding
+from slim.datasets import dataset_factory, dataset_info
 from slim.nets import catalog, nets_factory
-from slim.nets.layers import CoveringConv2D, LocalResponseNormalization
+from slim.nets.net_builder import CoveringConv2D, LocalResponseNormalization
 from slim.preprocessing import portable as preprocessing
 from slim.preprocessing import preprocessing_factory
 from terngrad.training import checkpoints
@@ -22,7 +22,7 @@ from terngrad.training.errors import first_line
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained:
+class TrainedNet:
     """A net with its weights, and what it was trained for.
 
     Attributes:
@@ -65,7 +65,7 @@ class Trained:
         return model
 
 
-def load(location: str, *, averages: bool) -> Trained:
+def load(location: str, *, averages: bool) -> TrainedNet:
     """Reads a checkpoint, or the newest one of a folder.
 
     Args:
@@ -83,7 +83,7 @@ def load(location: str, *, averages: bool) -> Trained:
         raise ValueError(f"{path} does not say which net it holds; train one step more with it")
     spec = catalog.get_spec(noted["net"])
     size = noted["image_size"]
-    return Trained(
+    return TrainedNet(
         path=path,
         net=noted["net"],
         image_size=spec.image_size if size == -1 else size,
@@ -94,7 +94,7 @@ def load(location: str, *, averages: bool) -> Trained:
 
 
 def _class_names(path: str, noted: dict) -> tuple[str, ...]:
-    names = finding.get_class_names(noted["dataset_name"], os.path.dirname(path))
+    names = dataset_factory.get_class_names(noted["dataset_name"], os.path.dirname(path))
     return names[noted.get("labels_offset", 0) :]
 
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from inception.training import trained
+from inception.training import trained_net
 from slim.nets import nets_factory
 
 
@@ -16,7 +16,7 @@ def test_a_portable_model_is_loaded_by_keras_alone_and_gives_the_same_logits(tmp
     rng = np.random.default_rng(0)
     for v in model.variables:
         v.assign(rng.uniform(0.01, 0.1, size=v.shape))
-    trained.portable(model).save(tmp_path / "net.keras")
+    trained_net.portable(model).save(tmp_path / "net.keras")
     loaded = keras.models.load_model(tmp_path / "net.keras", custom_objects={})
     assert not any(type(layer).__module__.startswith("slim") for layer in loaded.layers)
     images = rng.normal(size=(2, size, size, model.inputs[0].shape[-1])).astype(np.float32)

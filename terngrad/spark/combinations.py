@@ -1,4 +1,4 @@
-"""Runs a function with many combinations of arguments, each on an executor of Spark."""
+"""Runs a function once for each combination of arguments, each time on an executor of Spark."""
 
 from __future__ import annotations
 

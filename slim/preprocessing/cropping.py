@@ -1,16 +1,33 @@
-"""Preprocessing of CifarNet and of CIFAR-10's AlexNet (Krizhevsky's recipe of 2012)."""
+"""Preprocessing of small images, which are cropped and never resized: unit, lenet and cifarnet."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
+# Of cifarnet.
 _PADDING = 4  # pixels on each side, unless the crop is smaller than the image
 _MAX_BRIGHTNESS = 63.0  # on the scale of pixels
 _CONTRAST = (0.2, 1.8)
 
 
-def preprocess_for_training(image: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
+def unit(image: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
+    """For the sigmoid net: crops or pads the centre to [size, size, C], pixels in [0, 1]."""
+    del seed
+    image = tf.image.resize_with_crop_or_pad(image, size, size)
+    return tf.cast(image, tf.float32) / 255.0
+
+
+def lenet(image: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
+    """For the LeNets: crops or pads the centre to [size, size, C], pixels in [-1, 1)."""
+    del seed
+    image = tf.image.resize_with_crop_or_pad(image, size, size)
+    return (tf.cast(image, tf.float32) - 128.0) / 128.0
+
+
+def cifarnet_for_training(image: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
     """Applies a random crop, flip, brightness and contrast, then standardizes.
+
+    This is Krizhevsky's recipe of 2012, for CifarNet and for the AlexNet of CIFAR-10.
 
     Args:
       image: uint8 [H, W, C].
@@ -29,7 +46,7 @@ def preprocess_for_training(image: tf.Tensor, size: int, seed: tf.Tensor) -> tf.
     return tf.image.per_image_standardization(image)
 
 
-def preprocess_for_evaluation(image: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
+def cifarnet_for_evaluation(image: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
     """Crops or pads the centre of uint8 [H, W, C] to float32 [size, size, C], standardized."""
     del seed
     return tf.image.per_image_standardization(tf.image.resize_with_crop_or_pad(image, size, size))

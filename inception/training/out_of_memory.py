@@ -1,4 +1,4 @@
-"""One line for a process that has no memory left."""
+"""Errors of a process that has no memory left, in one line that says what helps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MEMORY = re.compile(r"MemoryError|OOM|[Oo]ut of memory|[Ff]ailed to allocate")
 
 
 @contextlib.contextmanager
-def naming_shortage() -> Iterator[None]:
+def naming_out_of_memory() -> Iterator[None]:
     """Words the error of a block for which there is too little memory.
 
     Raises:

@@ -4,14 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from inception.results.ps_report import PsReport, figures_of_parameters, figures_of_sums
 from inception.results.report import read_scalars
+from inception.training.serving import PsReport, figures_of_parameters, figures_of_sums
 from terngrad.asynchronous.bound import Staleness
 from terngrad.service.figures import Figures
 
 
 class Clock:
-    """Stands still unless told otherwise."""
+    """Stands still unless it is moved."""
 
     now = 0.0
 
@@ -25,7 +25,7 @@ def clock():
 
 
 def summing(server):
-    """What a ps tells that adds the gradients of two workers."""
+    """The figures of a ps that adds the gradients of two workers."""
     return lambda: figures_of_sums(server, ["a:1", "b:2"])
 
 
@@ -44,7 +44,7 @@ def server(clock):
     return SimpleNamespace(figures=figures, aggregator=aggregator, coordinator=True, **counts)
 
 
-def test_a_line_tells_the_traffic_the_straggler_and_what_is_held(server, clock, capsys):
+def test_a_line_reports_the_traffic_the_straggler_and_what_is_held(server, clock, capsys):
     report = PsReport(summing(server), "ps 0", 30.0, None, clock=clock)
     clock.now = 29.0
     report.beat()
@@ -63,16 +63,16 @@ def test_a_line_tells_the_traffic_the_straggler_and_what_is_held(server, clock, 
     assert not capsys.readouterr().out  # nothing was done
 
 
-def test_a_line_tells_in_how_many_steps_a_backup_worker_took_part(server, clock, capsys):
+def test_a_line_reports_in_how_many_steps_a_backup_worker_took_part(server, clock, capsys):
     for step in range(3, 10):
         server.figures.pushed(0, step, 0.0)
         server.figures.made(step)
     report = PsReport(summing(server), "ps 0", 30.0, None, clock=clock)
     clock.now = 30.0
     report.beat()
-    told = capsys.readouterr().out
-    assert "worker 1: 0.10 MB/s in, 0.20 out, in 3 of 10 steps, 10.0 ms after the first;" in told
-    assert "last comes worker 1 (b:2)" in told
+    printed = capsys.readouterr().out
+    assert "worker 1: 0.10 MB/s in, 0.20 out, in 3 of 10 steps, 10.0 ms after the first;" in printed
+    assert "last comes worker 1 (b:2)" in printed
 
 
 def test_a_folder_that_cannot_be_written_ends_the_figures_not_the_ps(server, clock, tmp_path):
@@ -131,7 +131,7 @@ def holder():
     return SimpleNamespace(workers=SimpleNamespace(figures=figures), store=store)
 
 
-def test_a_line_tells_pace_staleness_traffic_waiting_and_what_was_dropped(holder):
+def test_a_line_reports_pace_staleness_traffic_waiting_and_what_was_dropped(holder):
     said = []
     report = PsReport(lambda: figures_of_parameters(holder), "ps 0", 30.0, None, said.append)
     for _ in range(2):  # nothing comes in between

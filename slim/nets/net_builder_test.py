@@ -1,15 +1,15 @@
-"""Laws of the layers."""
+"""Laws of the layers that Keras lacks."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from slim.nets import layers
+from slim.nets import net_builder
 
 
 def _drop(keep_prob: float, salt: int = 1, seed: tuple[int, int] = (1, 2), size: int = 100_000):
-    layer = layers.Dropout(keep_prob, salt)
+    layer = net_builder.Dropout(keep_prob, salt)
     return layer(tf.ones([size]), tf.constant(seed), training=True).numpy()
 
 
@@ -36,7 +36,7 @@ def test_both_words_of_the_dropout_seed_count():
 def test_a_covering_convolution_is_the_convolution(size):
     images = tf.random.stateless_normal([4, *size, 5], [1, 2])
     results = []
-    for kind in (layers.CoveringConv2D, keras.layers.Conv2D):
+    for kind in (net_builder.CoveringConv2D, keras.layers.Conv2D):
         layer = kind(7, size, activation="relu", kernel_initializer=keras.initializers.HeNormal(1))
         layer.build(images.shape)
         with tf.GradientTape() as tape:
@@ -50,7 +50,7 @@ def test_a_covering_convolution_is_the_convolution(size):
 
 def test_response_normalization_is_its_formula_and_has_a_gradient():
     values = tf.random.stateless_normal([2, 3, 3, 12], [1, 2])
-    layer = layers.LocalResponseNormalization(radius=2, bias=2.0, alpha=0.5, beta=0.75)
+    layer = net_builder.LocalResponseNormalization(radius=2, bias=2.0, alpha=0.5, beta=0.75)
     squares = np.pad(np.square(values), [(0, 0)] * 3 + [(2, 2)])
     sums = sum(squares[..., i : i + 12] for i in range(5))
     np.testing.assert_allclose(layer(values), values / (2 + 0.5 * sums) ** 0.75, rtol=1e-5)
@@ -62,6 +62,6 @@ def test_weight_decay_has_the_gradient_rate_times_weights():
     weights = tf.constant([[1.0, -2.0], [3.0, 0.5]])
     with tf.GradientTape() as tape:
         tape.watch(weights)
-        loss = layers.WeightDecay(0.5)(weights)
+        loss = net_builder.WeightDecay(0.5)(weights)
     np.testing.assert_allclose(loss, 0.5 * (1 + 4 + 9 + 0.25) / 2)
     np.testing.assert_allclose(tape.gradient(loss, weights), 0.5 * weights)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from inception.testing.cluster import ProcessCluster
 from inception.testing.runs import commands_of, paced_flags_of
-from inception.training.shortage import naming_shortage
+from inception.training.out_of_memory import naming_out_of_memory
 from terngrad.testing.processes import Started
 from terngrad.training import checkpoints
 
@@ -32,14 +32,14 @@ GRAPH = (
     ],
 )
 def test_law_10_one_line_says_that_there_is_no_memory_and_what_helps(error, what):
-    with pytest.raises(MemoryError) as raised, naming_shortage():
+    with pytest.raises(MemoryError) as raised, naming_out_of_memory():
         raise error
     assert str(raised.value) == f"out of memory{what}: {HELPS}"
 
 
 def test_errors_about_something_else_stay_as_they_are():
     full = tf.errors.ResourceExhaustedError(None, None, "No space left on device")
-    with pytest.raises(tf.errors.ResourceExhaustedError), naming_shortage():
+    with pytest.raises(tf.errors.ResourceExhaustedError), naming_out_of_memory():
         raise full
 
 

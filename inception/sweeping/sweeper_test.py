@@ -7,7 +7,7 @@ from absl.flags import FlagValues
 
 from inception import app
 from inception.flags import table
-from inception.sweeping import program, sweeping
+from inception.sweeping import program, sweeper
 from inception.sweeping.messages import End, Evaluation, Outcome
 from inception.sweeping.settings import SweepFlags
 
@@ -21,11 +21,11 @@ def settings_of(*own):
 
 def plan(*own):
     settings = settings_of(*own)
-    return sweeping.make_plan(settings, program.of(settings.program, ""), [])
+    return sweeper.make_plan(settings, program.of(settings.program, ""), [])
 
 
 @pytest.mark.parametrize(
-    ("own", "told"),
+    ("own", "message"),
     [
         (
             ["--grid=grad_bits=1,32 clip_factor=0,2"],
@@ -35,20 +35,20 @@ def plan(*own):
         (["--grid=optimizer=gd,adam num_epochs_per_decay=1,2"], "in 2 of 4 trials, with a decay"),
     ],
 )
-def test_a_flag_without_effect_in_some_trials_is_told(own, told, capsys):
+def test_a_flag_without_effect_in_some_trials_is_reported(own, message, capsys):
     plan(*own)
     (line,) = capsys.readouterr().out.splitlines()
-    assert told in line
+    assert message in line
 
 
-def test_nothing_is_told_of_flags_with_effect(capsys):
+def test_nothing_is_reported_of_flags_with_effect(capsys):
     plan("--random=5", "--space=clip_factor=1..4 grad_bits=1")
     assert not capsys.readouterr().out
 
 
 @pytest.fixture(name="sweep")
 def _sweep(monkeypatch, tmp_path, capsys):
-    """Runs a sweep whose trials end at once, each as it is told; returns what it printed."""
+    """Runs a sweep whose trials end at once, each as its order says; returns what it printed."""
 
     def run(grid, ends):
         class Sweeper:
@@ -59,8 +59,8 @@ def _sweep(monkeypatch, tmp_path, capsys):
                 for end in ends:
                     self.study.end(self.study.next(), end, False, 0)
 
-        monkeypatch.setattr(sweeping, "Sweeper", Sweeper)
-        sweeping.sweep(settings_of(f"--sweep_dir={tmp_path}", f"--grid={grid}"), [])
+        monkeypatch.setattr(sweeper, "Sweeper", Sweeper)
+        sweeper.sweep(settings_of(f"--sweep_dir={tmp_path}", f"--grid={grid}"), [])
         return capsys.readouterr().out
 
     return run
@@ -77,12 +77,12 @@ def test_a_sweep_without_a_complete_trial_has_failed(sweep, outcome, capsys):
 def test_a_sweep_over_two_lists_ranks_its_trials_and_draws_pictures(sweep, tmp_path):
     precisions = (0.3, 0.9, 0.1, 0.5)
     ends = [End(Outcome.DONE, "", 1.0, 100, Evaluation(20, value, 1.0)) for value in precisions]
-    told = sweep("grad_bits=1,32 initial_learning_rate=0.1,0.2", ends)
+    printed = sweep("grad_bits=1,32 initial_learning_rate=0.1,0.2", ends)
     with (tmp_path / "trials.csv").open(newline="") as file:
         found = [float(row["precision"]) for row in csv.DictReader(file)]
     assert found == sorted(precisions, reverse=True)
     for name in ("heat_map.png", "importance.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
-        assert f"Picture: {tmp_path / name}\n" in told
-    best = told.partition("Repeat the best trial: ")[2]
+        assert f"Picture: {tmp_path / name}\n" in printed
+    best = printed.partition("Repeat the best trial: ")[2]
     assert "--grad_bits=1 " in best and "--initial_learning_rate=0.2 " in best

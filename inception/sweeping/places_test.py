@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from inception.sweeping import messages, spark
+from inception.sweeping import messages, places
 from inception.sweeping.messages import Order, Outcome
 from terngrad.testing.limits import HANG_SECS
 
@@ -41,7 +41,7 @@ def session():
     pytest.importorskip("pyspark", reason="pyspark is not installed: pip install '.[spark]'")
     if not shutil.which("java"):
         pytest.skip("there is no Java (apt-get install openjdk-17-jre-headless)")
-    opened = spark.open_session("local-cluster[2,1,1024]")
+    opened = places.open_session("local-cluster[2,1,1024]")
     yield opened
     opened.stop()
 
@@ -59,7 +59,7 @@ def run(session, workspace, secs, act=lambda channel, folder: None):
     """Runs a trial whose training takes so many seconds; acts once it trains."""
     folder = workspace / f"trial_{secs}"
     order = Order(str(folder), ["stand_in_train", str(folder), str(secs)], EVALUATION, False)
-    with spark.SparkPlace(session, 3, str(workspace)).start(order) as channel:
+    with places.SparkPlace(session, 3, str(workspace)).start(order) as channel:
         acting = threading.Thread(target=lambda: act(channel, wait_for(folder)))
         acting.start()
         *evaluations, end = channel.events()
@@ -104,7 +104,7 @@ def test_connections_without_the_secret_are_not_the_trial_and_do_not_keep_it_out
     server = socket.create_server(("127.0.0.1", 0))
     call = lambda: socket.create_connection(server.getsockname(), HANG_SECS)
     order = Order(str(tmp_path), [], [], False)
-    channel = spark._SocketChannel(server, "secret", _Idle(), order, "a task")
+    channel = places._SocketChannel(server, "secret", _Idle(), order, "a task")
     with call(), call() as wrong, call() as task, call() as second:
         wrong.sendall(b"Secret")
         assert wrong.recv(1) == b""
@@ -122,6 +122,6 @@ def test_connections_without_the_secret_are_not_the_trial_and_do_not_keep_it_out
     channel.stop()
 
 
-def test_law_10_a_master_that_is_none_is_told():
+def test_law_10_a_master_that_is_none_is_reported():
     with pytest.raises(ValueError, match=r"flag --spark=foo: must be a Spark master: spark://HOST"):
-        spark.open_session("foo")
+        places.open_session("foo")

@@ -1,1 +1,0 @@
-"""Weights that other programs wrote, under the suite's names."""
