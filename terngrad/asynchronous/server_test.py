@@ -13,7 +13,7 @@ import pytest
 from terngrad.asynchronous import messages, remote
 from terngrad.asynchronous.client import Client
 from terngrad.asynchronous.keeping import Keeping
-from terngrad.asynchronous.messages import BEGIN, BYE, ENTER, FETCH, MORE, PUSH, STATE, frames
+from terngrad.asynchronous.messages import BEGIN, BYE, ENTER, FETCH, MORE, PULL, PUSH, STATE, frames
 from terngrad.asynchronous.plan import MAX_ELEMENTS, Plan, PlanError
 from terngrad.asynchronous.remote import RemotePs
 from terngrad.asynchronous.server import Server
@@ -292,6 +292,13 @@ def test_a_worker_tries_again_while_a_ps_cannot_write_snapshots(served, ps, monk
     assert [line.partition(") ")[2] for line in ps.said] == [
         "cannot apply gradients now: no space left; tries again until it can."
     ]
+
+
+def test_a_ps_whose_parameters_travel_as_floats_numbers_no_copies(served, ps):
+    for named in (0, 5):
+        reply, content = ps.call(Call(act=PULL, copy=named), sizes=[512])
+        assert (reply.copy, reply.coded) == (0, False)
+        assert content == served[0].store.pulled()[1]
 
 
 @pytest.mark.parametrize("error", [AttributeError, OverflowError, RecursionError, IndexError])
