@@ -34,6 +34,10 @@ CODEC_NAMES = (*BITS_OF_CODEC, *FEEDBACK_CODES)
 EXACT = "exact"
 SUM_CODECS = {"ternary": "ternary-feedback"}
 SUM_CODEC_NAMES = (EXACT, *SUM_CODECS)
+# What codes the parameters that a ps sends an asynchronous worker, by the plan's `pull_codec`.
+FLOAT = "float"
+PULL_CODECS = {"ternary": "ternary-feedback"}
+PULL_CODEC_NAMES = (FLOAT, *PULL_CODECS)
 WHY_FEEDBACK_NEEDS_ALL = "what clipping cuts off would pile up in the codec's memory"
 _CODEC_OF_BITS = {bits: name for name, bits in BITS_OF_CODEC.items()}
 GRAD_BITS = (32, 16, 8, 4, 3, 2, 1)

@@ -84,6 +84,31 @@ def test_workers_train_without_waiting_until_the_run_has_its_updates(tmp_path):
     assert {"losses/total_loss", "bytes_sent_per_step", "learning_rate_plan"} <= scalars.keys()
 
 
+@pytest.mark.slow
+def test_parameters_travel_in_few_bits_and_what_the_workers_make_of_them_trains(tmp_path):
+    steps, program = 100, "inception.mnist_distributed_train"
+    _, flags = flags_of(tmp_path, steps=steps, summary_secs=1)
+    own = ["--cross_replica_sync=False", "--pull_codec=ternary", "--max_staleness=20"]
+    with Run(2, program, [*flags, *own], ["--ps=2"]) as run:
+        lines = run.succeed()
+    for ps in range(2):
+        assert re.search(
+            rf"^\[ps {ps}\] .*: pull_codec=ternary: keeps a copy .* MB for all 2\.$",
+            lines,
+            re.MULTILINE,
+        )
+    whole, coded = (
+        int(re.search(rf"pushes \d+ bytes a step and pulls {text}", lines)[1])
+        for text in (r"\d+, at first (\d+)", r"(\d+), at first \d+")
+    )
+    assert 15 < whole / coded < 16
+    scalars = read_scalars(str(tmp_path))
+    assert scalars["bytes_received_per_step"].values[-1] == coded
+    losses = [float(loss) for loss in re.findall(r"Worker \d: .*entropy_loss = ([\d.]+)", lines)]
+    assert np.mean(losses[-4:]) < 0.5 * losses[0]
+    assert parameters(tmp_path, steps)
+
+
 @pytest.fixture(scope="module", name="restarted")
 def _restarted(tmp_path_factory):
     """What was seen while a worker, the chief and the ps of a run were killed and came back."""

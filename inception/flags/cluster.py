@@ -17,6 +17,7 @@ from inception.flags.table import (
 )
 from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT, split_address
 from terngrad.cluster.managed.role import COLLECTIVE, LAUNCHED, SERVED, control_address
+from terngrad.layout import FLOAT, PULL_CODEC_NAMES
 from terngrad.limits import ELASTIC_WAIT_SECS
 
 _distributed = functools.partial(flag, "Distributed")
@@ -139,6 +140,12 @@ class ClusterConfig(Checked):
         "asynchronous: size of a parameter on its way to a worker; 32 = float, 16 = half precision",
         "bits",
     )
+    pull_codec: str = _distributed(
+        one_of(*PULL_CODEC_NAMES),
+        FLOAT,
+        "asynchronous: how parameters travel to a worker; float: all of them; ternary: codes of "
+        "what has changed, with a float32 copy of the parameters on the ps for each worker",
+    )
     ps_snapshot_steps: int = _distributed(
         at_least(0),
         1000,
@@ -213,6 +220,12 @@ class ClusterConfig(Checked):
             raise refuse("cross_replica_sync", False, why)
         if not self.cross_replica_sync:
             self._refuse_what_is_for_steps_together()
+            self._check_pulls()
+
+    def _check_pulls(self) -> None:
+        if self.job_name == "worker" and self.pull_codec != FLOAT and self.pull_bits != 32:
+            why = f"must be 32 with --pull_codec={self.pull_codec}"
+            raise refuse("pull_bits", self.pull_bits, why)
 
     def _refuse_what_is_for_steps_together(self) -> None:
         why = f"needs {_SYNC}: asynchronous workers do not wait for each other"
@@ -221,7 +234,7 @@ class ClusterConfig(Checked):
     @property
     def inert_flags(self) -> dict[str, str]:
         """Flags that have no effect in this config, and why."""
-        of_worker = "max_staleness", "pull_bits"
+        of_worker = "max_staleness", "pull_bits", "pull_codec"
         of_ps = "ps_snapshot_steps", "ps_snapshot"
         inert = {"num_ps_tasks": "--cluster=flags"} if self.cluster == "flags" else {}
         if self.cross_replica_sync:

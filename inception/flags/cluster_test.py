@@ -124,12 +124,22 @@ def test_law_10_without_parameter_servers_all_workers_step_together(flags):
 def test_flags_of_asynchronous_training_are_inert_without_it():
     hosts = {"worker_hosts": ("a:1",), "ps_hosts": ("p:1",)}
     of_ps = "ps_snapshot_steps", "ps_snapshot"
-    inert = {"max_staleness", "pull_bits", "ps_snapshot_steps", "ps_snapshot", "num_ps_tasks"}
+    inert = {"max_staleness", "pull_bits", "pull_codec", "num_ps_tasks", *of_ps}
     assert ClusterConfig(**hosts).inert_flags.keys() == inert
     asynchronous = {**hosts, "cross_replica_sync": False}
     assert set(ClusterConfig(**asynchronous).inert_flags) == {"num_ps_tasks", *of_ps}
     of_a_ps = ClusterConfig(**asynchronous, job_name="ps").inert_flags
-    assert of_a_ps.keys() == {"num_ps_tasks", "max_staleness", "pull_bits"}
+    assert of_a_ps.keys() == {"num_ps_tasks", "max_staleness", "pull_bits", "pull_codec"}
+
+
+def test_law_10_half_precision_is_refused_where_parameters_travel_as_changes():
+    hosts = {"worker_hosts": ("a:1",), "ps_hosts": ("p:1",), "cross_replica_sync": False}
+    flags = {"pull_codec": "ternary", "pull_bits": 16}
+    why = "^flag --pull_bits=16: must be 32 with --pull_codec=ternary"
+    with pytest.raises(ValueError, match=why):
+        ClusterConfig(**hosts, **flags)
+    ClusterConfig(**hosts, **flags, job_name="ps")  # both flags have no effect there
+    ClusterConfig(**hosts | {"cross_replica_sync": True}, **flags)
 
 
 TF_CONFIG = {

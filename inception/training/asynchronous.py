@@ -15,12 +15,14 @@ from inception.training.preparation import Ready, prepare, worker_batches
 from inception.training.train import how_to_go_on
 from terngrad.asynchronous.chief import Chief, RunFile
 from terngrad.asynchronous.client import Client, Pulled
+from terngrad.asynchronous.copies import coded_bytes
 from terngrad.asynchronous.gradient import GradientStep
 from terngrad.asynchronous.states import States
 from terngrad.asynchronous.stepper import AsynchronousStepper
 from terngrad.asynchronous.updates import state_groups
 from terngrad.cluster.channel import MembershipError
 from terngrad.codecs.codec import Codec, Payload
+from terngrad.layout import FLOAT
 from terngrad.library.failures import reporting_failure
 from terngrad.library.group import Group
 from terngrad.library.join_config import JoinConfig
@@ -90,7 +92,13 @@ def _client(ready: Ready, joining: JoinConfig, stop: StopRequest) -> Client:
     sharded, is_stopped = ready.sharded, lambda: bool(stop.signal)
     plan = sharded.plan
     return Client(
-        joining.connect, sharded.shards, plan.pull_bits, plan.configuration, _tell, is_stopped
+        joining.connect,
+        sharded.shards,
+        plan.pull_bits,
+        plan.configuration,
+        _tell,
+        is_stopped,
+        sharded.change_codes,
     )
 
 
@@ -145,8 +153,13 @@ def _traffic(ready: Ready, codecs: Sequence[Codec]) -> list[Payload]:
     for codec in codecs:
         by_variable |= codec.payload(ready.config.nodes, ready.config.nodes)
     sizes = [v.shape.num_elements() for v in ready.training.classifier.variables]
-    octets = ready.sharded.plan.pull_bits / 8
-    return [Payload(by_variable[i].sent, size * octets) for i, size in enumerate(sizes)]
+    plan, shards = ready.sharded.plan, ready.sharded.shards
+    if plan.pull_codec == FLOAT:
+        pulled = [size * plan.pull_bits / 8 for size in sizes]
+    else:
+        coded = coded_bytes(plan, shards)
+        pulled = [coded[i] for i in range(len(sizes))]
+    return [Payload(by_variable[i].sent, octets) for i, octets in enumerate(pulled)]
 
 
 def _save(ready: Ready, chief: Chief, *, last: bool = False) -> str:

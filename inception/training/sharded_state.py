@@ -15,10 +15,12 @@ from inception.training.build import Training
 from inception.training.learning_rate import write_schedule
 from inception.training.restoring import log_cleared_memory
 from slim.datasets.dataset_factory import Dataset
+from terngrad.asynchronous.copies import FLOAT_BYTES, ChangeCode, change_codes, coded_bytes
 from terngrad.asynchronous.gradient import check_codecs
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.space import Shard, make_shards
 from terngrad.codecs.factory import largest_code
+from terngrad.layout import FLOAT
 from terngrad.library.group import Group
 
 
@@ -29,19 +31,22 @@ class ShardedState:
     Attributes:
       plan: plan of the run that this worker would begin.
       shards: shard of each ps.
+      change_codes: of each shard, see `change_codes`.
     """
 
     plan: Plan
     shards: Sequence[Shard]
+    change_codes: Sequence[ChangeCode | None]
 
 
 def own_settings(cluster: ClusterConfig) -> dict[str, object]:
     """Returns the settings that decide the result of asynchronous trainings only."""
+    coded = {"pull_codec": cluster.pull_codec} if cluster.pull_codec != FLOAT else {}
     return {
         "cross_replica_sync": False,
         "max_staleness": cluster.max_staleness,
         "pull_bits": cluster.pull_bits,
-    }
+    } | coded
 
 
 def make_sharded_state(
@@ -79,9 +84,11 @@ def make_sharded_state(
         schedule=write_schedule(config, steps_per_epoch),
         configuration=configuration,
         max_code=max_code,
+        pull_codec=cluster.pull_codec,
     )
     ps_count = len(cluster.ps_hosts)
-    return ShardedState(plan, make_shards(layout, ps_count, config.nodes, statistics, max_code))
+    shards = make_shards(layout, ps_count, config.nodes, statistics, max_code)
+    return ShardedState(plan, shards, change_codes(plan, shards, training.kernel_choice.kernels))
 
 
 def print_sharded_state(
@@ -91,7 +98,12 @@ def print_sharded_state(
     layout, shards = training.layout, sharded.shards
     kind = config.codec_name if layout.coded else "ternary"
     pushed = sum(shard.pushed_bytes for shard in shards)
-    pulled = sum(shard.pulled_bytes(sharded.plan.pull_bits) for shard in shards)
+    whole = sum(shard.pulled_bytes(sharded.plan.pull_bits) for shard in shards)
+    pulled = f"{whole}"
+    if sharded.plan.pull_codec != FLOAT:
+        coded = sum(coded_bytes(sharded.plan, shards).values())
+        coded += FLOAT_BYTES * sum(shard.statistics for shard in shards)
+        pulled = f"{coded:.0f}, at first {whole}"
     print(
         f"{config.net}: {layout.size} parameters in {len(layout.names)} variables, "
         f"{len(layout.coded)} of them {kind}, on {len(shards)} ps; each of "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from terngrad.asynchronous.copies import Sent, Shadow
 from terngrad.asynchronous.messages import (
     BEGIN,
     BYE,
@@ -22,6 +23,7 @@ from terngrad.asynchronous.workers import Workers, WorkerStream
 from terngrad.connect.channel import Channel
 from terngrad.service.messages import Call, split_frame
 
+_NOTHING = Sent(b"")
 _LONGEST = {ENTER: 1 << 16, BEGIN: 1 << 20}  # bytes of content
 
 
@@ -43,6 +45,7 @@ class Caller:
         self._workers, self._store, self._figures = workers, workers.store, workers.figures
         self._begins: Proposal | None = None  # the run whose state follows
         self._count = [0]  # bytes received
+        self._shadow = Shadow()  # goes with the stream
 
     def replies(self, requests: Iterator[memoryview]) -> Iterator[bytes]:
         """Answers calls until the worker ends.
@@ -136,24 +139,31 @@ class Caller:
         return self._pull(call, content)
 
     def _pull(self, call: Call, content: bytearray) -> Iterator[bytes]:
-        del call, content
-        return self._held(*self._store.pulled())
+        del content
+        status, values = self._store.pulled()
+        self._check_run(status)
+        code = self._store.change_code(status.run) if values else None
+        sent = self._shadow.next(code, values, call.copy) if code else Sent(values)
+        return self._reply(status, sent, self._workers.untold(self.stream.worker))
 
     def _fetch(self, call: Call, content: bytearray) -> Iterator[bytes]:
         del content
         if call.last:
             self._workers.hold_pushes(self.stream)
-        return self._held(*self._store.state())
+        status, state = self._store.state()
+        self._check_run(status)
+        return self._reply(status, Sent(state), self._workers.untold(self.stream.worker))
 
-    def _held(self, status: RunStatus, content: bytes) -> Iterator[bytes]:
-        """Replies with what the ps holds; a worker of another run must enter this one first."""
+    def _check_run(self, status: RunStatus) -> None:
+        """Raises OtherRunError for a worker of another run, which must enter this one first."""
         if not status.waits and status.run != self.stream.run:
             raise OtherRunError
-        return self._reply(status, content, self._workers.untold(self.stream.worker))
 
     def _reply(
-        self, status: RunStatus, content: bytes = b"", untold: Sequence[int] = ()
+        self, status: RunStatus, sent: Sent = _NOTHING, untold: Sequence[int] = ()
     ) -> Iterator[bytes]:
         """Replies with the run's status; the worker's next call concerns the run it names."""
         self.stream.run = "" if status.waits else status.run
-        return frames(self._workers.reply(status, untold), content)
+        reply = self._workers.reply(status, untold)
+        reply.copy, reply.coded = sent.copy, sent.is_coded
+        return frames(reply, sent.content)

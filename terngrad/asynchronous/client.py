@@ -6,12 +6,13 @@ import collections
 import dataclasses
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent import futures
 from typing import TypeVar
 
 import numpy as np
 
+from terngrad.asynchronous.copies import ChangeCode, Copy
 from terngrad.asynchronous.messages import (
     BEGIN,
     BYE,
@@ -59,21 +60,22 @@ class Pulled:
     saved: bool
 
 
-def read_pulled(
-    replies: Sequence[tuple[Reply, bytearray]], shards: Sequence[Shard], pull_bits: int
-) -> Pulled:
-    """Reads the replies of all ps; a parameter has `pull_bits` bits.
+def read_pulled(replies: Sequence[tuple[Reply, bytearray]], copies: Sequence[Copy]) -> Pulled:
+    """Reads the replies of all ps into the copies of their parameters.
 
     Raises:
-      MembershipError: the number of bytes from a ps does not fit its shard.
+      MembershipError: what a ps has sent does not fit its shard, or the copy of it.
     """
     first = replies[0][0]
     parameters, statistics = [], []
-    for ps, (shard, (_, content)) in enumerate(zip(shards, replies, strict=True)):
-        check_bytes(ps, content, shard.pulled_bytes(pull_bits))
-        values = np.frombuffer(content, f"<f{pull_bits // 8}", shard.size)
+    for ps, (copy, (reply, content)) in enumerate(zip(copies, replies, strict=True)):
+        check_bytes(ps, content, copy.bytes_of(is_coded=reply.coded))
+        try:
+            values, moving = copy.take(reply, content)
+        except ValueError as error:
+            raise MembershipError(f"ps {ps} {error}") from None
         parameters.append(values)
-        statistics.append(np.frombuffer(content, "<f4", offset=values.nbytes))
+        statistics.append(moving)
     return Pulled(
         first.version,
         tuple(reply.version for reply, _ in replies),
@@ -102,6 +104,7 @@ class Client:
         configuration: Mapping[str, str],
         tell: Callable[[str], None] = lambda line: None,
         stopped: Callable[[], bool] = lambda: False,
+        codes: Sequence[ChangeCode | None] = (),
     ) -> None:
         """Sends nothing yet.
 
@@ -112,10 +115,15 @@ class Client:
           configuration: settings that must be equal on all workers.
           tell: called with a line when a ps is lost, and when it is back.
           stopped: whether this worker was asked to end; it then does not wait for a ps.
+          codes: of the changes of each shard, see `change_codes`; () = parameters are sent as
+            floats.
         """
         self._staleness: collections.deque[int] = collections.deque(maxlen=_MOST_UNTAKEN)
         self._hosts, self._timeout_secs = config.worker_hosts, config.timeout_secs
-        self._shards, self._pull_bits = shards, pull_bits
+        all_codes = codes or [None] * len(shards)
+        self._copies = [
+            Copy(shard, pull_bits, code) for shard, code in zip(shards, all_codes, strict=True)
+        ]
         self._tell, self._stopped = tell, stopped
         self._sequence = 0
         incarnation = secrets.randbits(63) + 1
@@ -179,8 +187,13 @@ class Client:
           versions: version of the parameters of each ps that the gradient was computed with.
         """
         self._sequence += 1
-        call = lambda ps: Call(act=PUSH, sequence=self._sequence, version=versions[ps])
-        push = lambda ps: self._ask(ps, call(ps), self._pulled_bytes(ps), contents[ps])
+        call = lambda ps: Call(
+            act=PUSH,
+            sequence=self._sequence,
+            version=versions[ps],
+            copy=self._copies[ps].number,
+        )
+        push = lambda ps: self._ask(ps, call(ps), self._copies[ps].sizes, contents[ps])
         return self._read(self._alike(push, self._pull_one))
 
     def fetch(self, sizes: Sequence[int], *, last: bool = False) -> tuple[int, list[bytearray]]:
@@ -190,7 +203,7 @@ class Client:
           sizes: bytes of each state.
           last: pushes wait until this worker calls `bye`, so that this state is the last.
         """
-        fetch = lambda ps: self._ask(ps, Call(act=FETCH, last=last), sizes[ps])
+        fetch = lambda ps: self._ask(ps, Call(act=FETCH, last=last), [sizes[ps]])
         replies = self._alike(fetch, fetch)
         for ps, (_, content) in enumerate(replies):
             check_bytes(ps, content, sizes[ps])
@@ -252,22 +265,22 @@ class Client:
         return [status_in(reply) for reply in replies]
 
     def _read(self, replies: Sequence[tuple[Reply, bytearray]]) -> Pulled:
-        return read_pulled(replies, self._shards, self._pull_bits)
+        return read_pulled(replies, self._copies)
 
     def _pull_one(self, ps: int) -> tuple[Reply, bytearray]:
-        return self._ask(ps, Call(act=PULL), self._pulled_bytes(ps))
+        copy = self._copies[ps]
+        return self._ask(ps, Call(act=PULL, copy=copy.number), copy.sizes)
 
-    def _pulled_bytes(self, ps: int) -> int:
-        return self._shards[ps].pulled_bytes(self._pull_bits)
-
-    def _ask(self, ps: int, call: Call, size: int, content: bytes = b"") -> tuple[Reply, bytearray]:
+    def _ask(
+        self, ps: int, call: Call, sizes: Collection[int], content: bytes = b""
+    ) -> tuple[Reply, bytearray]:
         """Pushes, pulls or fetches; if the ps has another run by now, only pulls."""
         server = self._servers[ps]
         deadline = time.monotonic() + self._timeout_secs
         pull = lambda entered: Call(act=PULL) if entered.run != server.run else None
         again = pull if call.act == PUSH else lambda entered: None
         while True:
-            reply, values = server.call(call, content, size, again)
+            reply, values = server.call(call, content, sizes, again)
             if not reply.waits:
                 server.run = reply.run
                 self._staleness.extend(reply.staleness)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 
 from terngrad.asynchronous import fields
-from terngrad.layout import FORMER_FIELDS, Layout, Policy, make_layout
+from terngrad.layout import FLOAT, FORMER_FIELDS, PULL_CODEC_NAMES, Layout, Policy, make_layout
 from terngrad.limits import MAX_NODES, MAX_SUM
 from terngrad.training.slots import SLOTS
 
@@ -43,6 +43,7 @@ class Plan:
       configuration: settings that must be equal on all workers, by name.
       max_code: largest magnitude of a node's code. A ps needs no more of the codec, whose code only
         the workers may have.
+      pull_codec: how parameters travel to a worker: one of `layout.PULL_CODEC_NAMES`.
     """
 
     run: str
@@ -61,6 +62,7 @@ class Plan:
     schedule: str
     configuration: Mapping[str, str]
     max_code: int = 1
+    pull_codec: str = FLOAT
 
     def __post_init__(self) -> None:
         """Raises PlanError if no ps can follow this plan."""
@@ -101,6 +103,15 @@ class Plan:
             self.optimizer in SLOTS, f"optimizer is {self.optimizer[:64]!r}; allowed are {allowed}"
         )
         _expect(self.pull_bits in (16, 32), f"pull_bits is {self.pull_bits}; allowed are 16 and 32")
+        allowed = ", ".join(PULL_CODEC_NAMES)
+        _expect(
+            self.pull_codec in PULL_CODEC_NAMES,
+            f"pull_codec is {self.pull_codec[:64]!r}; allowed are {allowed}",
+        )
+        _expect(
+            self.pull_bits == 32 or self.pull_codec == FLOAT,
+            f"pull_bits is {self.pull_bits}; allowed is 32 with pull_codec={self.pull_codec}",
+        )
 
     def layout(self) -> Layout:
         """Returns the layout of the variables; PlanError if there is none."""

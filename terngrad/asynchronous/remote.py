@@ -6,7 +6,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from terngrad.asynchronous.messages import ENTER, PULL, PUSH, collect, frames
 from terngrad.cluster.channel import MembershipError
@@ -68,7 +68,7 @@ class RemotePs:
         self,
         call: Call,
         content: bytes | memoryview = b"",
-        size: int = 0,
+        sizes: Collection[int] = (),
         again: Callable[[Reply], Call | None] = lambda reply: None,
     ) -> tuple[Reply, bytearray]:
         """Calls, and waits for the reply.
@@ -76,7 +76,7 @@ class RemotePs:
         Args:
           call: see terngrad/asynchronous/messages.py.
           content: content of the call.
-          size: bytes of the reply's content, if it has any.
+          sizes: bytes that the reply's content may have, if it has any.
           again: called with the reply to ENTER when a lost ps is back; returns another call without
             content to make instead, or None to repeat this one.
 
@@ -84,7 +84,7 @@ class RemotePs:
           MembershipError: the ps refuses this worker, or is away for too long.
         """
         with self._using:
-            return self._call(call, content, size, again)
+            return self._call(call, content, sizes, again)
 
     def enter(self) -> Reply:
         """Sends the ps the run of this worker again; returns the reply with that run's status."""
@@ -97,7 +97,7 @@ class RemotePs:
             return
         try:
             if self._stream:
-                self._exchange(call, b"", 0)
+                self._exchange(call, b"", ())
                 self._drop()
         except (AwayError, MembershipError, FrameError):
             pass  # this worker ends anyway
@@ -120,7 +120,7 @@ class RemotePs:
         self,
         call: Call,
         content: bytes | memoryview,
-        size: int,
+        sizes: Collection[int],
         again: Callable[[Reply], Call | None],
     ) -> tuple[Reply, bytearray]:
         search: Search | None = None
@@ -137,7 +137,7 @@ class RemotePs:
                 if entered is not None and call.act == ENTER:
                     found = entered, bytearray()
                 else:
-                    found = self._exchange(call, content, size)
+                    found = self._exchange(call, content, sizes)
                 if search and search.was_there:  # only now: it may take a stream but not the call
                     self._tell(f"{self._name} is back.")
                 return found
@@ -171,7 +171,7 @@ class RemotePs:
             self._stream.cut()
             raise self._unused()
         self._stream_was_open = True
-        return self._exchange(self._entry(), self._entry_content(), 0)[0]
+        return self._exchange(self._entry(), self._entry_content(), ())[0]
 
     def _entry(self) -> Call:
         return Call(act=ENTER, incarnation=self._incarnation)
@@ -180,7 +180,7 @@ class RemotePs:
         return json.dumps({"run": self.run, "facts": self._configuration}).encode()
 
     def _exchange(
-        self, call: Call, content: bytes | memoryview, size: int
+        self, call: Call, content: bytes | memoryview, sizes: Collection[int]
     ) -> tuple[Reply, bytearray]:
         channel = self._stream
         self._received_at = time.monotonic()
@@ -193,9 +193,10 @@ class RemotePs:
             if message is None:
                 raise self._lost()
             reply, first = split_frame(message, Reply)
-            if reply.size not in (0, size):  # before memory is allocated for it
+            if reply.size and reply.size not in sizes:  # before memory is allocated for it
                 self._drop()
-                text = f"{self._name} sent {reply.size} bytes; allowed are {size}"
+                allowed = " or ".join(map(str, sizes)) or "0"
+                text = f"{self._name} sent {reply.size} bytes; allowed are {allowed}"
                 raise MembershipError(text)
             return reply, collect(reply, first, messages)
         except FrameError:

@@ -13,7 +13,7 @@ import pytest
 from terngrad.asynchronous import messages, remote
 from terngrad.asynchronous.client import Client
 from terngrad.asynchronous.keeping import Keeping
-from terngrad.asynchronous.messages import BEGIN, BYE, ENTER, FETCH, MORE, PUSH, STATE, frames
+from terngrad.asynchronous.messages import BEGIN, BYE, ENTER, FETCH, MORE, PULL, PUSH, STATE, frames
 from terngrad.asynchronous.plan import MAX_ELEMENTS, Plan, PlanError
 from terngrad.asynchronous.remote import RemotePs
 from terngrad.asynchronous.server import Server
@@ -151,6 +151,11 @@ def test_law_10_what_cannot_be_is_named_logged_once_and_disturbs_nobody(
         ({"max_steps": 0}, "max_steps: 0; allowed are 1 to"),
         ({"run": "x" * 100}, "run is"),
         ({"pull_bits": 8}, "pull_bits is 8"),
+        ({"pull_codec": "5-level"}, "pull_codec is '5-level'; allowed are float, ternary"),
+        (
+            {"pull_codec": "ternary", "pull_bits": 16},
+            "pull_bits is 16; allowed is 32 with pull_codec=ternary",
+        ),
         ({"policy": {"grad_bits": 5, "float_layers": []}}, "grad_bits is 5"),
         ({"unknown": 1}, "plan has an unknown field 'unknown'"),
         ({"statistics": 1.0}, "statistics is of type float; allowed is int"),
@@ -282,11 +287,18 @@ def test_a_worker_tries_again_while_a_ps_cannot_write_snapshots(served, ps, monk
 
     monkeypatch.setattr(Store, "push", fail_twice)
     monkeypatch.setattr(remote, "_UNKEPT_PAUSE_SECS", 0.01)
-    ps.call(Call(act=PUSH, sequence=1), gradient(), size=512)
+    ps.call(Call(act=PUSH, sequence=1), gradient(), sizes=[512])
     assert served[0].store.version == 1
     assert [line.partition(") ")[2] for line in ps.said] == [
         "cannot apply gradients now: no space left; tries again until it can."
     ]
+
+
+def test_a_ps_whose_parameters_travel_as_floats_numbers_no_copies(served, ps):
+    for named in (0, 5):
+        reply, content = ps.call(Call(act=PULL, copy=named), sizes=[512])
+        assert (reply.copy, reply.coded) == (0, False)
+        assert content == served[0].store.pulled()[1]
 
 
 @pytest.mark.parametrize("error", [AttributeError, OverflowError, RecursionError, IndexError])
@@ -305,6 +317,15 @@ def test_streams_that_never_enter_leave_places_for_those_that_do(served):
     assert told(served, *entry(1)) == ""
     for channel in silent:
         channel.cut()
+
+
+def test_the_memory_that_copies_of_the_workers_take_is_told(served, capfd):
+    coded = dataclasses.replace(PLAN, pull_codec="ternary", shapes=((50_000, 3), (3,)))
+    for plan, line in ((coded, "0.60 MB each, 1.20 MB for all 2"), (PLAN, "")):
+        own, shard, size = served[0].store.expect(plan.to_json().encode())
+        served[0].store.begin(own, shard, bytes(size), 0)
+        told = capfd.readouterr().out
+        assert line in told and ("keeps a copy of the parameters" in told) == bool(line)
 
 
 def test_a_plan_survives_its_text():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from terngrad.layout import Layout
@@ -66,6 +66,18 @@ def make_space(layout: Layout) -> Space:
     return Space(tuple(places), coded, padded(end))
 
 
+class Range(NamedTuple):
+    """The elements of a variable that are on one ps, and the padding behind them.
+
+    Attributes:
+      variable: its index in the layout.
+      size: number of these elements.
+    """
+
+    variable: int
+    size: int
+
+
 class Piece(NamedTuple):
     """The elements of a coded variable that are on one ps.
 
@@ -88,6 +100,7 @@ class Shard:
       first: index of its first element in the row.
       size: number of its elements.
       coded: number of its coded elements, which come first.
+      ranges: its elements, by variable.
       pieces: its coded elements, by variable.
       planes: number of bit planes of its codes.
       wire_bytes: bytes of a float in a gradient.
@@ -97,6 +110,7 @@ class Shard:
     first: int
     size: int
     coded: int
+    ranges: tuple[Range, ...]
     pieces: tuple[Piece, ...]
     planes: int
     wire_bytes: int
@@ -144,7 +158,11 @@ def make_shards(
                 first,
                 end - first,
                 end_of_codes - first,
-                _cut(coded, space.coded, first, end_of_codes),
+                tuple(
+                    Range(place.variable, until - begin)
+                    for place, begin, until in _cut(space.places, space.size, first, end)
+                ),
+                _pieces(coded, space.coded, first, end_of_codes),
                 plane_count(nodes * max_code),
                 layout.policy.float_type.itemsize,
                 0 if ps else statistics,
@@ -153,19 +171,28 @@ def make_shards(
     return shards
 
 
-def _cut(coded: Sequence[Place], end: int, first: int, last: int) -> tuple[Piece, ...]:
-    """Returns the piece of each variable in [first, last).
+def _cut(
+    places: Sequence[Place], end: int, first: int, last: int
+) -> Iterator[tuple[Place, int, int]]:
+    """Yields the variables in [first, last), with the begin and the end of each there.
 
-    Padding, whose codes are 0, belongs to the variable before it.
+    Padding, whose values are 0, belongs to the variable before it.
     """
-    starts = [place.start for place in coded] + [end]
-    found, scale = [], 0
-    for place, stop in zip(coded, starts[1:], strict=True):
+    starts = [place.start for place in places] + [end]
+    for place, stop in zip(places, starts[1:], strict=True):
         begin, until = max(place.start, first), min(stop, last)
         if begin < until:
-            found.append(_piece(place, scale, begin - place.start, until - begin))
-        scale += place.parts.count
-    return tuple(found)
+            yield place, begin, until
+
+
+def _pieces(coded: Sequence[Place], end: int, first: int, last: int) -> tuple[Piece, ...]:
+    """Returns the piece of each coded variable in [first, last)."""
+    counts = itertools.accumulate((place.parts.count for place in coded), initial=0)
+    scale_of = dict(zip((place.variable for place in coded), counts, strict=False))
+    return tuple(
+        _piece(place, scale_of[place.variable], begin - place.start, until - begin)
+        for place, begin, until in _cut(coded, end, first, last)
+    )
 
 
 def _piece(place: Place, scale: int, first: int, size: int) -> Piece:

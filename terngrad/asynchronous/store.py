@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from terngrad.asynchronous.bound import Staleness
+from terngrad.asynchronous.copies import FLOAT_BYTES, ChangeCode, change_codes
 from terngrad.asynchronous.keeping import Keeper, Keeping
 from terngrad.asynchronous.messages import RunStatus
 from terngrad.asynchronous.plan import Plan
@@ -48,6 +49,7 @@ class _CurrentRun(NamedTuple):
     plan: Plan
     shard: Shard
     updates: Updates
+    change_code: ChangeCode | None
 
 
 class _Pushes(enum.Enum):
@@ -233,6 +235,11 @@ class Store:
             status = self.status
             return status, b"" if status.waits else self._current.updates.pulled()
 
+    def change_code(self, run: str) -> ChangeCode | None:
+        """Returns what codes changes of a run's parameters; None = they travel as `pulled`."""
+        held = self._current
+        return held.change_code if held and held.plan.run == run else None
+
     def state(self) -> tuple[RunStatus, bytes]:
         """Returns the state for a checkpoint; no bytes while the run waits."""
         with self._lock:
@@ -309,5 +316,12 @@ class Store:
         self._current = None  # frees its memory before the next run needs its own
         updates = Updates(plan, shard, self._kernels, self._make_schedule(plan.schedule))
         updates.load(content, version)
-        self._current = _CurrentRun(plan, shard, updates)
+        (code,) = change_codes(plan, [shard], self._kernels)
+        self._current = _CurrentRun(plan, shard, updates, code)
         self._keeper.begin()
+        if code:
+            own, workers = code.size * FLOAT_BYTES / 1e6, len(self._worker_hosts)
+            self._tell(
+                f"pull_codec={plan.pull_codec}: keeps a copy of the parameters for each connected "
+                f"worker, {own:.2f} MB each, {own * workers:.2f} MB for all {workers}."
+            )

@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import time
+import weakref
 from concurrent import futures
 from unittest import mock
 
@@ -12,6 +14,7 @@ import tensorflow as tf
 from terngrad.asynchronous import remote
 from terngrad.asynchronous.caller import Caller
 from terngrad.asynchronous.client import Client
+from terngrad.asynchronous.copies import Shadow, change_codes
 from terngrad.asynchronous.gradient import GradientStep, broken_floats, contents
 from terngrad.asynchronous.keeping import Keeping
 from terngrad.asynchronous.plan import Plan
@@ -86,6 +89,7 @@ class Worker:
             configuration,
             self.told.append,
             lambda: self.stopped,
+            change_codes(self.plan, self.shards, KERNELS),
         )
         self.client = Client(config_of(hosts, rank, workers=names_of(workers)), *what)
 
@@ -221,6 +225,73 @@ def test_parameters_are_pulled_rounded_to_half_precision(tmp_path):
             np.testing.assert_array_equal(variable.numpy(), halves)
 
 
+@pytest.fixture(name="shadows")
+def _shadows(monkeypatch):
+    """The shadows that ps make, as long as somebody holds them."""
+    made, begin = weakref.WeakSet(), Shadow.__init__
+    note = lambda shadow: (begin(shadow), made.add(shadow))[0]
+    monkeypatch.setattr(Shadow, "__init__", note)
+    return made
+
+
+def await_held(shadows, workers):
+    """Waits until the shadows with values are, in any order, the copies of these workers."""
+    copies = sorted(part.tobytes() for worker in workers for part in worker.pulled.parameters)
+    held = lambda: sorted(s.values.tobytes() for s in set(shadows) if s.values is not None)
+    deadline = time.monotonic() + SECS
+    while held() != copies and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return held() == copies
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", [TERNARY, Policy()])
+def test_each_ps_has_the_bits_of_each_workers_copy_until_its_stream_ends(tmp_path, shadows, policy):
+    with two_workers(tmp_path, 2, policy=policy, pull_codec="ternary") as (servers, *workers):
+        (images, labels), *_ = make_batches().take(1)
+        out = []
+        for i in range(6):
+            for worker in workers:
+                if i == 0:
+                    worker.pulled = worker.client.pull()
+                    continue
+                gradient = worker.gradient(worker.pulled, images, labels)
+                worker.pulled = worker.client.push(gradient, worker.pulled.versions)
+            assert await_held(shadows, workers)
+            figures = [server.workers.figures.report() for server in servers]
+            out.append(sum(own.workers[0].bytes_out for own in figures))
+        whole = sum(shard.pulled_bytes(32) for shard in workers[0].shards)
+        assert out[0] > whole > 4 * max(out[1:])
+        exact = np.concatenate([np.frombuffer(s.store.pulled()[1], "<f4") for s in servers])
+        found = np.concatenate(workers[1].pulled.parameters)
+        assert 0 < np.abs(found - exact[: len(found)]).max() < 0.1
+        workers[1].client.close()
+        assert await_held(shadows, workers[:1])
+
+
+@pytest.mark.slow
+def test_a_ps_or_a_worker_that_starts_again_begins_with_the_parameters_themselves(tmp_path):
+    plan = {"pull_codec": "ternary"}
+    with serving(tmp_path) as (servers, hosts):
+        worker = Worker(hosts, **plan)
+        worker.begin()
+        worker.train(make_batches(), 5)
+        again = Worker(hosts, **plan)
+        worker.client.close()
+        again.client.enter("a run")
+        assert exact(servers[0], again.client.pull())
+        assert not exact(servers[0], again.train(make_batches(), 3))
+    with serving(tmp_path, at=hosts) as (servers, _):
+        pulled = again.client.pull()
+        assert exact(servers[0], pulled) and pulled.version == 8
+        assert not exact(servers[0], again.train(make_batches(), 3))
+
+
+def exact(server, pulled):
+    """Whether a worker has pulled the very parameters of its only ps."""
+    return server.store.pulled()[1].startswith(pulled.parameters[0].tobytes())
+
+
 @pytest.mark.slow
 def test_workers_end_after_exactly_as_many_updates_within_the_staleness_bound(tmp_path):
     bound, steps = 1, 40
@@ -278,6 +349,22 @@ def test_each_update_is_applied_once_over_a_bad_network(tmp_path, over_a_good_ne
     assert connections > 1 or faults[0].kind in (Kind.DELAY, Kind.THROTTLE)
     for name, value in over_a_good_network.items():
         np.testing.assert_array_equal(found[name], value, err_msg=f"{name}, {faults}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", sample(range(60, 80), in_ci=(63,)))
+def test_copies_are_shadows_over_a_bad_network(tmp_path, seed, shadows):
+    faults = plan(seed, [kind for kind in Kind if kind is not Kind.CORRUPT], 4)
+    (target,) = free_addresses(1)
+    with (
+        Proxy(target, faults) as proxy,
+        serving(tmp_path, at=[proxy.address], behind=[target]) as (_, hosts),
+    ):
+        worker = Worker(hosts, pull_codec="ternary")
+        worker.begin()
+        worker.pulled = worker.train(make_batches(), 8)
+        assert worker.pulled.version == 8
+        assert await_held(shadows, [worker])
 
 
 @pytest.mark.slow

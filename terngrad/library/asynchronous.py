@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from terngrad.asynchronous.chief import Chief, RunFile
 from terngrad.asynchronous.client import Client, Pulled
+from terngrad.asynchronous.copies import change_codes
 from terngrad.asynchronous.gradient import (
     Pushable,
     assign_row,
@@ -31,7 +32,7 @@ from terngrad.asynchronous.updates import state_groups
 from terngrad.cluster.channel import MembershipError
 from terngrad.codecs.factory import largest_code
 from terngrad.exchange.operation_errors import OperationError
-from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, EXACT
+from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, EXACT, FLOAT
 from terngrad.library.failures import reporting_failure
 from terngrad.library.graphs import check_graph
 from terngrad.library.group import Group, plain
@@ -97,6 +98,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
         statistics: Sequence[Any] = (),
         max_staleness: int = -1,
         pull_bits: int = 32,
+        pull_codec: str = FLOAT,
         bucket_elements: int = DEFAULT_BUCKET_ELEMENTS,
         **settings: Any,
     ) -> None:
@@ -115,6 +117,9 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
           max_staleness: a worker waits while it is more than this many of its steps ahead of the
             slowest one; -1 = no worker waits.
           pull_bits: bits of a parameter on its way to a worker, 32 or 16.
+          pull_codec: how parameters travel to a worker: "float", all of them, or "ternary", codes
+            of what has changed; then each server keeps a float32 copy of its parameters for each
+            worker.
           bucket_elements: see `Reducer`.
           settings: further arguments of `Reducer`, such as `gradients`.
 
@@ -150,6 +155,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
                 optimizer=optimizer,
                 momentum=float(momentum),
                 schedule=write_rate(learning_rate),
+                pull_codec=pull_codec,
                 **_integers(
                     max_steps=max_steps,
                     max_staleness=max_staleness,
@@ -160,6 +166,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
         layout, plan, servers = self._reducer.layout, self._plan, len(self._config.role.ps_hosts)
         self._space = make_space(layout)
         self._shards = make_shards(layout, servers, plan.nodes, plan.statistics, plan.max_code)
+        self._change_codes = change_codes(plan, self._shards, self._reducer.kernels)
         self._eager = tf.function(self._apply, autograph=False)
         self._client: Client | None = None
         self._chief: Chief | None = None
@@ -176,6 +183,8 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
         layout, codecs = self._reducer.layout, self._reduction.codecs
         check_codecs(codecs, layout.policy.codec_name)
         configuration = {name: str(value) for name, value in settings.items()}
+        if settings["pull_codec"] == FLOAT:  # files of runs before there was another one lack it
+            del configuration["pull_codec"]
         configuration |= {
             "gradients": layout.policy.codec_name,
             "variables": layout.fingerprint().hex(),
@@ -212,7 +221,14 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
         self._failure, self._is_last = None, False
         connect = self._config.connect
         with reporting_failure(self._config):
-            client = Client(connect, self._shards, plan.pull_bits, plan.configuration, _tell)
+            client = Client(
+                connect,
+                self._shards,
+                plan.pull_bits,
+                plan.configuration,
+                _tell,
+                codes=self._change_codes,
+            )
             try:
                 if self._group.is_chief:
                     self._begin(client)

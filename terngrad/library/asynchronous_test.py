@@ -10,12 +10,15 @@ import pytest
 import tensorflow as tf
 
 import terngrad.keras
+from terngrad.asynchronous.copies import ChangeCode
 from terngrad.asynchronous.keeping import Keeping
 from terngrad.asynchronous.server import Server
+from terngrad.asynchronous.space import make_shards, make_space
 from terngrad.asynchronous.store import Store
 from terngrad.cluster.channel import MembershipError
 from terngrad.cluster.managed import launch_variables
 from terngrad.cluster.managed.role import Role
+from terngrad.layout import Policy, make_layout
 from terngrad.library import rates
 from terngrad.library.asynchronous import AsynchronousTraining
 from terngrad.library.group import Group
@@ -23,6 +26,7 @@ from terngrad.library.join_config import JoinConfig
 from terngrad.library.joining import join
 from terngrad.library.reducer import Reducer
 from terngrad.library.serving import Asynchronous
+from terngrad.ops.reference import ReferenceKernels
 from terngrad.testing.addresses import free_addresses, free_ports
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
@@ -200,6 +204,49 @@ def test_parameters_may_travel_in_half_precision_and_are_fetched_as_they_are(tmp
             np.testing.assert_array_equal(value, whole)
 
 
+@pytest.mark.parametrize("is_graph", [True, False])
+def test_one_worker_with_coded_pulls_gives_what_the_formulas_of_ef21_p_give(tmp_path, is_graph):
+    names, steps = ["a", "b", "c"], 8
+    layout = make_layout(names, SHAPES, Policy())
+    (shard,) = make_shards(layout, 1, 1, 0)
+    places = make_space(layout).places
+    code = ChangeCode("ternary", [own.size for own in shard.ranges], ReferenceKernels())
+    row, copies = np.zeros(shard.size, np.float32), weights_of()
+    for place in places:
+        row[place.start : place.start + place.size] = copies[place.variable].numpy().reshape(-1)
+    shadow = row.copy()
+    for i in range(steps):
+        for place, gradient in zip(places, gradients_in(places, copies, i), strict=True):
+            row[place.start : place.start + place.size] -= np.float32(RATE) * gradient
+        shadow += code.read(code.write(row - shadow))
+        for place in places:
+            value = shadow[place.start : place.start + place.size]
+            copies[place.variable].assign(value.reshape(SHAPES[place.variable]))
+    weights = weights_of()
+    settings = {"gradients": "float32", "pull_codec": "ternary", "max_steps": steps}
+    with serving(tmp_path) as (_, hosts):
+        training = training_of(weights, group_of(hosts), **settings)
+        step = lambda: training.apply(gradients_of(weights, training.state.step))
+        step = tf.function(step, autograph=False) if is_graph else step
+        with training:
+            while not training.is_over:
+                step()
+            for value, copy in zip(weights, copies, strict=True):
+                np.testing.assert_allclose(value, copy, rtol=1e-5, atol=1e-6)
+            training.fetch()
+        for place in places:
+            exact = row[place.start : place.start + place.size]
+            found = weights[place.variable].numpy().reshape(-1)
+            np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-6)
+            assert np.abs(found - copies[place.variable].numpy().reshape(-1)).max() > 1e-3
+
+
+def gradients_in(places, weights, step):
+    """Gradients in the order of the row, flat."""
+    by_variable = gradients_of(weights, step)
+    return [by_variable[place.variable].numpy().reshape(-1) for place in places]
+
+
 def test_a_checkpoint_of_the_servers_state_begins_another_training_there(tmp_path):
     """Six steps in two trainings are six steps in one, for an optimizer with slots."""
     whole = weights_of()
@@ -302,6 +349,8 @@ def test_law_10_arguments_that_do_not_fit_are_named(tmp_path):
         ({"optimizer": "sgd"}, "optimizer is 'sgd'; allowed are momentum, adam, gd, rmsprop"),
         ({"learning_rate": -1.0}, "learning_rate is -1.0; allowed are numbers from 0 on"),
         ({"pull_bits": 8}, "pull_bits is 8; allowed are 16 and 32"),
+        ({"pull_codec": "half"}, "pull_codec is 'half'; allowed are float, ternary"),
+        ({"pull_codec": "ternary", "pull_bits": 16}, "pull_bits is 16; allowed is 32 with pull_co"),
         ({"max_steps": 0}, "max_steps: 0; allowed are 1 to"),
         ({"gradients": "1-level"}, "gradients is '1-level'; allowed are"),
         ({"sum_codec": "ternary"}, "sum_codec is 'ternary'; allowed is 'exact': servers send"),

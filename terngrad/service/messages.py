@@ -187,6 +187,8 @@ _CALL = {
     "saved": Field(8, "bool"),  # BYE of worker 0: the state of the ps is in a checkpoint
     "last": Field(9, "bool"),  # FETCH of worker 0: pushes wait until its BYE or its loss
     "failed": Field(10, "string"),  # BYE of worker 0, as its first call: why it begins no run
+    # PUSH, PULL: number of the worker's copy of the parameters, of an earlier reply; 0 = none.
+    "copy": Field(11, "uint64"),
 }
 
 _REPLY = {
@@ -199,6 +201,9 @@ _REPLY = {
     "staleness": Field(7, "uint32", repeated=True),  # to worker 0: of updates since its last push
     "saved": Field(8, "bool"),  # stopped, and the state is in a checkpoint
     "failed": Field(9, "string"),  # why worker 0 has begun no run
+    "copy": Field(10, "uint64"),  # number of the worker's copy after this reply
+    # The content is the change of the copy that the call named, not the parameters.
+    "coded": Field(11, "bool"),
 }
 
 MESSAGES = {

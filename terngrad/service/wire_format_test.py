@@ -13,6 +13,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from terngrad.asynchronous.copies import ChangeCode
 from terngrad.asynchronous.gradient import Pushable, contents
 from terngrad.asynchronous.messages import collect, frames
 from terngrad.asynchronous.space import make_shards
@@ -209,7 +210,7 @@ def test_golden_bytes_of_an_introduction():
     introduce(hello, b"", sent.append, lambda: {"welcome": True})
     text = (
         '{"purpose": "Exchange", "worker": 1, "callee": 0, "worker_hosts": ["a:1", "b:2"], '
-        '"ps_hosts": ["p:1"], "rules": "r", "timeout_secs": 60.0, "failed": "", "version": 12}'
+        '"ps_hosts": ["p:1"], "rules": "r", "timeout_secs": 60.0, "failed": "", "version": 13}'
     )
     size = "a7 00 00 00"
     assert sent == [b"terngrad\n" + bytes.fromhex(size) + text.encode()]
@@ -273,6 +274,20 @@ def test_golden_bytes_of_an_asynchronous_push():
     assert data.hex(" ") == f"{header} {SCALES} {CODES[0]} {FLOATS}{padding}"
     header, payload = split_frame(data, Call)
     assert (header.size, bytes(payload)) == (160, content)
+
+
+def test_golden_bytes_of_a_change_of_an_asynchronous_workers_copy():
+    (shard,) = make_shards(LAYOUT, 1, 1, 0)
+    sizes = [own.size for own in shard.ranges]  # the padding of the bucket belongs to a/kernel
+    assert sizes == [5, 63 + 28, 3 + 29]
+    change = np.zeros(shard.size, np.float32)
+    change[:5] = 1.0, -1.0, 1.0, -1.0, 1.0
+    content = ChangeCode("ternary", sizes, ReferenceKernels()).write(change)
+    (data,) = frames(Reply(version=STEP, run="r", copy=5, coded=True), content)
+    header = "0a 0b 08 2c 10 0c 1a 01 72 50 05 58 01 12 03 00 00 00 1a 2c"
+    units = "00 00 80 3f 00 00 00 00 00 00 00 00"
+    words = "1f 00 00 00 0a 00 00 00" + 3 * " 00 00 00 00 00 00 00 00"
+    assert data.hex(" ") == f"{header} {units} {words}"
 
 
 def test_content_beyond_a_piece_follows_in_frames_with_an_empty_header():

@@ -1,0 +1,234 @@
+"""Parameters in few bits on their way to a worker: codes of what its copy lacks (EF21-P).
+
+    the ps:      change = code(parameters - shadow), shadow += change
+    the worker:  copy += change
+
+For each worker a ps keeps a shadow, which is that worker's copy of the ps' parameters, bit for bit.
+A code is the nearest of three levels, with a scale for each `SUM_BLOCK` neighbours of a variable,
+as in codecs/sum_codec.py. What it does not say stays part of the difference, and so of a later
+change. The parameters themselves travel in the first pull of a stream, and in one of a worker that
+does not have the copy which the shadow is. See Gruntkowska, Tyurin and Richtarik, 2022, "EF21-P and
+Friends".
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from terngrad import ternary
+from terngrad.asynchronous.plan import Plan
+from terngrad.asynchronous.space import Shard
+from terngrad.codecs.feedback_codec import STEPS
+from terngrad.draws import DrawKey
+from terngrad.layout import FEEDBACK_CODES, FLOAT, PULL_CODECS
+from terngrad.ops.gradient_kernels import GradientKernels
+from terngrad.ops.reference import ReferenceKernels
+from terngrad.parts import Parts
+from terngrad.planes import GROUP, SUM_BLOCK, plane_count
+from terngrad.service.messages import Reply
+
+_CPU = "/CPU:0"
+FLOAT_BYTES = 4
+
+
+class ChangeCode:
+    """Writes and reads changes of a shard's parameters: units of codes, then their bit planes.
+
+    It holds no state. Operations run eagerly: within a function Grappler might round otherwise.
+
+    Attributes:
+      size: number of the shard's parameters.
+      bytes: of a change.
+    """
+
+    def __init__(self, codec: str, sizes: Sequence[int], kernels: GradientKernels) -> None:
+        """Codes changes of variables.
+
+        Args:
+          codec: one of `layout.PULL_CODECS`.
+          sizes: of the variables, with padding; together they are whole groups of 32 values.
+          kernels: encode and decode; others give the same bits.
+        """
+        self._encoder = PULL_CODECS[codec]
+        self._max_code = FEEDBACK_CODES[self._encoder]
+        self._kernels = ReferenceKernels() if kernels.on_gpu else kernels
+        self._shapes = [(size,) for size in sizes]
+        self._parts = tuple(map(_blocks, sizes))
+        counts = (parts.sizes(size) for parts, size in zip(self._parts, sizes, strict=True))
+        self._counts = np.float32([count for own in counts for count in own])
+        self._planes = plane_count(self._max_code)
+        self.size = sum(sizes)
+        self.bytes = int(_bytes(sizes, self._planes))
+
+    def write(self, change: np.ndarray) -> bytes | None:
+        """Returns the code of a change, float32 [size]; None if a scale would not be finite."""
+        if not self.size:
+            return b""
+        levels = self._max_code * STEPS[self._max_code]
+        with tf.device(_CPU):
+            zero = tf.constant(0)  # nothing is drawn
+            key = DrawKey(tf.constant(0, tf.uint64), zero, zero)
+            values = tf.split(tf.constant(change), [size for (size,) in self._shapes])
+            stats = self._kernels.stats(values, self._parts)
+            scales = ternary.nearest_scale(stats, tf.constant(self._counts), levels)
+            places, bounds = range(len(values)), tf.fill(scales.shape, math.inf)
+            words = self._kernels.encode(
+                values, places, bounds, scales, key, self._encoder, self._parts
+            )
+            units = ternary.unit(scales, self._max_code).numpy()
+        return units.tobytes() + words.numpy().tobytes() if np.isfinite(units).all() else None
+
+    def read(self, content: bytes | bytearray) -> np.ndarray:
+        """Returns the change that a code of the right size stands for, float32 [size]."""
+        if not self.size:
+            return np.zeros(0, np.float32)
+        units = np.frombuffer(content, "<f4", len(self._counts))
+        words = np.frombuffer(content, "<u4", self.size // GROUP * self._planes, units.nbytes)
+        with tf.device(_CPU):
+            planes = tf.constant(words.reshape(-1, self._planes))
+            nodes = tf.constant(1)
+            parts = self._kernels.decode(
+                planes, tf.constant(units), nodes, self._shapes, self._parts
+            )
+            return tf.concat(parts, 0).numpy()
+
+
+def change_codes(
+    plan: Plan, shards: Iterable[Shard], kernels: GradientKernels
+) -> list[ChangeCode | None]:
+    """Returns what codes the changes of each shard; None if its parameters travel as floats."""
+    if plan.pull_codec == FLOAT:
+        return [None for _ in shards]
+    sizes = ([own.size for own in shard.ranges] for shard in shards)
+    return [ChangeCode(plan.pull_codec, own, kernels) for own in sizes]
+
+
+def coded_bytes(plan: Plan, shards: Iterable[Shard]) -> dict[int, float]:
+    """Returns the bytes of a change of the parameters by variable."""
+    planes = plane_count(FEEDBACK_CODES[PULL_CODECS[plan.pull_codec]])
+    found: dict[int, float] = {}
+    for own in (own for shard in shards for own in shard.ranges):
+        found[own.variable] = found.get(own.variable, 0) + _bytes([own.size], planes)
+    return found
+
+
+class Sent(NamedTuple):
+    """What a ps sends a worker.
+
+    Attributes:
+      content: parameters, or a change, then the moving statistics.
+      copy: number of the copy that the worker has then; 0 = none.
+      is_coded: whether it is a change.
+    """
+
+    content: bytes
+    copy: int = 0
+    is_coded: bool = False
+
+
+class Shadow:
+    """The copy of a ps' parameters that a worker has. For one thread at a time.
+
+    Attributes:
+      number: of the copy; 0 = the worker has none.
+      values: float32, or None.
+    """
+
+    def __init__(self) -> None:
+        """The worker has no copy yet."""
+        self.number, self.values = 0, None
+        self._code: ChangeCode | None = None
+
+    def next(self, code: ChangeCode, content: bytes, copy: int) -> Sent:
+        """Returns what gives a worker a newer copy; the shadow is that copy then.
+
+        Args:
+          code: of the run's changes.
+          content: the parameters, float32, then the moving statistics.
+          copy: number of the copy that the worker has; 0 = none.
+        """
+        values = np.frombuffer(content, "<f4", code.size)
+        change = None
+        if copy and copy == self.number and code is self._code:
+            with np.errstate(all="ignore"):  # a change that is not finite has no code
+                change = code.write(values - self.values)
+        if change is None:
+            self._code, self.values = code, values.copy()
+            self.number = secrets.randbits(62) + 1  # no other stream has it
+            return Sent(content, self.number)
+        self.values = changed(self.values, code.read(change))
+        self.number += 1
+        return Sent(change + content[values.nbytes :], self.number, is_coded=True)
+
+
+class Copy:
+    """A worker's copy of the parameters of one ps.
+
+    Attributes:
+      number: of the copy; 0 = there is none that a ps could change.
+    """
+
+    def __init__(self, shard: Shard, pull_bits: int, code: ChangeCode | None) -> None:
+        """Has no parameters yet.
+
+        Args:
+          shard: of the ps.
+          pull_bits: bits of a parameter that is sent as a float, 32 or 16.
+          code: of the changes; None = all parameters are sent as floats.
+        """
+        self.number = 0
+        self._shard, self._bits, self._code = shard, pull_bits, code
+        self._values: np.ndarray | None = None
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of the contents that a reply may have: parameters, and a change."""
+        return [self.bytes_of(is_coded=False)] + [self.bytes_of(is_coded=True)] * bool(self._code)
+
+    def bytes_of(self, *, is_coded: bool) -> int:
+        """Returns the bytes of a reply's content."""
+        if is_coded and self._code:
+            return self._code.bytes + FLOAT_BYTES * self._shard.statistics
+        return self._shard.pulled_bytes(self._bits)
+
+    def take(self, reply: Reply, content: bytearray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the parameters and moving statistics of a reply, whose size is right.
+
+        Raises:
+          ValueError: it is a change of another copy; the text says what a ps has sent.
+        """
+        if reply.coded:
+            if not self._code or self._values is None or reply.copy != self.number + 1:
+                raise ValueError(f"sent copy {reply.copy} as a change of copy {self.number}")
+            values = changed(self._values, self._code.read(content))
+            start = self._code.bytes
+        else:
+            values = np.frombuffer(content, f"<f{self._bits // 8}", self._shard.size)
+            start = values.nbytes
+        self.number, self._values = reply.copy, values
+        return values, np.frombuffer(content, "<f4", offset=start)
+
+
+def changed(values: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """Returns values + change, float32, with zeros for denormal sums.
+
+    Some threads flush these to zero and others do not, but copy and shadow must be equal.
+    """
+    total = values + change
+    total[np.abs(total) < ternary.SMALLEST_NORMAL] = 0.0
+    return total
+
+
+def _blocks(size: int) -> Parts:
+    return Parts(SUM_BLOCK, -(-size // SUM_BLOCK))
+
+
+def _bytes(sizes: Sequence[int], planes: int) -> float:
+    scales = sum(_blocks(size).count for size in sizes)
+    return FLOAT_BYTES * scales + sum(sizes) * planes / 8
