@@ -105,6 +105,10 @@ def test_all_reduce_goes_on_without_a_worker_and_takes_it_in_again():
         runs[1] = start(1)
         runs[1].wait_for(r"^step [1-9]\d+$")
         assert "step 1" not in runs[1].lines  # it went on where the other was
+        joined = int(re.findall(r"train from step (\d+) on", runs[0].output)[-1])
+        wait_for_step(runs[1], joined + 100)  # some seconds
+        views = re.findall(r"^(Workers? .*) trains? from step", runs[0].output, re.MULTILINE)
+        assert views == ["Workers 0 and 1", "Worker 0", "Workers 0 and 1"]  # each event makes one
 
 
 @pytest.mark.slow

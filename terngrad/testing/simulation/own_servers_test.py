@@ -5,6 +5,7 @@ import pytest
 
 from terngrad.coordination import decisions
 from terngrad.coordination.coordinator import TAKES_OVER
+from terngrad.coordination.decisions import listed
 from terngrad.exchange.parameter_server.server.service import Service
 from terngrad.testing.simulation import explore
 from terngrad.testing.simulation.laws import BrokenLawError
@@ -30,9 +31,9 @@ def test_no_history_of_many_breaks_a_law(capsys):
     assert explore.main(arguments) == 0, capsys.readouterr().out
 
 
-def training(workers=3, seed=1, **steps):
+def training(workers=3, seed=1, **arguments):
     """A cluster whose workers make steps."""
-    cluster = OwnServersCluster(workers, workers, seed, **steps)
+    cluster = OwnServersCluster(workers, workers, seed, **arguments)
     for worker in range(workers):
         cluster.start_worker(worker)
     while not all(worker.is_live for worker in cluster.workers):
@@ -73,6 +74,26 @@ def test_the_smaller_part_of_a_parted_network_makes_no_step():
     after = [worker.state.steps for worker in cluster.workers]
     assert after[3:] == before[3:]
     assert all(worker.ending == "done" for worker in cluster.workers[:3])
+
+
+def views(cluster):
+    return [line for line in lines(cluster) if " from step " in line]
+
+
+@pytest.mark.parametrize("has_mesh", [True, False])
+@pytest.mark.parametrize(("workers", "lost"), [(2, 1), (3, 0), (3, 2), (5, 2)])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_loss_makes_one_view_and_so_does_a_return(workers, lost, seed, has_mesh):
+    cluster = training(workers, seed, steps=10_000, has_mesh=has_mesh)
+    cluster.kill_worker(lost, kept=seed, has_saved=False)
+    cluster.run(40.0)
+    cluster.start_worker(lost)
+    while not (cluster.workers[lost] and cluster.workers[lost].is_live):
+        cluster.run(1.0)
+    cluster.run(20.0)
+    others = [worker for worker in range(workers) if worker != lost]
+    made = [line.lower().partition(" train")[0] for line in views(cluster)]
+    assert made == [listed(range(workers)), listed(others), listed(range(workers))]
 
 
 # Whose function the mistake replaces, its name, the mistake, and the first history to explore.
