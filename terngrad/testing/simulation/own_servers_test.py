@@ -99,7 +99,6 @@ def test_a_loss_makes_one_view_and_so_does_a_return(workers, lost, seed, has_mes
 # Whose function the mistake replaces, its name, the mistake, and the first history to explore.
 MUTANTS = {
     "a part of any size goes on": (decisions, "too_few_to_go_on", lambda state: "", 100),
-    "a search is not told to the others": (Service, "_note_search", lambda *given: None, 200),
 }
 
 
@@ -131,6 +130,29 @@ def test_the_others_give_up_the_step_of_a_frozen_worker_and_go_on():
 def test_they_do_not_where_a_step_is_never_given_up(monkeypatch):
     monkeypatch.setattr(MeshWorker, "_end_soon", lambda worker: None)
     before, after = steps_while_one_is_frozen()
+    assert after == before
+
+
+def steps_after_searches_apart():
+    """Steps of two workers that have looked for a coordinator apart, before and after they meet."""
+    cluster = training(steps=10_000)
+    cluster.freeze(0)
+    cluster.part((2,))  # so it asks its own ps, and worker 1 that of worker 1
+    cluster.run(45.0)
+    cluster.release()
+    before = [worker.state.steps for worker in cluster.workers[1:]]
+    cluster.run(60.0)
+    return before, [worker.state.steps for worker in cluster.workers[1:]]
+
+
+def test_workers_that_looked_for_a_coordinator_apart_find_the_same_one():
+    before, after = steps_after_searches_apart()
+    assert after[0] > before[0] and after[1] > before[1]
+
+
+def test_they_do_not_where_a_search_is_not_told_to_the_others(monkeypatch):
+    monkeypatch.setattr(Service, "_note_search", lambda *given: None)
+    before, after = steps_after_searches_apart()
     assert after == before
 
 
