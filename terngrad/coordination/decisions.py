@@ -177,7 +177,7 @@ def next_view(state: CoordinatorState) -> View:
         donor=current[0],
         receivers=groups.pack(worker for worker in members if worker not in current),
         is_first=not live,
-        lost_ps=groups.pack(state.lost_ps(members)),
+        lost_ps=groups.pack(state.unused_ps_of(frozenset(members))),
         coordinator=state.ps,
     )
 

@@ -240,6 +240,7 @@ class CoordinatorState:
         self.some_are_done = False  # a worker has reported that it is done
         self.outcome: str | None = None  # "" = the training is done, else why it failed
         self._hosts, self._has_begun = hosts, False
+        self._all = frozenset(range(len(hosts)))
         self._dropped_before: collections.Counter[int] = collections.Counter()  # in earlier views
 
     def with_status(self, statuses: Iterable[Status]) -> set[int]:
@@ -309,14 +310,23 @@ class CoordinatorState:
         before = self._dropped_before
         return before + self.selection.dropped if self.selection else before
 
-    def lost_ps(self, workers: Iterable[int]) -> frozenset[int]:
-        """Returns the ps that any of these workers does without."""
-        return frozenset().union(*(self.records[worker].session.lost_ps for worker in workers))
+    def unused_ps_of(self, members: frozenset[int]) -> frozenset[int]:
+        """Returns the ps that a view of these members does without.
+
+        Where each worker has a ps of its own, the members use only theirs. A loss or a return is
+        then one event, not one of the worker and another one of its ps.
+        """
+        lost = self._lost_ps(self.connected & members)
+        goes_on = self.rules.coordinator_moves and self.rules.elastic
+        return lost | (self._all - members) if goes_on else lost
 
     @property
     def unused_ps(self) -> frozenset[int]:
         """The ps that the next view does not use, as far as is known now."""
-        return self.lost_ps(self.connected & self.members if self.view else self.connected)
+        return self.unused_ps_of(self.members) if self.view else self._lost_ps(self.connected)
+
+    def _lost_ps(self, workers: Iterable[int]) -> frozenset[int]:
+        return frozenset().union(*(self.records[worker].session.lost_ps for worker in workers))
 
     @property
     def last_view(self) -> StateReport | None:

@@ -28,6 +28,7 @@ from terngrad.library.reducer import Reducer
 from terngrad.library.serving import Asynchronous
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.testing.addresses import free_addresses, free_ports
+from terngrad.testing.certificates import make_launched_certificates
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
 from terngrad.testing.ps_clients import config_of
@@ -416,7 +417,14 @@ def cluster(folder, steps):
 
 
 @pytest.mark.slow
-def test_killed_workers_and_servers_that_start_again_go_on_where_the_training_is(tmp_path):
+@pytest.mark.parametrize("is_encrypted", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+def test_killed_workers_and_servers_that_start_again_go_on_where_the_training_is(
+    tmp_path, monkeypatch, is_encrypted
+):
+    if is_encrypted:
+        (certificates := tmp_path / "certificates").mkdir()
+        make_launched_certificates(certificates)
+        monkeypatch.setenv(launch_variables.CERTIFICATES, str(certificates))
     with cluster(tmp_path, 400) as (chief, other, server, start):
         other.wait_for(r"^step [1-9]\d$")
         other.process.send_signal(signal.SIGKILL)

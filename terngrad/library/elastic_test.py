@@ -6,7 +6,6 @@ import signal
 import socket
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,7 @@ from terngrad.cluster.managed import launch_variables
 from terngrad.library.group import Group
 from terngrad.library.joining import join
 from terngrad.testing.addresses import free_ports
-from terngrad.testing.certificates import make_certificates
+from terngrad.testing.certificates import make_launched_certificates
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
 
@@ -74,8 +73,12 @@ def test_law_4_run_steps_gives_the_same_bits_where_nobody_comes_or_goes(alone, s
 
 
 @pytest.mark.slow
-def test_law_8_a_worker_that_is_killed_and_comes_back_changes_no_bit(alone):
-    with cluster(STEPS, "elastic=1", f"timeout_secs={HANG_SECS:.0f}") as (runs, start):
+@pytest.mark.parametrize(
+    "way",
+    ["elastic=1", pytest.param("num_replicas_to_aggregate=2", marks=pytest.mark.exhaustive)],
+)
+def test_law_8_a_worker_that_is_killed_and_comes_back_changes_no_bit(alone, way):
+    with cluster(STEPS, way, f"timeout_secs={HANG_SECS:.0f}") as (runs, start):
         wait_for_step(runs[0], 20)
         runs[1].process.send_signal(signal.SIGKILL)
         runs[1] = start(1)
@@ -97,6 +100,22 @@ def test_an_elastic_loop_goes_on_without_a_worker_and_takes_it_in_again():
 
 
 @pytest.mark.slow
+def test_law_10_a_worker_that_is_started_again_says_what_lets_it_join():
+    with cluster(100_000, "slots=1", f"timeout_secs={HANG_SECS:.0f}") as (runs, start):
+        wait_for_step(runs[0], 20)
+        runs[1].process.send_signal(signal.SIGKILL)
+        runs[1] = start(1)
+        why = (
+            "worker 1 of 2 was started again while the others make steps, and the loop does not "
+            "let it join them: needs join(..., elastic=True) or num_replicas_to_aggregate=2 on "
+            "all, and Group.run_steps"
+        )
+        for run in runs:
+            assert run.finish() != 0
+            assert why in run.output
+
+
+@pytest.mark.slow
 def test_all_reduce_goes_on_without_a_worker_and_takes_it_in_again():
     with cluster(100_000, "elastic=1", f"timeout_secs={HANG_SECS:.0f}", servers=0) as (runs, start):
         wait_for_step(runs[0], 20)
@@ -105,6 +124,10 @@ def test_all_reduce_goes_on_without_a_worker_and_takes_it_in_again():
         runs[1] = start(1)
         runs[1].wait_for(r"^step [1-9]\d+$")
         assert "step 1" not in runs[1].lines  # it went on where the other was
+        joined = int(re.findall(r"train from step (\d+) on", runs[0].output)[-1])
+        wait_for_step(runs[1], joined + 100)  # some seconds
+        views = re.findall(r"^(Workers? .*) trains? from step", runs[0].output, re.MULTILINE)
+        assert views == ["Workers 0 and 1", "Worker 0", "Workers 0 and 1"]  # each event makes one
 
 
 @pytest.mark.slow
@@ -129,10 +152,7 @@ def test_all_reduce_goes_on_without_its_first_worker_and_takes_it_in_again():
 def test_all_reduce_goes_on_without_its_first_worker_over_encrypted_connections(
     tmp_path, monkeypatch
 ):
-    tls = make_certificates(tmp_path, "ca", "all")
-    (tmp_path / "ca.pem").rename(tmp_path / "ca.crt")
-    for name in (tls.cert, tls.key):
-        Path(name).rename(tmp_path / f"127.0.0.1.{'crt' if name == tls.cert else 'key'}")
+    make_launched_certificates(tmp_path)
     monkeypatch.setenv(launch_variables.CERTIFICATES, str(tmp_path))
     timeout = f"timeout_secs={HANG_SECS:.0f}"
     with cluster(100_000, "elastic=1", timeout, servers=0) as (runs, start):

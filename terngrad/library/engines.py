@@ -138,12 +138,18 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
                 stack.enter_context(own_server.started(config))
         moves = rules.coordinator_moves
         client = Client(
-            connect, heartbeat, str(rules), elastic=rules.elastic, coordinator_moves=moves
+            connect,
+            heartbeat,
+            str(rules),
+            elastic=rules.elastic,
+            coordinator_moves=moves,
+            servers_add=not _has_mesh(config),
         )
         ending = Ending(client, name, heartbeat, timeout_secs, end)
         stack.enter_context(ending.at_the_end_of_the_block())
         stack.enter_context(_naming_losses(client, name, timeout_secs, at_loss))
-        connection = _connection(config, client)
+        has_mesh = _has_mesh(config)
+        connection = ElasticMesh(client, connect) if has_mesh else ParameterServerConnection(client)
         stack.callback(connection.close)
         kept = stack.pop_all()
     rounds, is_elastic = itertools.count(), config.is_elastic
@@ -167,12 +173,10 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
     )
 
 
-def _connection(config: JoinConfig, client: Client) -> ParameterServerConnection:
-    """Returns the connection of a worker: by a mesh where all members of a view make its steps."""
+def _has_mesh(config: JoinConfig) -> bool:
+    """Whether workers exchange gradients by a mesh: where all members of a view make its steps."""
     is_whole = config.aggregated == len(config.role.worker_hosts)
-    if config.has_own_servers and is_whole and not config.lacks_kernels:
-        return ElasticMesh(client, config.connect)
-    return ParameterServerConnection(client)
+    return config.has_own_servers and is_whole and not config.lacks_kernels
 
 
 def _lacks_kernels() -> bool:

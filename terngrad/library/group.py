@@ -16,6 +16,7 @@ from terngrad.cluster.heartbeat import STEP, Heartbeat
 from terngrad.coordination.client import InterruptionError
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.operation_errors import OperationError
+from terngrad.exchange.parameter_server.exchange import StateSizeError
 from terngrad.exchange.two_shot import Transport
 from terngrad.library import objects
 from terngrad.library.arrays import check_numbers, fingerprint, octets, packed, unpacked
@@ -326,7 +327,14 @@ class Group(contextlib.AbstractContextManager):
         if not self._stands:
             self._stands = True
             held = tf.Variable(content, trainable=False)
-            connection.synchronize([self.step or tf.Variable(0, dtype=tf.int64), held])
+            try:
+                connection.synchronize([self.step or tf.Variable(0, dtype=tf.int64), held])
+            except StateSizeError:
+                raise MembershipError(
+                    f"{self.label} was started again while the others make steps, and the loop "
+                    "does not let it join them: needs join(..., elastic=True) or "
+                    f"num_replicas_to_aggregate={self.size} on all, and Group.run_steps"
+                ) from None
             return held.numpy()
         return self._gathered(content, "copy")[0]
 

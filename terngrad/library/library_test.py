@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from terngrad.cluster.managed import launch_variables
 from terngrad.cluster.membership import LOST_STATUS
 from terngrad.library.joining import join
 from terngrad.testing.addresses import free_ports
-from terngrad.testing.certificates import make_certificates
+from terngrad.testing.certificates import make_certificates, make_launched_certificates
 from terngrad.testing.processes import Started, finished, mpirun
 
 exhaustive = pytest.mark.exhaustive
@@ -189,9 +188,7 @@ def test_law_4_all_reduce_with_the_launchers_certificates_gives_the_same_bits(
 ):
     folder = tmp_path / "certificates"
     folder.mkdir()
-    made = make_certificates(folder, "ca", "127.0.0.1")
-    for path, name in ((made.ca, "ca.crt"), (made.cert, "127.0.0.1.crt")):
-        Path(path).rename(folder / name)
+    make_launched_certificates(folder)
     monkeypatch.setenv("TERNGRAD_CERTIFICATES", str(folder))
     succeed(tmp_path, 2)
     assert_equal(alone, written(tmp_path, rank=1))

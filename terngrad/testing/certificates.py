@@ -7,6 +7,17 @@ from pathlib import Path
 from terngrad.connect.certificates import Tls
 
 
+def make_launched_certificates(folder: Path) -> None:
+    """Makes those of processes on this machine, named as `terngrad.launch` reads them.
+
+    Args:
+      folder: folder for the files.
+    """
+    make_certificates(folder, "ca", "127.0.0.1")
+    (folder / "ca.pem").rename(folder / "ca.crt")
+    (folder / "127.0.0.1.pem").rename(folder / "127.0.0.1.crt")
+
+
 def make_certificates(
     folder: Path, authority: str, name: str, hosts: Sequence[str] = ("IP:127.0.0.1",)
 ) -> Tls:

@@ -28,6 +28,7 @@ def train(steps: int, *given: str) -> None:
     """Makes steps, with the arguments of elastic_loop.py, and prints the weights at the end."""
     arguments = {name: int(number) for name, _, number in (each.partition("=") for each in given)}
     nodes, has_digests = arguments.pop("nodes", 1), arguments.pop("digests", 0)
+    slots = [tf.Variable(tf.zeros(VALUES)) for _ in range(arguments.pop("slots", 0))]
     runtime.configure()
     group = join(**arguments)
     weights = tf.Variable(tf.range(float(VALUES)))
@@ -48,5 +49,5 @@ def train(steps: int, *given: str) -> None:
         time.sleep(0.02 if group.size > 1 else 0)
 
     with group:
-        group.run_steps(make_step, steps, [reducer.state.step, weights])
+        group.run_steps(make_step, steps, [reducer.state.step, weights, *slots])
     print(f"weights {weights.numpy().tobytes().hex()}", flush=True)

@@ -12,6 +12,7 @@ import pytest
 from terngrad.cluster.managed import launch_variables
 from terngrad.cluster.membership import LOST_STATUS
 from terngrad.testing.addresses import free_ports
+from terngrad.testing.certificates import make_launched_certificates
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
 
@@ -96,6 +97,23 @@ def test_a_killed_worker_that_is_started_again_joins_and_ends_with_the_same_bits
         assert found[0][0] == len(epochs[0]) * _STEPS
         for name in ("loss", "val_loss", "learning_rate"):  # it learns the metrics of all
             assert found[2][2][0][name] == found[0][2][0][name][-len(epochs[2]) :]
+
+
+@pytest.mark.exhaustive
+def test_over_encrypted_connections_a_killed_worker_joins_again(tmp_path, monkeypatch):
+    make_launched_certificates(tmp_path)
+    monkeypatch.setenv(launch_variables.CERTIFICATES, str(tmp_path))
+    stop = tmp_path / "stop"
+    options = ("--epochs=100000", f"--stop_file={stop}")
+    with cluster(*options, workers=2) as (runs, start):
+        runs[0].wait_for("^epoch 0 batch 5 ")
+        kill(runs[1])
+        runs[1] = start(1)
+        runs[1].wait_for(r"^Joined the training in epoch \d+, after \d+ of \d+ batches\.$")
+        runs[1].wait_for("^epoch")
+        stop.touch()
+        first, other = (outcome(run)[:2] for run in runs)
+        assert first == other
 
 
 def test_a_worker_may_die_where_the_others_wait_for_its_metrics():

@@ -2,7 +2,8 @@
 
 python -m terngrad.testing.programs.elastic_loop STEPS [ARGUMENT=NUMBER...]
 
-The arguments are of `join`; digests=1 prints a digest of the weights after each step.
+The arguments are of `join`; digests=1 prints a digest of the weights after each step, and slots=N
+adds variables of an optimizer to what the processes have in common.
 """
 
 import sys

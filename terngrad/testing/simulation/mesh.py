@@ -128,7 +128,7 @@ class MeshWorker(SimulatedWorker):
           seed: decides what arrives of what is dropped.
           **more: see base class.
         """
-        super().__init__(*given, **more)
+        super().__init__(*given, **more, servers_add=False)
         self.mesh = MeshEnd(self.rank, (self.rank,))
         self.mesh.is_over = True
         self._meshes, self._random = meshes, random.Random(seed)
@@ -183,6 +183,7 @@ class MeshWorker(SimulatedWorker):
             mesh.end(self.some)
             if self.rank in left:
                 self._coordination.leave_others()
+                self._client.close(is_done=False)
                 self.ending = LEFT
             self._coordination.check()
             yield

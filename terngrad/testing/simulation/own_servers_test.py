@@ -5,6 +5,7 @@ import pytest
 
 from terngrad.coordination import decisions
 from terngrad.coordination.coordinator import TAKES_OVER
+from terngrad.coordination.decisions import listed
 from terngrad.exchange.parameter_server.server.service import Service
 from terngrad.testing.simulation import explore
 from terngrad.testing.simulation.laws import BrokenLawError
@@ -30,9 +31,9 @@ def test_no_history_of_many_breaks_a_law(capsys):
     assert explore.main(arguments) == 0, capsys.readouterr().out
 
 
-def training(workers=3, seed=1, **steps):
+def training(workers=3, seed=1, **arguments):
     """A cluster whose workers make steps."""
-    cluster = OwnServersCluster(workers, workers, seed, **steps)
+    cluster = OwnServersCluster(workers, workers, seed, **arguments)
     for worker in range(workers):
         cluster.start_worker(worker)
     while not all(worker.is_live for worker in cluster.workers):
@@ -75,10 +76,29 @@ def test_the_smaller_part_of_a_parted_network_makes_no_step():
     assert all(worker.ending == "done" for worker in cluster.workers[:3])
 
 
+def views(cluster):
+    return [line for line in lines(cluster) if " from step " in line]
+
+
+@pytest.mark.parametrize("has_mesh", [True, False])
+@pytest.mark.parametrize(("workers", "lost"), [(2, 1), (3, 0), (3, 2), (5, 2)])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_loss_makes_one_view_and_so_does_a_return(workers, lost, seed, has_mesh):
+    cluster = training(workers, seed, steps=10_000, has_mesh=has_mesh)
+    cluster.kill_worker(lost, kept=seed, has_saved=False)
+    cluster.run(40.0)
+    cluster.start_worker(lost)
+    while not (cluster.workers[lost] and cluster.workers[lost].is_live):
+        cluster.run(1.0)
+    cluster.run(20.0)
+    others = [worker for worker in range(workers) if worker != lost]
+    made = [line.lower().partition(" train")[0] for line in views(cluster)]
+    assert made == [listed(range(workers)), listed(others), listed(range(workers))]
+
+
 # Whose function the mistake replaces, its name, the mistake, and the first history to explore.
 MUTANTS = {
     "a part of any size goes on": (decisions, "too_few_to_go_on", lambda state: "", 100),
-    "a search is not told to the others": (Service, "_note_search", lambda *given: None, 200),
 }
 
 
@@ -110,6 +130,29 @@ def test_the_others_give_up_the_step_of_a_frozen_worker_and_go_on():
 def test_they_do_not_where_a_step_is_never_given_up(monkeypatch):
     monkeypatch.setattr(MeshWorker, "_end_soon", lambda worker: None)
     before, after = steps_while_one_is_frozen()
+    assert after == before
+
+
+def steps_after_searches_apart():
+    """Steps of two workers that have looked for a coordinator apart, before and after they meet."""
+    cluster = training(steps=10_000)
+    cluster.freeze(0)
+    cluster.part((2,))  # so it asks its own ps, and worker 1 that of worker 1
+    cluster.run(45.0)
+    cluster.release()
+    before = [worker.state.steps for worker in cluster.workers[1:]]
+    cluster.run(60.0)
+    return before, [worker.state.steps for worker in cluster.workers[1:]]
+
+
+def test_workers_that_looked_for_a_coordinator_apart_find_the_same_one():
+    before, after = steps_after_searches_apart()
+    assert after[0] > before[0] and after[1] > before[1]
+
+
+def test_they_do_not_where_a_search_is_not_told_to_the_others(monkeypatch):
+    monkeypatch.setattr(Service, "_note_search", lambda *given: None)
+    before, after = steps_after_searches_apart()
     assert after == before
 
 

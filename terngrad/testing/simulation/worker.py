@@ -144,6 +144,7 @@ class SimulatedWorker:
         return_secs: float | None = None,
         reaches: Callable[[int], bool] = lambda ps: True,
         steps: int = STEPS,
+        servers_add: bool = True,
     ) -> None:
         """Starts with the state of a checkpoint; b"" = none.
 
@@ -153,6 +154,7 @@ class SimulatedWorker:
         self._hosts = [[f"host{i}:1" for i in range(n)] for n in (workers, len(servers))]
         self._servers, self._timeout_secs, self._elastic = servers, timeout_secs, elastic
         self._moves, self._steps = return_secs is not None, steps
+        self._servers_add = servers_add
         self.network = SimulatedNetwork(rank, servers, timeout_secs, clock, return_secs, reaches)
         self.ending = ""
         self.state = State(saved) if saved else State()
@@ -198,6 +200,7 @@ class SimulatedWorker:
             network=self.network,
             elastic=self._elastic,
             coordinator_moves=self._moves,
+            servers_add=self._servers_add,
         )
         self._coordination = self._client.coordination
         self._begin()
@@ -228,11 +231,16 @@ class SimulatedWorker:
     def _close(self, why: str) -> Waits[None]:
         """Waits as `Client.close` does; open streams still deliver messages."""
         began = self._clock()
-        while not (why or self._client.failure or self._client.servers.is_ready):
+        while not (why or self._client.failure or self._reaches_servers()):
             if self._clock() - began >= END_SECS:
                 break
             yield
         self._client.close(is_done=True, why=why)
+
+    def _reaches_servers(self) -> bool:
+        links = self.network.links[1:]  # but for the first, to coordinate, and later ones of these
+        exchange = links[: len(self._servers)]
+        return all(link.is_up or self._client.servers.is_lost(link.ps) for link in exchange)
 
     def _can_open(self, ps: SimulatedPs) -> bool:
         is_there = ps.service is not None and not ps.is_stopped

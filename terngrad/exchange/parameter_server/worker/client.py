@@ -52,6 +52,7 @@ class Client:
         *,
         elastic: bool = False,
         coordinator_moves: bool = False,
+        servers_add: bool = True,
     ) -> None:
         """Connects to all ps; waits for those that start later, if elastic for ps 0 only.
 
@@ -64,6 +65,7 @@ class Client:
           network: opens the streams; None = sockets.
           elastic: whether the training goes on without a lost ps.
           coordinator_moves: see `Rules`.
+          servers_add: whether the ps add; otherwise they only coordinate.
 
         Raises:
           MembershipError: names a ps that cannot be reached or refuses this worker.
@@ -74,6 +76,7 @@ class Client:
             ps_count,
             elastic=elastic,
             coordinator_moves=coordinator_moves,
+            add=servers_add,
             tell_lost=lambda lost: self.coordination.tell_lost(lost),
         )
         self._moves = coordinator_moves
@@ -132,7 +135,7 @@ class Client:
             on_failure(self.failure)
 
     def wait_for_servers(self) -> None:
-        """Waits until this worker reaches all ps but the lost ones, or the connection failed."""
+        """Waits until `Servers.is_ready`, or until the connection has failed."""
         while not self.failure and not self.servers.wait_until_ready(_LOOK_SECS):
             pass
 

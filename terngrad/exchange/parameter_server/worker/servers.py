@@ -13,6 +13,9 @@ class Servers:
     take over its pieces, from the next view on. Only an elastic training loses a ps, and ps 0 only
     where another one may coordinate.
 
+    Where the ps do not add, steps need none. A worker notices by them that another one is lost, so
+    it still waits for those that it has reached; but no view is made because of a ps alone.
+
     Attributes:
       count: number of ps.
     """
@@ -23,6 +26,7 @@ class Servers:
         *,
         elastic: bool,
         coordinator_moves: bool = False,
+        add: bool = True,
         tell_lost: Callable[[frozenset[int]], None],
     ) -> None:
         """Reaches no ps yet.
@@ -31,12 +35,15 @@ class Servers:
           count: number of ps.
           elastic: whether the training goes on without a lost ps.
           coordinator_moves: whether it does without ps 0, too.
-          tell_lost: called with all lost ps when they change; must not wait.
+          add: whether the ps add; otherwise the workers do without them.
+          tell_lost: called with all lost ps when they change, if they add; must not wait.
         """
         self.count = count
         self._all = frozenset(range(count))
         self._elastic, self._moves, self._tell_lost = elastic, coordinator_moves, tell_lost
+        self._add = add
         self._up: set[int] = set()
+        self._reached: set[int] = set()  # at any time
         self._lost: set[int] = set()
         self._unused: frozenset[int] = frozenset()  # in the view, or lost for other workers
         self._changed = threading.Condition()
@@ -45,17 +52,17 @@ class Servers:
     def used(self) -> tuple[int, ...]:
         """Ps that add in the current view, in ascending order."""
         with self._changed:
-            return tuple(sorted(self._all - self._unused))
+            return tuple(sorted(self._used()))
 
     @property
     def reaches_used(self) -> bool:
         """Whether a stream to each of those is open."""
         with self._changed:
-            return self._all - self._unused <= self._up
+            return self._used() <= self._up
 
     @property
     def is_ready(self) -> bool:
-        """Whether a stream to each ps is open, but for the lost ones."""
+        """Whether a stream to each ps is open, but for those for which no view waits."""
         with self._changed:
             return self._is_ready()
 
@@ -73,10 +80,11 @@ class Servers:
         """Notes that a stream to a ps is open."""
         with self._changed:
             self._up.add(ps)
+            self._reached.add(ps)
             self._set_lost(self._lost - {ps})
 
     def broke(self, ps: int) -> bool:
-        """Notes that the stream to a ps broke; returns whether the step under way needs it."""
+        """Notes that the stream to a ps broke; returns whether the step under way may need it."""
         with self._changed:
             self._up.discard(ps)
             if ps in self._unused:
@@ -100,14 +108,18 @@ class Servers:
     def tell(self) -> None:
         """Tells again which ps are lost."""
         with self._changed:
-            if self._lost:
+            if self._lost and self._add:
                 self._tell_lost(frozenset(self._lost))
 
+    def _used(self) -> frozenset[int]:
+        return self._all - self._unused if self._add else frozenset()
+
     def _is_ready(self) -> bool:
-        return self._all <= self._up | self._lost
+        return (self._all if self._add else self._reached) <= self._up | self._lost
 
     def _set_lost(self, lost: set[int]) -> None:
         if lost != self._lost:
             self._lost = lost
-            self._tell_lost(frozenset(lost))
+            if self._add:
+                self._tell_lost(frozenset(lost))
         self._changed.notify_all()

@@ -47,6 +47,22 @@ def test_a_ps_that_came_back_is_lost_no_more(servers, told):
     assert not servers.is_lost(1)
 
 
+def test_where_the_ps_do_not_add_no_view_is_needed_because_of_one(told):
+    servers = Servers(3, elastic=True, coordinator_moves=True, add=False, tell_lost=told.append)
+    assert servers.is_ready  # a worker that joins waits for none that it has not reached yet
+    for ps in range(3):
+        servers.opened(ps)
+    assert servers.broke(1)
+    assert not servers.is_ready  # the next report tells who is lost
+    assert servers.reaches_used
+    assert servers.lose(1)
+    assert servers.is_ready
+    assert servers.is_lost(1)
+    servers.opened(1)
+    servers.tell()
+    assert not told
+
+
 def test_ps_0_is_never_lost_and_none_unless_elastic(servers):
     servers.broke(0)
     assert not servers.lose(0)
