@@ -68,6 +68,9 @@ _INERT: tuple[tuple[Callable[[TrainConfig], bool], tuple[str, ...], str], ...] =
     ),
 )
 
+# The values of flags with which each step has all workers.
+_NEEDED_BY_CODED_SUMS = {"num_replicas_to_aggregate": -1, "elastic": False}
+
 
 def inert_flags(config: TrainConfig) -> dict[str, str]:
     """Flags that have no effect in this config, with what makes them so."""
@@ -116,13 +119,15 @@ def refuse_beside_coded_sums(config: TrainConfig, cluster: ClusterConfig) -> Non
     """Raises ValueError if a flag has a value for which sums must travel as they are."""
     if not config.is_coded or config.sum_codec == EXACT:
         return
-    alone = "a share of the means belongs to one worker, without which no step can be made"
-    settings = (
-        ("num_replicas_to_aggregate", -1, f": {alone}"),
-        ("elastic", False, f": {alone}"),
-        ("predict", False, ""),
-    )
-    for name, allowed, reason in settings:
+    for name, allowed in _NEEDED_BY_CODED_SUMS.items():
         if (value := getattr(cluster, name)) != allowed:
-            why = f"must be {allowed} with --sum_codec={config.sum_codec}{reason}"
+            why = (
+                f"must be {allowed} with --sum_codec={config.sum_codec}: a share of the means "
+                "belongs to one worker, without which no step can be made"
+            )
             raise refuse(name, value, why)
+
+
+def may_code_sums(cluster: ClusterConfig) -> bool:
+    """Returns whether a cluster's flags go with coded sums."""
+    return all(getattr(cluster, n) == value for n, value in _NEEDED_BY_CODED_SUMS.items())

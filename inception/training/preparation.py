@@ -6,6 +6,7 @@ from typing import IO
 
 import tensorflow as tf
 
+from inception.flags.checks import may_code_sums
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
@@ -133,7 +134,13 @@ def prepare(
 def _predict(ready: Ready, network: NetworkSpeed) -> str:
     # All workers measure, so that those that share a machine disturb each other as in training.
     return prediction.predict(
-        ready.config, ready.goal, ready.training, ready.devices, ready.connection, network
+        ready.config,
+        ready.goal,
+        ready.training,
+        ready.devices,
+        ready.connection,
+        network,
+        may_code_sums=may_code_sums(ready.cluster),
     )
 
 

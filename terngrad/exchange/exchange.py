@@ -111,6 +111,7 @@ class Exchange(abc.ABC):
       sums_local_nodes: whether a process sends the sum over its nodes, not each node's codes.
       packs_codes: whether codes travel in a prefix code (terngrad/prefix_code.py), in fewer bytes
         than their planes.
+      hops: messages in a row until what a process sends reaches another one.
       steps: int64 scalar variable, steps whose results were final; see `count_step`.
       bytes_sent: int64 scalar variable, bytes that this process has sent.
       bytes_received: int64 scalar variable, bytes that it has received.
@@ -118,6 +119,7 @@ class Exchange(abc.ABC):
 
     sums_local_nodes = True
     packs_codes = False
+    hops = 1
 
     def __init__(
         self, rank: int, processes: int, local_nodes: int, kernels: GradientKernels
