@@ -2,7 +2,8 @@
 
 python -m terngrad.testing.programs.elastic_loop STEPS [ARGUMENT=NUMBER...]
 
-The arguments are of `join`; digests=1 prints a digest of the weights after each step.
+The arguments are of `join`; digests=1 prints a digest of the weights after each step, codes_sums=1
+lets the owners of shares code the means again, and values= says how many there are.
 """
 
 import sys
