@@ -25,6 +25,7 @@ from benchmarks.performance.step_time import (
     EXCHANGES,
     TOPOLOGIES,
     Route,
+    exchange_seconds,
     speed_up,
     step_seconds,
     with_compute,
@@ -32,9 +33,11 @@ from benchmarks.performance.step_time import (
 from inception.flags import table
 from inception.flags.table import NAMES, TEXT, at_least, flag, one_of
 from slim.nets import catalog, nets_factory
+from terngrad.layout import EXACT, SUM_CODEC_NAMES
 
 _BANDWIDTHS = tuple(float(b) for b in np.geomspace(0.1, 400, 73))  # Gbit/s
 _CLASSES = 1000
+_WITH_OWNERS = ("two_shot", "ring", "parameter_server")  # of shares of the means
 _PAYS = 1.05  # below this speed-up compression is not worth having
 
 
@@ -47,12 +50,18 @@ class _Options(report.PictureOptions):
     max_workers: int = flag("Distributed", at_least(2), 512, "workers at most", "workers")
     topology: str = flag("Distributed", one_of(*TOPOLOGIES), "two_shot", "way of the gradients")
     servers: int = flag("Distributed", at_least(1), 1, "parameter servers, if they are the way")
+    sum_codec: str = flag(
+        "Training", one_of(*SUM_CODEC_NAMES), EXACT, "codes means on their way back"
+    )
     validate: tuple[str, ...] = flag("Data", NAMES, (), "exchange_benchmark's files to predict")
     bandwidth_png: str = flag("Runtime", TEXT, "", "PNG file for the speed-up by bandwidth")
 
 
 def main(options: _Options) -> None:
     """Predicts, or compares predictions with measurements."""
+    if options.sum_codec != EXACT and options.topology not in _WITH_OWNERS:
+        why = f"needs --topology={' or '.join(_WITH_OWNERS)}: others have no owners of means"
+        raise table.refuse("sum_codec", options.sum_codec, why)
     if options.validate:
         _validate(options)
     else:
@@ -68,15 +77,21 @@ def _predict(options: _Options) -> None:
         raise
     except ValueError as error:
         raise table.refuse("cluster", options.cluster, str(error)) from None
-    route, most = Route(options.topology, options.servers), options.max_workers
+    route = Route(options.topology, options.servers, sum_codec=options.sum_codec)
+    most = options.max_workers
     workers = sorted({*(1 << i for i in range(most.bit_length())), most})
     by_gbit = [dataclasses.replace(cluster, gbit_per_s=gbit) for gbit in _BANDWIDTHS]
-    throughput, speed_ups, published = {}, {}, {}
+    throughput, exchanges, speed_ups, published = {}, {}, {}, {}
     for net, load in loads.items():
         seconds = functools.partial(step_seconds, values[net], load, cluster)
         gain = functools.partial(speed_up, values[net], load)
         throughput[net] = {
             exchange: {n: n * load.batch / seconds(n, exchange, route) for n in workers}
+            for exchange in EXCHANGES
+        }
+        travel = functools.partial(exchange_seconds, values[net], cluster)
+        exchanges[net] = {
+            exchange: {n: 1e3 * travel(n, exchange, route) for n in workers if n > 1}
             for exchange in EXCHANGES
         }
         speed_ups[net] = [gain(each, most, route) for each in by_gbit]
@@ -90,11 +105,13 @@ def _predict(options: _Options) -> None:
         print(f"- {net}: a device computes {rate}")
         pays = f"ternary gradients save 5 % or more {_where_it_pays(speed_ups[net])}"
         print(f"- {net}, {most} workers: {pays}")
-    _print(throughput, published)
+    _print(throughput, exchanges, published)
     if options.json:
         by_bandwidth = {"Gbit/s": _BANDWIDTHS, **speed_ups}
         found = {"images/s": throughput, "speed-up": by_bandwidth, "published": published}
+        found["exchange, ms"] = exchanges
         given = {"cluster": options.cluster, "topology": options.topology}
+        given["sum_codec"] = options.sum_codec
         report.write_json(options.json, {"given": given, "values": values, **found})
     if options.png:
         _draw_throughput(throughput, options.png)
@@ -127,13 +144,15 @@ def _load(cluster: ModeledCluster, net: str, values: int) -> Load:
         raise ValueError(f"{net}: {error}") from None
 
 
-def _print(throughput: dict, published: dict) -> None:
+def _print(throughput: dict, exchanges: dict, published: dict) -> None:
     """Prints tables of images a second, and of published speed-ups beside the model's."""
     rows = []
     for net, lines in throughput.items():
         for workers, ternary in lines["ternary"].items():
             rates = {f"{each}, images/s": f"{lines[each][workers]:,.0f}" for each in EXCHANGES}
             ratio = {"ternary to float32": f"{ternary / lines['float32'][workers]:.2f}"}
+            travel = exchanges[net]["ternary"].get(workers, 0.0)  # alone, nothing
+            ratio["ternary exchange, ms"] = f"{travel:,.1f}"
             rows.append({"net": net, "workers": workers} | rates | ratio)
     report.print_table(rows)
     compared = [

@@ -28,6 +28,16 @@ def test_a_cluster_of_ones_own_is_predicted_and_drawn(run, tmp_path, capsys):
     assert "lenet, 6 workers: ternary gradients save 5 % or more up to" in capsys.readouterr().out
 
 
+def test_coded_sums_keep_the_time_of_an_exchange_where_exact_ones_grow(run):
+    times = {}
+    for sum_codec in ("exact", "ternary"):
+        flags = "--cluster=paper_ethernet", "--nets=vgg_a", f"--sum_codec={sum_codec}"
+        figures = run("performance_model", *flags)
+        times[sum_codec] = figures["exchange, ms"]["vgg_a"]["ternary"]
+    growth = {each: found["512"] / found["64"] for each, found in times.items()}
+    assert growth["ternary"] < 1.1 < growth["exact"]
+
+
 def test_measured_exchanges_are_predicted_within_15_percent_in_the_median(run):
     files = [RESULTS / f"2026-11-{name}.json" for name in ("21-exchange", "22-parameter-server")]
     figures = run("performance_model", f"--validate={files[0]},{files[1]}")
@@ -41,6 +51,10 @@ def test_measured_exchanges_are_predicted_within_15_percent_in_the_median(run):
         (["--cluster=none"], "--cluster=none: no such file; allowed are files and ethernet_10"),
         (["--nets=lenet"], "--nets=lenet: must be of alexnet, googlenet, vgg_a"),
         (["--topology=star"], "--topology=star: must be"),
+        (
+            ["--sum_codec=ternary", "--topology=paper"],
+            "--sum_codec=ternary: needs --topology=two_shot or ring or parameter_server",
+        ),
         (["--validate=none.json"], "--validate=none.json: none.json: No such file"),
     ],
 )

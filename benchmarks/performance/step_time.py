@@ -10,10 +10,12 @@ from benchmarks.performance.traffic import (
     FLOAT_BITS,
     CodeBits,
     exchange_bits,
+    mean_bits,
     packed_bits,
     server_bits,
 )
 from terngrad.exchange.two_shot import is_one_shot
+from terngrad.layout import EXACT
 from terngrad.planes import plane_count
 
 EXCHANGES = ("float32", "float16", "ternary")
@@ -34,11 +36,18 @@ class Route:
       servers: number of parameter servers, each on a machine of its own.
       packs_codes: whether all-reduce sends codes and sums in a prefix code between machines, as
         sockets do, else as bit planes; parameter servers always do.
+      sum_codec: "exact", or "ternary": the means of ternary gradients are coded again on their way
+        back by the owners of shares, by "two_shot", "ring" and "parameter_server".
     """
 
     topology: str = "two_shot"
     servers: int = 1
     packs_codes: bool = True
+    sum_codec: str = EXACT
+
+    def codes_sums(self, exchange: str) -> bool:
+        """Returns whether means travel back as codes."""
+        return exchange not in FLOAT_BITS and self.sum_codec != EXACT
 
 
 def step_seconds(
@@ -56,17 +65,20 @@ def step_seconds(
     """
     if workers == 1:
         return load.seconds
-    codec = _codec_seconds(values, cluster, workers) if exchange == "ternary" else 0.0
+    codec = _codec_seconds(values, cluster, workers, route) if exchange == "ternary" else 0.0
     network = exchange_seconds(values, cluster, workers, exchange, route)
     hidden = min(network, cluster.overlap * load.seconds)
     return load.seconds + codec + (network - hidden)
 
 
-def _codec_seconds(values: int, cluster: ModeledCluster, workers: int) -> float:
+def _codec_seconds(values: int, cluster: ModeledCluster, workers: int, route: Route) -> float:
     """Returns the seconds that ternary codes take at a device, beside the network."""
-    bytes_of_value = sum(exchange_bits("ternary", 1, workers)) / 8
-    copied = bytes_of_value / (cluster.host_gbyte_per_s * 1e9)
-    return values * (cluster.codec_ns * 1e-9 + copied)
+    bits, coded = sum(exchange_bits("ternary", 1, workers)), 1.0
+    if route.codes_sums("ternary"):  # of its share, a device decodes the sums and codes the means
+        share = 1 / workers
+        bits, coded = 2 * plane_count(1) + share * bits, 1 + share
+    copied = bits / 8 / (cluster.host_gbyte_per_s * 1e9)
+    return values * (coded * cluster.codec_ns * 1e-9 + copied)
 
 
 def exchange_seconds(
@@ -107,16 +119,22 @@ def _traffic(
       code_bits: bits of a value in a sum of codes.
     """
     if route.topology == "parameter_server":
-        bits = max(server_bits(exchange, -(-workers // nodes), nodes))
-        return values * bits / 8 * max(1.0, places / route.servers), 2
+        bits, messages = max(server_bits(exchange, -(-workers // nodes), nodes)), 2
+        if route.codes_sums(exchange):  # each place owns a share
+            up, down = exchange_bits(exchange, nodes, workers, packed_bits)
+            bits, messages = max(up + mean_bits() / places, down / places + mean_bits()), 4
+        return values * bits / 8 * max(1.0, places / route.servers), messages
     if places == 1:
         return 0.0, 0
     codes, sums = exchange_bits(exchange, nodes, workers, code_bits)
     share, is_float = (places - 1) / places, exchange in FLOAT_BITS
+    is_coded_again = route.codes_sums(exchange)
+    if is_coded_again:
+        sums = mean_bits() if code_bits is packed_bits else plane_count(1)
     if route.topology == "paper":
         return values * (codes if is_float else 2) / 8 * share, 1
-    is_short = route.topology == "two_shot" and is_one_shot(codes, sums, places)
-    if is_short or route.topology == "one_shot":
+    may_be_short = route.topology == "two_shot" and not is_coded_again
+    if (may_be_short and is_one_shot(codes, sums, places)) or route.topology == "one_shot":
         return values * codes / 8 * (places - 1), 1
     messages = 2 * (places - 1) if is_float and route.topology == "ring" else 2
     return values * (codes + sums) / 8 * share, messages

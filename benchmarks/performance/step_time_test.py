@@ -17,12 +17,17 @@ from benchmarks.performance.step_time import (
     step_seconds,
     with_compute,
 )
-from benchmarks.performance.traffic import packed_bits
+from benchmarks.performance.traffic import mean_bits, packed_bits
 from terngrad.planes import plane_count
 
 VALUES = 1_000_000
 LOAD = Load(batch=32, images_per_s=320.0)
 ROUTES = [Route(topology, servers) for topology in TOPOLOGIES for servers in (1, 3)]
+ROUTES += [
+    dataclasses.replace(route, sum_codec="ternary")
+    for route in ROUTES
+    if route.topology in ("two_shot", "ring", "parameter_server")
+]
 workers_of = st.integers(2, 600)
 clusters = st.builds(
     ModeledCluster,
@@ -63,8 +68,11 @@ def test_a_network_without_limits_leaves_computing_and_the_codec(cluster, worker
     free = dataclasses.replace(
         cluster, gbit_per_s=math.inf, latency_us=0.0, local_gbyte_per_s=math.inf
     )
-    on_the_way = (2 + plane_count(workers)) / 8 / cluster.host_gbyte_per_s
-    codec = (cluster.codec_ns + on_the_way) * 1e-9 * VALUES * (exchange == "ternary")
+    bits, work = 2 + plane_count(workers), 1.0
+    if route.sum_codec == "ternary":  # the owner of a share gets its sums, and codes it
+        bits, work = 2 + 2 + bits / workers, 1 + 1 / workers
+    on_the_way = bits / 8 / cluster.host_gbyte_per_s
+    codec = (work * cluster.codec_ns + on_the_way) * 1e-9 * VALUES * (exchange == "ternary")
     found = step_seconds(VALUES, LOAD, free, workers, exchange, route)
     assert found == pytest.approx(LOAD.seconds + codec)
 
@@ -91,6 +99,25 @@ def test_machines_add_the_codes_of_their_workers_before_they_send_them():
     seconds = exchange_seconds(VALUES, slow_cables, 8, "ternary", Route(packs_codes=False))
     # Two machines send each other their sums of 4 codes, in 4 bits, in one shot.
     assert round(seconds * 1e6) == 4 * VALUES // 8
+
+
+def test_coded_means_take_as_many_bits_back_whatever_the_number_of_workers():
+    slow = ModeledCluster(gbit_per_s=8e-3)
+    route = lambda topology: Route(topology, sum_codec="ternary")
+    bytes_of = lambda workers, topology="two_shot": round(
+        exchange_seconds(VALUES, slow, workers, "ternary", route(topology)) * 1e6
+    )
+    assert 1.4 < mean_bits() < math.log2(3) + 0.1
+    codes, means, sums = packed_bits(1), mean_bits(), packed_bits(8)
+    for workers in (2, 8, 512):  # two workers, too, take two shots
+        share = (workers - 1) / workers
+        assert bytes_of(workers) == round(VALUES / 8 * (codes + means) * share)
+    busier = max(codes + means / 8, sums / 8 + means)
+    assert bytes_of(8, "parameter_server") == round(8 * VALUES / 8 * busier)
+    floats = (
+        exchange_seconds(VALUES, slow, 8, "float32", each) for each in (Route(), route("two_shot"))
+    )
+    assert next(floats) == next(floats)
 
 
 def test_unknown_computing_is_what_gives_the_published_speed_up():

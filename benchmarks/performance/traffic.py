@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from terngrad import prefix_code
+from terngrad.codecs.feedback_codec import STEPS
 from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.two_shot import is_one_shot
 from terngrad.planes import plane_count
@@ -14,6 +15,7 @@ from terngrad.planes import plane_count
 RING = "float32 ring"  # the engine's own all-reduce, without the suite
 _CLIP = 2.5  # standard deviations
 _SAMPLES = 1 << 17
+_STEPS = 20  # until the memory of means changes no more than from step to step
 
 # Returns the bits of a value in the sum of some nodes' codes.
 CodeBits = Callable[[int], float]
@@ -47,9 +49,29 @@ def packed_bits(nodes: int) -> float:
         values = random.normal(size=_SAMPLES)
         chosen = random.random(_SAMPLES) < np.minimum(np.abs(values), _CLIP) / _CLIP
         sums += np.where(chosen, np.sign(values).astype(np.int64), 0)
-    bits = [(sums >> k & 1).astype(np.uint8) for k in range(plane_count(nodes))]
+    return _bits_of(sums, nodes)
+
+
+@functools.cache
+def mean_bits() -> float:
+    """Returns the bits of a value of means that are coded again, in the prefix code.
+
+    The means are independent and normal. The owner rounds to the nearest of three levels what it
+    has kept and the mean, see codecs/sum_codec.py.
+    """
+    random, kept = np.random.default_rng(0), np.zeros(_SAMPLES)
+    for _ in range(_STEPS):
+        values = kept + random.normal(size=_SAMPLES)
+        step = STEPS[1] * np.sqrt(np.mean(values**2))
+        codes = np.clip(np.rint(values / step), -1, 1).astype(np.int64)
+        kept = values - step * codes
+    return _bits_of(codes, 1)
+
+
+def _bits_of(sums: np.ndarray, largest: int) -> float:
+    bits = [(sums >> k & 1).astype(np.uint8) for k in range(plane_count(largest))]
     planes = [np.packbits(each, bitorder="little").view("<u4") for each in bits]
-    return 8 * prefix_code.pack(np.stack(planes, axis=1), nodes).nbytes / _SAMPLES
+    return 8 * prefix_code.pack(np.stack(planes, axis=1), largest).nbytes / _SAMPLES
 
 
 def server_bits(exchange: str, workers: int, nodes: int = 1) -> tuple[float, float]:

@@ -8,6 +8,7 @@ from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
 from slim.nets import catalog
+from terngrad.cluster.managed.role import COLLECTIVE
 from terngrad.layout import BITS_OF_CODEC, EXACT, FEEDBACK_CODES
 
 # When flags have no effect, which flags, and what the user is told to be the reason.
@@ -97,7 +98,7 @@ def refuse_what_needs_all_workers(config: TrainConfig) -> None:
         raise refuse("floating_grad_epoch", config.floating_grad_epoch, why)
     if config.local_steps > 1:
         raise refuse("local_steps", config.local_steps, why)
-    if config.is_coded and config.sum_codec != EXACT:
+    if config.codes_sums:
         raise refuse("sum_codec", config.sum_codec, f"{why}: a ps sends parameters, no means")
     if config.profile_steps:
         raise refuse("profile_steps", ",".join(map(str, config.profile_steps)), why)
@@ -114,15 +115,26 @@ def refuse_beside_local_steps(config: TrainConfig, cluster: ClusterConfig) -> No
 
 def refuse_beside_coded_sums(config: TrainConfig, cluster: ClusterConfig) -> None:
     """Raises ValueError if a flag has a value for which sums must travel as they are."""
-    if not config.is_coded or config.sum_codec == EXACT:
+    if not config.codes_sums:
         return
-    alone = "a share of the means belongs to one worker, without which no step can be made"
-    settings = (
-        ("num_replicas_to_aggregate", -1, f": {alone}"),
-        ("elastic", False, f": {alone}"),
-        ("predict", False, ""),
-    )
-    for name, allowed, reason in settings:
-        if (value := getattr(cluster, name)) != allowed:
-            why = f"must be {allowed} with --sum_codec={config.sum_codec}{reason}"
-            raise refuse(name, value, why)
+    found = _against_coded_sums(cluster)
+    if found:
+        name, why = found
+        sums = f"--sum_codec={config.sum_codec}"
+        raise refuse(name, getattr(cluster, name), why.format(sums))
+
+
+def may_code_sums(cluster: ClusterConfig) -> bool:
+    """Returns whether a cluster's flags go with coded sums."""
+    return not _against_coded_sums(cluster)
+
+
+def _against_coded_sums(cluster: ClusterConfig) -> tuple[str, str] | None:
+    """Returns a flag with which coded sums do not go, and what it must be; None = there is none."""
+    if cluster.num_replicas_to_aggregate != -1:
+        alone = "a share of the means belongs to one worker, without which no step can be made"
+        return "num_replicas_to_aggregate", f"must be -1 with {{}}: {alone}"
+    if cluster.elastic and cluster.engine != COLLECTIVE:
+        why = "a ps gives a share of the means to one worker for the whole training"
+        return "elastic", f"must be False with {{}} and --ps_hosts: {why}"
+    return None

@@ -170,7 +170,7 @@ class ClusterConfig(Checked):
         BOOLEAN,
         False,
         "measure the network for a second before the first step, print how much faster than "
-        "float gradients the training will be, and recommend a codec and local_steps",
+        "float gradients the training will be, and recommend a codec, a sum_codec and local_steps",
     )
     tls_ca: str = _distributed(
         TEXT,

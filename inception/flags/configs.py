@@ -345,6 +345,11 @@ class TrainConfig(_Shared, Trainer, Rates):
         return self.local_steps // self.local_fragments
 
     @property
+    def codes_sums(self) -> bool:
+        """Whether means of coded gradients are coded again on their way back."""
+        return self.is_coded and self.sum_codec != EXACT
+
+    @property
     def is_coded(self) -> bool:
         """Whether gradients of large variables travel as codes."""
         return bool(self.codec) or codec_of(self.grad_bits) in MAX_CODES

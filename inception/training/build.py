@@ -140,6 +140,7 @@ def build_training(
     memory = Memory((), first, nodes)
     for each in held:
         memory.add(each.variables)
+    memory.follow_owners(exchange)
     optimizers = _make_optimizers(config, variables, choice.kernels, towers)
     keep_inner_state(memory, optimizers.inner, classifier.names, first)
     save_request = tf.Variable(0.0, trainable=False) if memory.variables else None

@@ -6,7 +6,8 @@ import dataclasses
 import functools
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -16,21 +17,45 @@ from inception.training.batches import training_batches
 from inception.training.build import Training, codecs_of
 from inception.training.problem import Problem
 from terngrad.codecs.codec import Codec
-from terngrad.codecs.factory import payloads
+from terngrad.codecs.factory import find_codec, payloads
+from terngrad.codecs.sum_codec import sum_codecs, through
 from terngrad.exchange.connection import Connection, NetworkSpeed
+from terngrad.exchange.exchange import CodedPayload, Exchange, Payload
 from terngrad.exchange.local import LocalExchange
-from terngrad.layout import DRAWS, Policy
+from terngrad.layout import DRAWS, EXACT, SUM_CODEC_NAMES, Policy
 from terngrad.ops.gradient_kernels import GradientKernels
+from terngrad.planes import plane_count
 from terngrad.training.nodes import compute_nodes, draw_keys, spread
 from terngrad.training.reduction import exchange_gradients
 
 _SECS = 1.0  # of each measurement
 _LEAST_ROUNDS = 3
 _OVERLAP = 0.25  # share of computing that hides the network; an assumption
+_PACKED_MEANS = 0.75  # of the planes of coded means: 1.5 bits, as the memory makes codes dense
+_SAMPLED_ROWS = 1024  # groups of 32 values of a bucket whose sum is packed, or up to twice as many
 _FLOAT, _TERNARY, _FEEDBACK = "float32", "ternary", "ternary-feedback"
 _FLAGS = {_FLOAT: "float", "float16": "half"}  # names of codecs, for flags
 _LOCAL_STEPS = (4, 16, 64)  # that are recommended, the least that will do
 _MOST_OF_A_STEP = 0.1  # share of a step that an exchange may take
+
+
+class _Gradients(NamedTuple):
+    """How gradients and their means travel, by the names of a codec and of a sum codec."""
+
+    codec: str
+    sum_codec: str = EXACT
+
+    @property
+    def flags(self) -> str:
+        """The flags that choose this; float gradients have no sum codec."""
+        flags = f"--codec={_FLAGS.get(self.codec, self.codec)}"
+        return flags if self.codec in _FLAGS else f"{flags} --sum_codec={self.sum_codec}"
+
+    def named(self, local_steps: int) -> str:
+        """Returns the codec's name with the flags that differ from their defaults."""
+        flags = [f"--sum_codec={self.sum_codec}"] if self.sum_codec != EXACT else []
+        flags += [f"--local_steps={local_steps}"] if local_steps > 1 else []
+        return f"{self.codec} with {' and '.join(flags)}" if flags else self.codec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,44 +94,67 @@ def predict(
     devices: Sequence[str],
     connection: Connection,
     network: NetworkSpeed,
+    *,
+    may_code_sums: bool,
 ) -> str:
     """Returns how much faster than float32 the training's gradients make it, and what would do.
 
     A training with float32 gradients in each step is compared with ternary ones. The second line
-    recommends a codec and a number of local steps. Takes some seconds, and leaves the training's
-    state as it is.
+    recommends a codec, a sum codec and a number of local steps. Takes some seconds, and leaves the
+    training's state as it is.
     """
     policy, kernels = training.layout.policy, training.kernel_choice.kernels
     own = policy.codec_name if policy.is_coded else f"float{policy.grad_bits}"
+    each_step = _TERNARY if own == _FLOAT else own
+    local = own if policy.is_coded else _FEEDBACK
+    sums = SUM_CODEC_NAMES if may_code_sums else (EXACT,)
     gradients, computing = _computing(config, goal, training, devices)
-    times: dict[str, _StepTime] = {}
-    for name, each in _policies(own, policy).items():
+    times: dict[_Gradients, _StepTime] = {}
+    names = dict.fromkeys((_FLOAT, own, each_step, local))
+    for way, each in _policies(names, own, policy, sums).items():
         codecs = codecs_of(config, training.classifier, each, kernels)
-        nodes = training.exchange.local_nodes
-        codec = _coding(codecs, LocalExchange(nodes, kernels), gradients, devices)
-        packing = _Packing(nodes, kernels)
+        codec = _coding(codecs, _Owner(training.exchange, kernels), gradients, devices)
+        packing = _Packing(training.exchange, kernels)
         if training.exchange.packs_codes:
             _exchange(codecs, packing, gradients, devices)
-        sending = _sending(codecs, training, connection, network, packing.share)
-        times[name] = _StepTime(computing, codec, sending)
+        sending = _sending(codecs, training, connection, network, packing)
+        times[way] = _StepTime(computing, codec, sending)
     count, fragments = config.local_steps, config.local_fragments
-    shown = _TERNARY if own == _FLOAT and count == 1 else own
+    shown = _Gradients(each_step if count == 1 else own, policy.sum_codec)
     coded = times[shown] if count == 1 else times[shown].with_local_steps(count)
-    later = (fragments - 1) * _messages(training.codecs) * network.latency_secs / count
+    messages = _messages(training.codecs, training.exchange)
+    later = (fragments - 1) * messages * network.latency_secs / count
     coded = dataclasses.replace(coded, network=coded.network + later)
-    told = _told(_named(shown, count), coded, times[_FLOAT], network)
-    return f"{told}\n{_recommended(times, _TERNARY if own == _FLOAT else own, policy.is_coded)}"
+    told = _told(shown.named(count), coded, times[_Gradients(_FLOAT)], network)
+    return f"{told}\n{_recommended(times, each_step, local)}"
 
 
-def _policies(own: str, policy: Policy) -> dict[str, Policy]:
-    """Returns the policies to compare, by the name of their codec."""
-    replace = functools.partial(dataclasses.replace, policy)
-    return {
+def _policies(
+    names: Iterable[str], own: str, policy: Policy, sums: Sequence[str]
+) -> dict[_Gradients, Policy]:
+    """Returns the policies of these codecs, with each of the sum codecs that goes with them."""
+    replace = functools.partial(dataclasses.replace, policy, sum_codec=EXACT)
+    known = {
         _FLOAT: replace(grad_bits=32, codec=""),
         _TERNARY: replace(grad_bits=1, codec=""),
         _FEEDBACK: replace(grad_bits=32, codec=_FEEDBACK, clip_factor=0.0, draws=DRAWS[0]),
-        own: policy,
+        own: replace(),
     }
+    return {
+        _Gradients(name, each): dataclasses.replace(known[name], sum_codec=each)
+        for name in names
+        for each in sums
+        if each == EXACT or _goes_with(known[name], each)
+    }
+
+
+def _goes_with(policy: Policy, sum_codec: str) -> bool:
+    """Returns whether means of a policy can be coded again."""
+    try:
+        find_codec(policy.codec_name, policy.scale_by, sum_codec)
+    except ValueError:
+        return False
+    return policy.is_coded
 
 
 def _computing(
@@ -145,28 +193,98 @@ def _exchange(
 ) -> list[tf.Tensor]:
     nodes = exchange.local_nodes
     keys = draw_keys(0, tf.constant(0, tf.int64), 0, nodes)
-    return exchange_gradients(gradients, codecs, exchange, keys, spread(devices, nodes)).means
+    sums = sum_codecs(codecs, exchange)
+    backs = through(sums, [each.init() if each else [] for each in sums])
+    where = spread(devices, nodes)
+    return exchange_gradients(gradients, codecs, exchange, keys, where, backs=backs).means
+
+
+class _Owner(LocalExchange):
+    """Sends nothing, but owns the same share of each bucket as this process does in training."""
+
+    def __init__(self, exchange: Exchange, kernels: GradientKernels) -> None:
+        super().__init__(exchange.local_nodes, kernels)
+        self.share = exchange.share
+
+    def _scatter_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
+        del name, max_code
+        first, end = self.share(local.shape[0])
+        return local[first:end]
+
+    def _gather_codes(self, share: tf.Tensor, rows: int, name: str, max_code: int) -> tf.Tensor:
+        del name, max_code
+        first, end = self.share(rows)
+        return tf.pad(share, [[first, rows - end], [0, 0]])
 
 
 class _Packing(LocalExchange):
-    """Packs the sums of codes, outside graphs, to learn in how many bytes codes travel."""
+    """Packs codes and sums of codes, outside graphs, to learn in how many bytes they travel.
 
-    def __init__(self, local_nodes: int, kernels: GradientKernels) -> None:
-        super().__init__(local_nodes, kernels)
-        self._planes = self._packed = 0
+    The codes of other processes are not there. So their sums are those of as many copies of this
+    process' codes, each shifted by some values.
+    """
+
+    def __init__(self, exchange: Exchange, kernels: GradientKernels) -> None:
+        super().__init__(exchange.local_nodes, kernels)
+        self._copies = exchange.nodes_in_result // exchange.local_nodes
+        self._sent, self._received = (_Packed(kernels) for _ in range(2))
 
     def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
         del name
-        largest, planes = self.largest_sum(max_code), local.numpy().reshape(-1).view(np.uint8).data
-        packed = self._kernels.packing.pack(planes, largest)
-        self._planes += planes.nbytes
-        self._packed += packed.nbytes
+        rows, largest = local.shape[0], self.local_nodes * max_code
+        self._sent.add(local, largest, rows)
+        sample, largest = local[:: max(1, rows // _SAMPLED_ROWS)], largest * self._copies
+        copies = [tf.roll(sample, shift, 0) for shift in range(self._copies)]
+        self._received.add(self._kernels.sum(copies, plane_count(largest)), largest, rows)
         return local
+
+    def _scatter_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
+        return self._join_codes(local, name, max_code)
+
+    def packed(self, payload: Payload) -> Payload:
+        """Returns the bytes of codes, and of their sums, that are given in planes."""
+        sent, received = payload.sent * self._sent.share, payload.received * self._received.share
+        return Payload(sent, received)
+
+
+class _Packed:
+    """Counts the bytes of codes before and after they are packed."""
+
+    def __init__(self, kernels: GradientKernels) -> None:
+        self._kernels = kernels
+        self._planes = self._packed = 0.0
+
+    def add(self, codes: tf.Tensor, largest: int, rows: int) -> None:
+        """Packs codes up to `largest`, which stand for so many rows."""
+        planes = codes.numpy().reshape(-1).view(np.uint8).data
+        whole = rows / max(codes.shape[0], 1)
+        self._planes += whole * planes.nbytes
+        self._packed += whole * self._kernels.packing.pack(planes, largest).nbytes
 
     @property
     def share(self) -> float:
-        """Bytes of packed sums over those of their planes."""
+        """Bytes of packed codes over those of their planes."""
         return self._packed / self._planes if self._planes else 1.0
+
+
+class _PackedTraffic:
+    """Stands for an exchange where bytes are counted, with packed codes in the place of planes."""
+
+    def __init__(self, exchange: Exchange, packing: _Packing) -> None:
+        self._exchange, self._packing = exchange, packing
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._exchange, name)
+
+    def traffic(self, payload: Payload) -> Payload:
+        """See `Exchange`."""
+        return self._exchange.traffic(self._packing.packed(payload))
+
+    def traffic_of_coded_sums(self, payload: Payload, coded: CodedPayload) -> Payload:
+        """See `Exchange`."""
+        if self._exchange.packs_codes:
+            coded = coded._replace(codes=_PACKED_MEANS * coded.codes)
+        return self._exchange.traffic_of_coded_sums(self._packing.packed(payload), coded)
 
 
 def _sending(
@@ -174,20 +292,23 @@ def _sending(
     training: Training,
     connection: Connection,
     network: NetworkSpeed,
-    share: float,
+    packing: _Packing,
 ) -> float:
-    """Returns the seconds that gradients travel, codes in a share of their planes' bytes."""
-    coded = {i for codec in codecs if codec.max_code for i in codec.variables}
-    shares = [share if i in coded else 1.0 for i in range(len(training.layout.names))]
-    traffic = list(zip(payloads(codecs, training.exchange), shares, strict=True))
-    octets = max(sum(p.sent * s for p, s in traffic), sum(p.received * s for p, s in traffic))
+    """Returns the seconds that gradients travel, codes as they are packed."""
+    exchange = training.exchange
+    traffic = payloads([each for each in codecs if not each.max_code], exchange)
+    coded = [each for each in codecs if each.max_code]
+    traffic += payloads(coded, _PackedTraffic(exchange, packing))
+    octets = max(sum(each.sent for each in traffic), sum(each.received for each in traffic))
     carried = 8 * octets * connection.exchange_copies
-    return carried / network.bits_per_sec + _messages(codecs) * network.latency_secs
+    return carried / network.bits_per_sec + _messages(codecs, exchange) * network.latency_secs
 
 
-def _messages(codecs: Sequence[Codec]) -> int:
-    """Returns how many messages follow one another: scales, codes, sums."""
-    return 2 + any(codec.scale_count for codec in codecs)
+def _messages(codecs: Sequence[Codec], exchange: Exchange) -> int:
+    """Returns how many messages follow one another: scales, codes, sums or codes of means."""
+    scales = any(codec.scale_count for codec in codecs)
+    is_coded_again = any(codec.sum_codec for codec in codecs)
+    return exchange.hops * scales + 2 * (exchange.hops if is_coded_again else 1)
 
 
 def _seconds(function: Callable[[], object]) -> float:
@@ -213,34 +334,33 @@ def _told(name: str, coded: _StepTime, plain: _StepTime, network: NetworkSpeed) 
     )
 
 
-def _named(codec: str, local_steps: int) -> str:
-    return f"{codec} with --local_steps={local_steps}" if local_steps > 1 else codec
-
-
-def _recommended(times: Mapping[str, _StepTime], coded: str, is_chosen: bool) -> str:
+def _recommended(times: Mapping[_Gradients, _StepTime], each_step: str, local: str) -> str:
     """Returns the setting that changes the training least, of those that the network allows.
 
     Args:
-      times: of a step of each codec.
-      coded: codec that would take the place of float32 gradients in each step.
-      is_chosen: whether it is the user's, so that local steps use it too.
+      times: of a step of each way of the gradients.
+      each_step: codec that would take the place of float32 gradients in each step.
+      local: codec with local steps.
     """
-    local = coded if is_chosen else _FEEDBACK
-    found = [(_FLOAT, times[_FLOAT]), (coded, times[coded])]
-    found += [(local, times[local].with_local_steps(count)) for count in _LOCAL_STEPS]
+    ways = lambda codec: [way for way in times if way.codec == codec]
+    found = [(way, times[way]) for codec in (_FLOAT, each_step) for way in ways(codec)]
+    found += [
+        (way, times[way].with_local_steps(count)) for count in _LOCAL_STEPS for way in ways(local)
+    ]
     within = [each for each in found if each[1].exchange_share <= _MOST_OF_A_STEP]
-    name, best = within[0] if within else min(found, key=lambda each: each[1].seconds)
+    way, best = within[0] if within else min(found, key=lambda each: each[1].seconds)
     share = f"{100 * best.exchange_share:.0f} % of it"
+    has_coded_sums = any(way.sum_codec != EXACT for way in times)
+    sums = ", exact sums before coded ones," if has_coded_sums else ""
     why = (
-        f"the first of {_FLOAT}, {coded}, and {local} with {_listed(_LOCAL_STEPS)} local steps "
-        f"whose exchange takes at most {100 * _MOST_OF_A_STEP:.0f} %"
+        f"the first of {_FLOAT}, {each_step}, and {local} with {_listed(_LOCAL_STEPS)} local steps"
+        f"{sums} whose exchange takes at most {100 * _MOST_OF_A_STEP:.0f} %"
         if within
         else f"the fastest, though its exchange takes more than {100 * _MOST_OF_A_STEP:.0f} %"
     )
-    flags = f"--codec={_FLAGS.get(name, name)} --local_steps={best.local_steps}"
     return (
-        f"Recommended here: {flags}, {1e3 * best.seconds:.0f} ms a step, the exchange "
-        f"{share}: {why}."
+        f"Recommended here: {way.flags} --local_steps={best.local_steps}, "
+        f"{1e3 * best.seconds:.0f} ms a step, the exchange {share}: {why}."
     )
 
 

@@ -6,6 +6,7 @@ from typing import IO
 
 import tensorflow as tf
 
+from inception.flags.checks import may_code_sums
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
@@ -105,6 +106,9 @@ def prepare(
     if group.size == 1 and not holders and is_finished(config):
         return None
     devices = devices or set_up(config)
+    if config.codes_sums and not group.may_code_sums:  # one that says so only after it has joined
+        why = "needs native kernels on all workers with --elastic"
+        raise refuse("sum_codec", config.sum_codec, why)
     goal = problem.resolve(config)
     if config.codec:
         # A codec that cannot be fails before other processes wait for this one.
@@ -132,7 +136,13 @@ def prepare(
 def _predict(ready: Ready, network: NetworkSpeed) -> str:
     # All workers measure, so that those that share a machine disturb each other as in training.
     return prediction.predict(
-        ready.config, ready.goal, ready.training, ready.devices, ready.connection, network
+        ready.config,
+        ready.goal,
+        ready.training,
+        ready.devices,
+        ready.connection,
+        network,
+        may_code_sums=may_code_sums(ready.cluster) and ready.group.may_code_sums,
     )
 
 
@@ -140,7 +150,7 @@ def _restore(ready: Ready) -> Ready:
     """Restores the chief's checkpoint, shares it among the workers, and restores memories."""
     config, training, group = ready.config, ready.training, ready.group
     lock = checkpoint = None
-    saves_soon = False
+    saves_soon, begins = False, True
     if group.is_chief:
         saves_soon = checkpoints.was_interrupted(config.train_dir)
         lock, checkpoint = restore_chief(config, training, ready.settings)
@@ -150,12 +160,14 @@ def _restore(ready: Ready) -> Ready:
         newest = checkpoints.latest_checkpoint(config.train_dir)
         if ready.cluster and ready.cluster.elastic:
             _compile(ready)
-        _share_state(ready)
+        begins = _share_state(ready)
         if checkpoint and checkpoints.step_of(checkpoint) != int(training.step):
             checkpoint = None  # the others are at a later step
         _log_if_ahead(newest, training)
     if not ready.sharded:
         restore_memory(config, training, group.rank)
+    if not begins:
+        training.memory.begin_sums()  # as the others have
     return dataclasses.replace(ready, checkpoint=checkpoint, saves_soon=saves_soon, lock=lock)
 
 
@@ -227,8 +239,11 @@ def worker_batches(ready: Ready, step: int) -> tf.data.Dataset:
     return training_batches(config, ready.goal, ready.dataset, step, index, count)
 
 
-def _share_state(ready: Ready) -> None:
-    """Makes parameters, slots, averages and step equal on all workers, and checks them."""
+def _share_state(ready: Ready) -> bool:
+    """Makes parameters, slots, averages and step equal on all workers, and checks them.
+
+    Returns whether the training begins with this state.
+    """
     training = ready.training
     ready.group.compare(
         {
@@ -236,8 +251,10 @@ def _share_state(ready: Ready) -> None:
             "kernels": training.kernel_choice.kernels.compared,
         }
     )
-    if not ready.group.synchronize(ready.shared):
+    begins = ready.group.synchronize(ready.shared)
+    if not begins:
         print(f"Joined the training at step {int(training.step)}.", flush=True)
+    return begins
 
 
 def _log_if_ahead(own: str | None, training: Training) -> None:

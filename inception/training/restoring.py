@@ -132,8 +132,9 @@ def restore_memory(config: TrainConfig, training: Training, rank: int) -> None:
 
 
 def log_cleared_memory(config: TrainConfig, why: str) -> None:
-    """Prints that a worker starts without the memory of its codecs and local steps, and why."""
+    """Prints that a worker starts without a memory, or a part of it, and why."""
     kept = [f"--codec={config.codec}"] if config.codec in FEEDBACK_CODES else []
     kept += [f"--local_steps={config.local_steps}"] if config.local_steps > 1 else []
+    kept += [f"--sum_codec={config.sum_codec}"] if config.codes_sums else []
     of = " and ".join(kept) or f"--codec={config.codec}"  # a codec of the user's own
     print(f"The memory of {of} starts from zero: {why}.", flush=True)

@@ -1,6 +1,7 @@
 """Laws of trainings whose sums are coded again: neither engines nor restarts change a bit."""
 
 import dataclasses
+import functools
 import os
 import re
 import signal
@@ -35,16 +36,20 @@ FLAGS = {
     "save_summaries_secs": 0,
     "initial_learning_rate": 0.05,
 }
+_LOCAL = {"grad_bits": 32, "clip_factor": 0, "codec": "ternary-feedback", "outer_feedback": 0.75}
 WAYS = {
     "each step": {},
-    "local steps": {
-        "grad_bits": 32,
-        "clip_factor": 0,
-        "codec": "ternary-feedback",
-        "local_steps": 3,
-        "outer_feedback": 0.75,
-    },
+    "local steps": _LOCAL | {"local_steps": 3},
+    "fragments": _LOCAL | {"local_steps": 6, "local_fragments": 2},
 }
+ENGINES = ("collective", "parameter_server", "mpi", "elastic")
+OFTEN = ENGINES[:2]  # the others with local steps on request
+CASES = [
+    pytest.param(way, engine, marks=() if often else pytest.mark.exhaustive)
+    for way in WAYS
+    for engine in ENGINES
+    for often in [way == "each step" or engine in OFTEN]
+]
 
 
 def arguments(train_dir, **flags):
@@ -55,6 +60,8 @@ def command(train_dir, engine, **flags):
     """Returns the command of a training of two workers."""
     if engine == "mpi":
         flags["variable_update"] = "mpi"
+    if engine == "elastic":
+        engine, flags["elastic"] = "collective", True
     program = "inception.mnist_distributed_train"
     return command_of_two(engine, program, *arguments(train_dir, **flags))
 
@@ -66,31 +73,43 @@ def kept_sums(*folders):
         for name, values in newest_state(folder).items():
             if found := re.search(r"kept_sums\.S(\d+)\.S(\d+)/", name):
                 pieces.setdefault(int(found[1]), []).append((int(found[2]), values))
-    return {
-        variable: np.concatenate([values for _, values in sorted(own, key=lambda each: each[0])])
-        for variable, own in pieces.items()
-    }
+    kept = {}
+    for variable, own in pieces.items():
+        kept[variable] = np.zeros(max(first + values.size for first, values in own), np.float32)
+        for first, values in own:  # of views each owner has all values, and zeros for the others'
+            kept[variable][first : first + values.size] += values
+    return kept
 
 
-@pytest.fixture(scope="module", params=WAYS, name="whole")
-def _whole(request, tmp_path_factory):
-    """Flags, and the folder of an undisturbed training of 12 steps by one process of four nodes."""
-    folder, way = tmp_path_factory.mktemp("whole"), WAYS[request.param]
-    flags = way | {"max_steps": 12, "num_nodes": 4, "batch_size": 16}
-    done = forked.run([sys.executable, "-m", "inception.mnist_train", *arguments(folder, **flags)])
-    assert done.returncode == 0, done.stdout + done.stderr
-    return way, folder
+@pytest.fixture(scope="module", name="whole_of")
+def _whole_of(tmp_path_factory):
+    """Returns the folder of an undisturbed training of 12 steps by one process of four nodes."""
+
+    @functools.cache
+    def whole_of(way):
+        folder = tmp_path_factory.mktemp("whole")
+        flags = WAYS[way] | {"max_steps": 12, "num_nodes": 4, "batch_size": 16}
+        program = [sys.executable, "-m", "inception.mnist_train", *arguments(folder, **flags)]
+        done = forked.run(program)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return folder
+
+    return whole_of
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["collective", "parameter_server", "mpi"])
+@pytest.mark.parametrize(("way", "engine"), CASES)
 def test_laws_4_and_8_workers_that_start_again_give_the_bits_of_one_process(
-    tmp_path, whole, engine
+    tmp_path, whole_of, way, engine
 ):
-    way, folder = whole
+    folder = whole_of(way)
     for steps in (6, 12):
-        with Started(command(tmp_path, engine, max_steps=steps, **way)) as run:
+        predicts = engine != "mpi" and steps == 12  # which changes no bit
+        flags = WAYS[way] | {"max_steps": steps, "predict": predicts}
+        with Started(command(tmp_path, engine, **flags)) as run:
             run.succeed()
+        assert bool(re.search(r"Prediction: \S+ with --sum_codec=ternary ", run.output)) == predicts
+        assert ("Recommended here: --codec=" in run.output) == predicts
         assert "starts from zero" not in run.output
         assert "copies differ" not in run.output
     found, expected = newest_state(tmp_path), newest_state(folder)
@@ -115,6 +134,20 @@ def test_copies_stay_equal_where_the_owner_of_a_share_is_killed_and_comes_back(t
     assert "copies differ" not in run.output
 
 
+@pytest.mark.slow
+def test_an_elastic_all_reduce_says_that_the_owners_of_each_view_begin_anew(tmp_path):
+    program, flags = paced_flags_of(tmp_path, "--sum_codec=ternary", "--elastic")
+    cleared = r"^\[0\] The memory of --sum_codec=ternary starts from zero: workers came or went"
+    with Run(3, program, flags, ["--max_restarts=1"]) as run:
+        run.wait_for(r"Worker 2: .* step 30,")
+        assert not re.search(cleared, run.output, re.MULTILINE)
+        os.kill(worker_pids(tmp_path)[2], signal.SIGKILL)
+        run.wait_for(cleared)
+        run.wait_for(r"^\[2\] Joined the training at step [1-9]\d*\.")
+        run.wait_for(r"^\[2\] Worker 2: .* step \d+,")
+    assert "Traceback" not in run.output
+
+
 CONFIG = TrainConfig(dataset_name="mnist", net="mlp", grad_bits=1, sum_codec="ternary")
 
 
@@ -122,12 +155,12 @@ CONFIG = TrainConfig(dataset_name="mnist", net="mlp", grad_bits=1, sum_codec="te
     ("flags", "why"),
     [
         ({"num_replicas_to_aggregate": 1}, "num_replicas_to_aggregate=1: must be -1"),
-        ({"elastic": True}, "elastic=True: must be False"),
-        ({"predict": True}, "predict=True: must be False"),
+        ({"elastic": True, "ps_hosts": ("c:1",)}, "elastic=True: must be False"),
     ],
 )
 def test_law_10_what_goes_without_an_owner_is_refused(flags, why):
     cluster = ClusterConfig(worker_hosts=("a:1", "b:1"), **flags)
+    refuse_beside_coded_sums(CONFIG, ClusterConfig(worker_hosts=("a:1", "b:1"), elastic=True))
     for config in ({"sum_codec": "exact"}, {"grad_bits": 32}):  # floats have no codes
         refuse_beside_coded_sums(dataclasses.replace(CONFIG, **config), cluster)
     with pytest.raises(ValueError, match=f"^flag --{why} with --sum_codec=ternary"):

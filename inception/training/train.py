@@ -19,6 +19,7 @@ from terngrad.training.runner import Runner
 from terngrad.training.signals import StopRequest
 from terngrad.training.stepper import SynchronousStepper
 
+_NEW_OWNERS = "workers came or went, so they own other shares of the means"
 _CHIEF_SAVED = "the chief saved; the same command continues from there"
 
 
@@ -99,6 +100,8 @@ def _regained(ready: Ready) -> tuple[int, Iterator | None] | None:
     ready.group.synchronize(ready.shared)
     step = int(training.step)
     held = training.last_batch
+    if step == before and training.exchange.owner and ready.config.codes_sums:
+        say(f"The memory of --sum_codec={ready.config.sum_codec} starts from zero: {_NEW_OWNERS}.")
     if step == before and held and held.holds(step):
         return step, None
     if step != before and training.memory.variables:  # the memory belongs to the earlier step

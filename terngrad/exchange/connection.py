@@ -22,12 +22,14 @@ class Connection(abc.ABC):
       size: P, the number of processes.
       largest_part: bytes that a process may give to `all_gather`.
       repeats_steps: whether a failed step may be repeated, see `was_interrupted`.
+      owners_change: whether the shares of coded sums go to others where processes come or go.
     """
 
     rank: int
     size: int
     largest_part: int = 1 << 26
     repeats_steps: bool = False
+    owners_change: bool = False
 
     @abc.abstractmethod
     def exchange(self, local_nodes: int, kernels: GradientKernels, step: tf.Variable) -> Exchange:

@@ -49,6 +49,18 @@ class CodedPayload(NamedTuple):
     own: float
 
 
+class Owner(NamedTuple):
+    """Which of the owners of shares a process is.
+
+    Attributes:
+      index: of its share.
+      count: of all shares.
+    """
+
+    index: int
+    count: int
+
+
 @dataclasses.dataclass(frozen=True)
 class LocalBucket:
     """The codes that the nodes of a process add to a sum, and what to make of the sum.
@@ -111,6 +123,9 @@ class Exchange(abc.ABC):
       sums_local_nodes: whether a process sends the sum over its nodes, not each node's codes.
       packs_codes: whether codes travel in a prefix code (terngrad/prefix_code.py), in fewer bytes
         than their planes.
+      hops: messages in a row until what a process sends reaches another one.
+      owner: which of the owners of shares this process is, where they may change; else None.
+      at_new_owners: called when they have changed, between two steps.
       steps: int64 scalar variable, steps whose results were final; see `count_step`.
       bytes_sent: int64 scalar variable, bytes that this process has sent.
       bytes_received: int64 scalar variable, bytes that it has received.
@@ -118,6 +133,8 @@ class Exchange(abc.ABC):
 
     sums_local_nodes = True
     packs_codes = False
+    hops = 1
+    owner: Owner | None = None
 
     def __init__(
         self, rank: int, processes: int, local_nodes: int, kernels: GradientKernels
@@ -130,6 +147,7 @@ class Exchange(abc.ABC):
           ValueError: there are no nodes, or more than 65536.
         """
         self._kernels = kernels
+        self.at_new_owners: list[Callable[[], None]] = []
         self.local_nodes = local_nodes
         self.first_node = rank * local_nodes
         self.num_nodes = processes * local_nodes

@@ -253,7 +253,7 @@ class SocketExchange(TwoShotExchange):
         kind: Kind,
         rows: int,
         largest: tuple[int, int],
-        shape: Sequence[int],
+        shape: Sequence[int | None],
     ) -> tf.Tensor:
         mesh = self._mesh
         operation = mesh.declare(name, kind, rows, largest, self._kernels.packing.path)

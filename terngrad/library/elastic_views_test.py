@@ -9,13 +9,17 @@ import time
 import pytest
 
 from terngrad.cluster.managed import launch_variables
+from terngrad.planes import SUM_BLOCK
 from terngrad.testing.addresses import free_ports
+from terngrad.testing.elastic_steps import VALUES
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
 
 _LAST = 2  # worker that is killed
 _VIEW = re.compile(r"^Workers? ([\d, and]+) trains? from step (\d+) on", re.MULTILINE)
 _MORE = 30  # steps after the last return
+# Means that owners code again, in so many blocks that each of two or three has some.
+CODED = ("codes_sums=1", f"values={6 * SUM_BLOCK - 100}")
 
 
 @contextlib.contextmanager
@@ -72,23 +76,25 @@ def wait_for_view(run, workers, count):
     wait_for(run, lambda: [size for _, size in views_of(run)].count(workers) >= count)
 
 
-def forced(steps, views):
+def forced(steps, views, coded):
     """The digests of one process that makes the steps with these views."""
     given = [f"{step}:{workers}" for step, workers in views]
-    command = [sys.executable, "-m", "terngrad.testing.programs.elastic_views", str(steps), *given]
+    values = coded[1].partition("=")[2] if coded else VALUES
+    given = [str(steps), str(values), "ternary" if coded else "exact", *given]
+    command = [sys.executable, "-m", "terngrad.testing.programs.elastic_views", *given]
     with Started(command, {}) as run:
         assert run.finish() == 0, run.output
         return digests_of(run)
 
 
-def assert_equal_bits(runs, teller):
+def assert_equal_bits(runs, teller, coded=()):
     """Compares the bits of all steps up to some after the last return."""
     last = max(digests_of(runs[_LAST])) + _MORE
     for run in runs[:3]:
         wait_for_step(run, last)
     views = [view for view in views_of(teller) if view[0] < last]
     assert {workers for _, workers in views} == {2, 3}
-    wanted = forced(last + 1, views)  # its last line has no end
+    wanted = forced(last + 1, views, coded)  # its last line has no end
     for rank, run in enumerate(runs[:3]):
         found = {step: digest for step, digest in digests_of(run).items() if step <= last}
         differ = sorted(step for step, digest in found.items() if wanted[step] != digest)
@@ -98,10 +104,10 @@ def assert_equal_bits(runs, teller):
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("servers", [0, 1])
-def test_law_4_a_loss_and_a_return_give_the_bits_of_the_same_views_forced_by_hand(servers):
+@pytest.mark.parametrize(("servers", "coded"), [(0, ()), (1, ()), (0, CODED)])
+def test_law_4_a_loss_and_a_return_give_the_bits_of_the_same_views_forced_by_hand(servers, coded):
     timeout = 5 if servers else HANG_SECS  # for which a ps keeps the place of a lost worker
-    with three_workers(servers, f"timeout_secs={timeout:.0f}") as (runs, start):
+    with three_workers(servers, f"timeout_secs={timeout:.0f}", *coded) as (runs, start):
         teller = runs[-1] if servers else runs[0]
         wait_for_step(runs[_LAST], 20)
         runs[_LAST].process.send_signal(signal.SIGKILL)
@@ -109,19 +115,21 @@ def test_law_4_a_loss_and_a_return_give_the_bits_of_the_same_views_forced_by_han
         runs[_LAST] = start("elastic_loop")
         wait_for_view(teller, 3, 2)
         wait_for_step(runs[_LAST], 1)
-        assert_equal_bits(runs, teller)
+        assert_equal_bits(runs, teller, coded)
 
 
 @pytest.mark.slow
-def test_a_worker_killed_at_any_operation_leaves_the_others_a_whole_step():
-    with three_workers(0, f"timeout_secs={HANG_SECS:.0f}") as (runs, start):
+@pytest.mark.parametrize("coded", [(), pytest.param(CODED, marks=pytest.mark.exhaustive)])
+def test_a_worker_killed_at_any_operation_leaves_the_others_a_whole_step(coded):
+    with three_workers(0, f"timeout_secs={HANG_SECS:.0f}", *coded) as (runs, start):
         wait_for_step(runs[0], 10)
         runs[_LAST].process.send_signal(signal.SIGKILL)
-        for losses, operation in enumerate(("0", "1", "done"), start=1):
+        operations = [str(i) for i in range(4 if coded else 2)]
+        for losses, operation in enumerate((*operations, "done"), start=1):
             wait_for_view(runs[0], 2, losses)
             killed = start("elastic_kill", operation)
             assert killed.finish() == -signal.SIGKILL, killed.output
         wait_for_view(runs[0], 2, losses + 1)
         runs[_LAST] = start("elastic_loop")
         wait_for_step(runs[_LAST], 1)
-        assert_equal_bits(runs, runs[0])
+        assert_equal_bits(runs, runs[0], coded)

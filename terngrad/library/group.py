@@ -119,6 +119,12 @@ class Group(contextlib.AbstractContextManager):
         self.leaving = Leaving(self.label, membership, was_interrupted, self._forget)
 
     @property
+    def may_code_sums(self) -> bool:
+        """Whether each share of the means has an owner in each step, who can code it again."""
+        has_others = self.connection is not None and self.connection.owners_change
+        return not self.is_elastic or has_others
+
+    @property
     def is_chief(self) -> bool:
         """Whether this process writes checkpoints and summaries: it has rank 0."""
         return self.rank == 0

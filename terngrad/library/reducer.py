@@ -131,7 +131,8 @@ class Reducer:
             so that the mean of both has less noise. Codecs that round at random can do this.
           sum_codec: how means of coded gradients travel back: "exact", as sums of codes, or
             "ternary": the process that owns a share of them codes it again, keeps what the codes
-            do not say, and adds it to its next means. Not with an elastic group.
+            do not say, and adds it to its next means. With an elastic group by all-reduce only:
+            what owners keep then starts from zero whenever processes come or go.
           memory_decay: share of its memory that a codec with feedback adds to the next gradients,
             and the owner of a share to its next means.
 
@@ -152,10 +153,10 @@ class Reducer:
             draws=draws,
             sum_codec=sum_codec,
         )
-        if sum_codec != EXACT and group.is_elastic:
+        if sum_codec != EXACT and not group.may_code_sums:
             raise ValueError(
-                f"sum_codec is {sum_codec}; allowed is {EXACT} with an elastic group, or with "
-                "num_replicas_to_aggregate: a share of the means belongs to one process"
+                f"sum_codec is {sum_codec}; allowed is {EXACT} with num_replicas_to_aggregate, and "
+                "with elastic through a ps: a share of the means belongs to one process"
             )
         if not 0 <= memory_decay <= 1:
             raise ValueError(f"memory_decay is {memory_decay}; allowed are numbers from 0 to 1")

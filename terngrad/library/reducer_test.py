@@ -163,7 +163,9 @@ def test_wrong_settings_of_a_reducer_are_named(given, settings, why):
 
 def test_law_10_sums_are_not_coded_again_where_a_step_may_be_made_without_an_owner():
     group = Group(0, 1, is_elastic=True)
-    with pytest.raises(ValueError, match="sum_codec is ternary; allowed is exact with an elastic"):
+    with pytest.raises(
+        ValueError, match="sum_codec is ternary; allowed is exact with num_replicas"
+    ):
         Reducer(variables(), group, sum_codec="ternary")
 
 

@@ -158,9 +158,15 @@ class Mesh:
         return index
 
     def join(
-        self, local: tf.Tensor, operation: int, shape: Sequence[int]
+        self, local: tf.Tensor, operation: int, shape: Sequence[int | None]
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Joins an operation; no thread waits for its result.
+
+        Args:
+          local: of this process.
+          operation: its index.
+          shape: of the result; the first size may be None, that which the operation gives among
+            the present processes.
 
         Returns:
           The result, of this shape, and the bytes of payloads that were sent and received for it,

@@ -14,9 +14,9 @@ from terngrad.training import runtime
 VALUES = 64
 
 
-def gradient_of(step: tf.Tensor, node: int) -> tf.Tensor:
-    """Returns the gradient of a node at a step, float32 [VALUES]."""
-    return tf.sin(tf.cast(step, tf.float32) + tf.range(float(VALUES)) * (node + 1))
+def gradient_of(step: tf.Tensor, node: int, values: int = VALUES) -> tf.Tensor:
+    """Returns the gradient of a node at a step, float32 [values]."""
+    return tf.sin(tf.cast(step, tf.float32) + tf.range(float(values)) * (node + 1))
 
 
 def digest_of(step: int, weights: tf.Variable) -> str:
@@ -28,16 +28,18 @@ def train(steps: int, *given: str) -> None:
     """Makes steps, with the arguments of elastic_loop.py, and prints the weights at the end."""
     arguments = {name: int(number) for name, _, number in (each.partition("=") for each in given)}
     nodes, has_digests = arguments.pop("nodes", 1), arguments.pop("digests", 0)
-    slots = [tf.Variable(tf.zeros(VALUES)) for _ in range(arguments.pop("slots", 0))]
+    values, slots = arguments.pop("values", VALUES), arguments.pop("slots", 0)
+    sum_codec = "ternary" if arguments.pop("codes_sums", 0) else "exact"
     runtime.configure()
     group = join(**arguments)
-    weights = tf.Variable(tf.range(float(VALUES)))
-    reducer = Reducer([weights], group, nodes=nodes)
+    weights = tf.Variable(tf.range(float(values)))
+    reducer = Reducer([weights], group, nodes=nodes, sum_codec=sum_codec)
+    state = [reducer.state.step, weights, *(tf.Variable(tf.zeros(values)) for _ in range(slots))]
 
     @tf.function
     def step() -> None:
         own = range(group.rank * nodes, (group.rank + 1) * nodes)
-        gradients = [[gradient_of(reducer.state.step, node)] for node in own]
+        gradients = [[gradient_of(reducer.state.step, node, values)] for node in own]
         (mean,) = reducer(gradients if nodes > 1 else gradients[0])
         weights.assign_sub(0.1 * mean)
 
@@ -49,5 +51,5 @@ def train(steps: int, *given: str) -> None:
         time.sleep(0.02 if group.size > 1 else 0)
 
     with group:
-        group.run_steps(make_step, steps, [reducer.state.step, weights, *slots])
+        group.run_steps(make_step, steps, state)
     print(f"weights {weights.numpy().tobytes().hex()}", flush=True)

@@ -16,9 +16,11 @@ import tensorflow as tf
 
 from terngrad.codecs.codec import Codec, NodeMemory
 from terngrad.codecs.sum_codec import SumCodec, SumMemory
+from terngrad.exchange.exchange import Exchange
 from terngrad.training import checkpoints
 
 Memories = Sequence[Sequence[NodeMemory]]  # by codec, then by local node
+_KEPT_SUMS, _OWNER = "kept_sums/", "owner_of_sums"
 
 
 class Memory:
@@ -27,7 +29,7 @@ class Memory:
     Attributes:
       variables: by name, "memory/NODE/VARIABLE", with the global index of the node and the index of
         the variable in the layout; "kept_sums/VARIABLE/FIRST", with the first value of an owner's
-        piece; and those of `add`.
+        piece; "owner_of_sums" after `follow_owners`; and those of `add`.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Memory:
         self.variables: dict[str, tf.Variable] = {}
         self._held: list[list[list[tf.Variable]]] = []
         self._starts: dict[str, float | tf.Variable] = {}  # of added variables
+        self._exchange: Exchange | None = None  # of owners that change
         for codec in codecs:
             held = [_variables(codec.init, device) for device in devices or [""] * nodes]
             self._held.append(held)
@@ -101,12 +104,32 @@ class Memory:
             for variable, value in zip(held, given, strict=True):
                 variable.assign(value)
 
+    def follow_owners(self, exchange: Exchange) -> None:
+        """Where the owners of shares may change, starts what they keep of their means anew then."""
+        if exchange.owner is not None and any(
+            name.startswith(_KEPT_SUMS) for name in self.variables
+        ):
+            self._exchange = exchange
+            owner = tf.Variable(exchange.owner, dtype=tf.int64, trainable=False)
+            self.variables[_OWNER] = owner
+            exchange.at_new_owners.append(self.begin_sums)
+
+    def begin_sums(self) -> None:
+        """Starts what an owner keeps of its means from zero, if owners may change."""
+        if not self._exchange:
+            return
+        for name, variable in self.variables.items():
+            if name.startswith(_KEPT_SUMS):
+                variable.assign(tf.zeros_like(variable))
+        self.variables[_OWNER].assign(self._exchange.owner)
+
     def clear(self) -> None:
         """Sets all memories to zero, and added variables to their start."""
         for name, variable in self.variables.items():
             start = self._starts.get(name, 0.0)
             whole = tf.fill(variable.shape, start) if isinstance(start, float) else start
             variable.assign(tf.cast(whole, variable.dtype))
+        self.begin_sums()
 
     def save(
         self, directory: str, step: int, keep: int, values: checkpoints.State | None = None
@@ -136,7 +159,16 @@ class Memory:
         except ValueError as error:
             self.clear()
             return str(error)
-        return ""
+        return self._check_owner(path) if self._exchange else ""
+
+    def _check_owner(self, path: str) -> str:
+        """Clears the memory of the owner of another share, and returns why, or ""."""
+        was, now = (*self.variables[_OWNER].numpy().tolist(),), self._exchange.owner
+        if was == now:
+            return ""
+        self.clear()
+        had = f"share {was[0] + 1} of {was[1]} of the means"
+        return f"{path} is of an owner of {had}, this one has {now.index + 1} of {now.count}"
 
 
 def _variables(init: Callable[[], NodeMemory], device: str) -> list[tf.Variable]:

@@ -80,9 +80,10 @@ class Reduction:
         if self.first_node is None:
             self.first_node = self.exchange.first_node
         self.sums = sum_codecs(self.codecs, self.exchange)
-        self.memory = self.memory or Memory(
-            self.codecs, self.first_node, nodes, self.devices, self.sums
-        )
+        if self.memory is None:
+            towers = self.devices
+            self.memory = Memory(self.codecs, self.first_node, nodes, towers, self.sums)
+            self.memory.follow_owners(self.exchange)
 
     def keys(self, step: tf.Tensor) -> list[DrawKey]:
         """Returns the keys of the local nodes' draws at a step."""

@@ -22,6 +22,7 @@ using tensorflow::CancellationManager;
 using tensorflow::CancellationToken;
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
+using tensorflow::PartialTensorShape;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 using tensorflow::thread::ThreadPool;
@@ -125,8 +126,11 @@ class JoinOp : public MeshOp {
     const Plan* plan;
     OP_REQUIRES_OK_ASYNC(
         context, FindPlan(mesh.get(), BytesOf(context->input(0)), &plan), done);
+    TensorShape shape;
     Tensor* output;
-    OP_REQUIRES_OK_ASYNC(context, context->allocate_output(0, shape_, &output),
+    OP_REQUIRES_OK_ASYNC(
+        context, FindShape(*plan, context->input_dtype(0), &shape), done);
+    OP_REQUIRES_OK_ASYNC(context, context->allocate_output(0, shape, &output),
                          done);
     OP_REQUIRES_ASYNC(
         context, BytesOf(*output) == plan->OutputBytes(),
@@ -142,7 +146,24 @@ class JoinOp : public MeshOp {
   }
 
  private:
-  TensorShape shape_;
+  // Finds the shape of the output, whose first size may depend on the mesh.
+  absl::Status FindShape(const Plan& plan, tensorflow::DataType type,
+                         TensorShape* shape) const {
+    if (shape_.AsTensorShape(shape)) return absl::OkStatus();
+    PartialTensorShape row = shape_;
+    if (row.dims() > 0) row.RemoveDim(0);
+    TensorShape rest;
+    if (!row.AsTensorShape(&rest) || rest.num_elements() == 0) {
+      return Invalid(plan.declaration().name, " gives no ",
+                     shape_.DebugString());
+    }
+    *shape = rest;
+    shape->InsertDim(0, plan.OutputBytes() / (tensorflow::DataTypeSize(type) *
+                                              rest.num_elements()));
+    return absl::OkStatus();
+  }
+
+  PartialTensorShape shape_;
 };
 
 class EncodeJoinOp : public MeshOp {

@@ -73,7 +73,8 @@ joined: what the operation gives.
 octets: bytes of payloads that this process has sent and received for it.
 mesh: number of the mesh; of one that is closed: an Unavailable error.
 operation: index of the operation, which this process has declared.
-shape: of `joined`, fully defined.
+shape: of `joined`; the first size may be -1, as many rows as the operation
+  gives among the processes of the present mesh.
 Another size or index is an InvalidArgument error. An Unavailable error names
 the process that was lost.
 )doc");

@@ -9,6 +9,10 @@ be more than one step ahead of another, and no further round trip is needed. In 
 worker that is behind gets the state of one that is not. When a view ends although all its members
 live, they end at the same step: a worker leaves a mesh only after a step, and sends before what the
 others need for that step.
+
+Shares of coded sums (codecs/sum_codec.py) are those of the members of a view, so their owners begin
+anew with each view. Shapes in graphs do not change: an owner holds codes and memory for all values,
+of which those of others are zeros.
 """
 
 from __future__ import annotations
@@ -35,12 +39,14 @@ from terngrad.cluster.peer_sockets import PeerSockets
 from terngrad.connect.config import ConnectConfig
 from terngrad.coordination import groups
 from terngrad.coordination.client import CoordinatorClient
+from terngrad.exchange.exchange import CodedPayload, Owner, Payload
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
 from terngrad.exchange.parameter_server.membership import LeftAloneError
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.exchange.sockets import SocketExchange, encrypted
 from terngrad.ops.gradient_kernels import GradientKernels
-from terngrad.ops.mesh import Mesh
+from terngrad.ops.mesh import Kind, Mesh
+from terngrad.planes import GROUP, SUM_BLOCK, plane_count
 from terngrad.service.messages import View
 
 _ENDS = "workers come or go"
@@ -97,6 +103,8 @@ class ElasticMesh(ParameterServerConnection):
       mesh: of the current view.
     """
 
+    owners_change = True
+
     def __init__(self, client: Client, config: ConnectConfig) -> None:
         """Starts without a view.
 
@@ -113,7 +121,7 @@ class ElasticMesh(ParameterServerConnection):
         self.mesh = Mesh(0, [config.name], {})
         self.mesh.fail(_ENDS)
         self._lock = threading.Lock()
-        self._count = self.size  # of the members
+        self._owner = Owner(self.rank, self.size)  # among the members
         self._number = 0  # of meshes so far
         self._ending = 0  # number of the mesh that ends soon
         self._exchanges: weakref.WeakSet[ElasticMeshExchange] = weakref.WeakSet()
@@ -124,7 +132,7 @@ class ElasticMesh(ParameterServerConnection):
     ) -> ElasticMeshExchange:
         """See base class."""
         exchange = ElasticMeshExchange(self, local_nodes, kernels, step)
-        exchange.join_processes(self._count)
+        exchange.join_processes(self._owner)
         self._exchanges.add(exchange)
         return exchange
 
@@ -160,11 +168,11 @@ class ElasticMesh(ParameterServerConnection):
         sockets = others.connect()
         with self._lock:
             names = [name_of(member, self._hosts) for member in members]
-            self.mesh.renew(members.index(self.rank), names, sockets)
+            self._owner = Owner(members.index(self.rank), len(members))
+            self.mesh.renew(self._owner.index, names, sockets)
             self._number += 1
-            self._count = len(members)
         for exchange in self._exchanges:
-            exchange.join_processes(len(members))
+            exchange.join_processes(self._owner)
         if self._client.interrupted:  # meanwhile
             self._end_soon()
 
@@ -280,10 +288,51 @@ class ElasticMeshExchange(SocketExchange):
         super().__init__(owner, local_nodes, kernels)
         self._owner, self._step = owner, step
         self._unsettled: list[tf.Tensor] = []  # of the step that is being traced
+        self.owner = Owner(0, 1)
+        self._place = tf.Variable(self.owner, dtype=tf.int64, trainable=False)
 
-    def join_processes(self, count: int) -> None:
-        """Joins so many processes from now on."""
-        self._nodes.assign(count * self.local_nodes)
+    def join_processes(self, owner: Owner) -> None:
+        """Joins the processes of a view from now on."""
+        self._nodes.assign(owner.count * self.local_nodes)
+        self.owner = owner
+        self._place.assign(owner)
+        for act in self.at_new_owners:
+            act()
+
+    def share(self, rows: int) -> tuple[int, int]:
+        """See base class: all rows, of which those of the others are zeros."""
+        return 0, rows
+
+    def traffic_of_coded_sums(self, payload: Payload, coded: CodedPayload) -> Payload:
+        """See base class; the bytes are those with all workers."""
+        own = self.local_nodes / self.num_nodes
+        return super().traffic_of_coded_sums(payload, coded._replace(own=own))
+
+    def _scatter_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
+        largest = self.local_nodes * max_code, self.largest_sum(max_code)
+        rows, planes = local.shape[0], plane_count(largest[1])
+        sums = self._move_codes(
+            local, f"{name}/scattered", Kind.SCATTER_CODES, rows, largest, [None, planes]
+        )
+        first, end = self._share_of_view(rows)
+        whole = tf.pad(sums[: end - first], [[first, rows - end], [0, 0]])
+        return tf.ensure_shape(whole, [rows, planes])
+
+    def _gather_codes(self, share: tf.Tensor, rows: int, name: str, max_code: int) -> tf.Tensor:
+        first, end = self._share_of_view(rows)
+        own = tf.pad(share[first:end], [[0, self._largest_share(rows) - (end - first)], [0, 0]])
+        largest, shape = (max_code, max_code), [rows, share.shape[1]]
+        return self._move_codes(own, f"{name}/gathered", Kind.GATHER_CODES, rows, largest, shape)
+
+    def _share_of_view(self, rows: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns what `planes.share_of` does, among the members of the view: int64 scalars."""
+        size, index = self._largest_share(rows), self._place.read_value()[0]
+        return tf.minimum(index * size, rows), tf.minimum((index + 1) * size, rows)
+
+    def _largest_share(self, rows: int) -> tf.Tensor:
+        """Returns what `planes.largest_share` does, likewise."""
+        block = SUM_BLOCK // GROUP
+        return -(-rows // (self._place.read_value()[1] * block)) * block
 
     @contextlib.contextmanager
     def settled(self) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """A mesh for each view: who leaves if not all reach each other, and graphs that outlive a view."""
 
 import contextlib
+import functools
 import itertools
 import socket
 import threading
@@ -9,10 +10,22 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.exchange.parameter_server.elastic_mesh import leavers, listen_for_members
+from terngrad.codecs.factory import make_codecs
+from terngrad.draws import DrawKey
+from terngrad.exchange.exchange import Owner
+from terngrad.exchange.local import LocalExchange
+from terngrad.exchange.parameter_server.elastic_mesh import (
+    ElasticMeshExchange,
+    leavers,
+    listen_for_members,
+)
+from terngrad.layout import Policy, make_layout
 from terngrad.ops.mesh import Failure, Kind, Mesh
+from terngrad.ops.native import NativeKernels
+from terngrad.planes import SUM_BLOCK
 from terngrad.testing.addresses import free_ports
 from terngrad.testing.threads import in_threads
+from terngrad.training.reduction import Reduction
 
 CLOSE_SECS = 5.0
 
@@ -95,6 +108,89 @@ def test_a_graph_goes_on_with_more_and_with_fewer_processes():
                 np.testing.assert_array_equal(total.numpy(), added)
                 np.testing.assert_array_equal(largest.numpy(), np.arange(3.0) + size - 1)
     assert len(traced) == 3
+
+
+class _Owner:
+    """What joins a process by a mesh."""
+
+    rank, size = 0, 3  # of the most processes
+
+    def __init__(self):
+        self.mesh = Mesh(0, ["one"], {})
+
+
+def reduction_of(exchange, kernels):
+    policy = Policy(grad_bits=1, sum_codec="ternary", size_to_binarize=0)
+    layout = make_layout(["a/kernel", "b/kernel"], [(7, 500), (3 * SUM_BLOCK,)], policy)
+    codecs = make_codecs(layout, kernels)
+    return Reduction(codecs, exchange, tf.Variable(0, dtype=tf.int64), seed=3)
+
+
+def gradients_of(step, node):
+    shapes = [(7, 500), (3 * SUM_BLOCK,)]
+    return [tf.random.stateless_normal(shape, [step, node]) for shape in shapes]
+
+
+def means_of(reduction, step, nodes):
+    """Makes a step of some nodes; returns the mean gradients."""
+    gradients = [gradients_of(step, node) for node in nodes]
+    seed, at = tf.constant(3, tf.uint64), tf.cast(step, tf.int64)
+    keys = [DrawKey(seed, at, tf.constant(node)) for node in nodes]
+    found = reduction.reduce(gradients, keys)
+    reduction.remember(found)
+    return found.means
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_law_4_owners_of_each_view_give_the_bits_of_one_that_begins_anew(native_library, compiled):
+    kernels, steps = NativeKernels(), map(tf.constant, itertools.count())
+    with contextlib.ExitStack() as stack:
+        owners = [_Owner() for _ in range(3)]
+        for each in owners:
+            stack.callback(each.mesh.close, CLOSE_SECS)
+        step = tf.Variable(0, dtype=tf.int64)
+        exchanges = [ElasticMeshExchange(each, 1, kernels, step) for each in owners]
+        reductions = [reduction_of(each, kernels) for each in exchanges]
+        acts = [functools.partial(means_of, each) for each in reductions]
+        if compiled:
+            acts = [tf.function(act, autograph=False) for act in acts]
+        for size in (3, 2, 3, 1):
+            for rank, sockets in enumerate(connected(size)):
+                owners[rank].mesh.end(CLOSE_SECS)
+                owners[rank].mesh.renew(rank, [f"worker {i}" for i in range(size)], sockets)
+                exchanges[rank].join_processes(Owner(rank, size))
+            alone = reduction_of(LocalExchange(size, kernels), kernels)
+            for _ in range(3):
+                number = next(steps)
+                wanted = means_of(alone, number, range(size))
+                run = lambda rank, number=number: lambda: acts[rank](number, [rank])
+                for means in in_threads(*map(run, range(size))):
+                    for mean, one in zip(means, wanted, strict=True):
+                        np.testing.assert_array_equal(mean, one)
+            kept = [reduction.memory.read_sums() for reduction in reductions[:size]]
+            whole = alone.memory.read_sums()
+            for mine, one in zip(zip(*kept, strict=True), whole, strict=True):
+                for pieces, total in zip(zip(*mine, strict=True), one, strict=True):
+                    np.testing.assert_array_equal(sum(pieces), total)  # the others' are zeros
+
+
+def test_law_8_memory_is_restored_to_the_owner_of_the_same_share_only(native_library, tmp_path):
+    owner, kernels = _Owner(), NativeKernels()
+    exchange = ElasticMeshExchange(owner, 1, kernels, tf.Variable(0, dtype=tf.int64))
+    memory = reduction_of(exchange, kernels).memory
+    (kept,) = (v for name, v in memory.variables.items() if name.startswith("kept_sums/1/"))
+    exchange.join_processes(Owner(1, 3))
+    kept.assign(tf.ones_like(kept))
+    memory.save(str(tmp_path), 5, 0)
+    exchange.join_processes(Owner(1, 3))
+    assert not kept.numpy().any()
+    assert memory.restore(str(tmp_path), 5) == ""
+    assert kept.numpy().all()
+    exchange.join_processes(Owner(1, 2))
+    why = memory.restore(str(tmp_path), 5)
+    assert "is of an owner of share 2 of 3 of the means, this one has 2 of 2" in why
+    assert not kept.numpy().any()
+    owner.mesh.close(CLOSE_SECS)
 
 
 def test_operations_fail_from_the_end_of_a_mesh_up_to_the_next_one():

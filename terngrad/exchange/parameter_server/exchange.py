@@ -138,6 +138,7 @@ class ParameterServerExchange(Exchange):
     """Sums on the ps."""
 
     packs_codes = True
+    hops = 2
 
     def __init__(
         self, client: Client, local_nodes: int, kernels: GradientKernels, step: tf.Variable

@@ -57,10 +57,17 @@ def kill(run):
     run.process.send_signal(signal.SIGKILL)
 
 
-@pytest.mark.parametrize("servers", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
-def test_the_others_go_on_without_a_killed_worker_and_end_with_the_same_bits(servers):
+@pytest.mark.parametrize(
+    ("servers", "sum_codec"),
+    [
+        (0, "exact"),
+        pytest.param(1, "exact", marks=pytest.mark.exhaustive),
+        pytest.param(0, "ternary", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_the_others_go_on_without_a_killed_worker_and_end_with_the_same_bits(servers, sum_codec):
     """Also in a second fit; the learning rate follows the number of workers."""
-    options = ("--epochs=2", "--fits=2", "--scaling=linear")
+    options = ("--epochs=2", "--fits=2", "--scaling=linear", f"--sum_codec={sum_codec}")
     if servers:  # a lost worker may come back within the time-out
         options = (*options, "--timeout_secs=30")
     with cluster(*options, servers=servers) as (runs, _):

@@ -73,6 +73,7 @@ def main() -> None:
     options.add_argument("--wait_file", default="", help="the others wait for it in epoch 1")
     options.add_argument("--die_of", type=int, default=-1, help="worker that dies in a validation")
     options.add_argument("--scaling", default="none")
+    options.add_argument("--sum_codec", default="exact")
     options.add_argument("--unknown", action="store_true", help="Keras does not know the batches")
     options.add_argument("--stop_file", default="", help="training stops when it exists")
     options.add_argument("--fits", type=int, default=1)
@@ -101,7 +102,9 @@ def main() -> None:
             keras.layers.Dense(2),
         ]
     )
-    optimizer = terngrad.keras.distribute(keras.optimizers.Adam(0.01), group, seed=3)
+    optimizer = terngrad.keras.distribute(
+        keras.optimizers.Adam(0.01), group, seed=3, sum_codec=given.sum_codec
+    )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"])
     callbacks = [terngrad.keras.DistributedCallback(group, learning_rate_scaling=given.scaling)]

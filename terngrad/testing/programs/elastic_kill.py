@@ -51,7 +51,8 @@ def main(at: str, steps: str, *given: str) -> None:
         numbers = itertools.count()
         ElasticMesh.end_step = lambda mesh, step: _die() if next(numbers) == _STEPS else None
     else:
-        operations = 2  # of a step: scales, then codes
+        # Of a step: scales, then codes; or codes for owners, and scales and codes from them.
+        operations = 4 if "codes_sums=1" in given else 2
         wrap = _counted(itertools.count(), _STEPS * operations + int(at))
         Mesh.join, Mesh.join_codes = wrap(Mesh.join), wrap(Mesh.join_codes)
     train(int(steps), *given)

@@ -1,9 +1,9 @@
 """The loop of `elastic_loop` in one process, with views that are given.
 
-    python -m terngrad.testing.programs.elastic_views STEPS FIRST:NODES [FIRST:NODES...]
+    python -m terngrad.testing.programs.elastic_views STEPS VALUES SUM_CODEC FIRST:NODES ...
 
-From step FIRST on the first NODES nodes make the steps. It prints a digest of the weights after
-each step.
+From step FIRST on the first NODES nodes make the steps, with a new memory. It prints a digest of
+the weights after each step.
 """
 
 import sys
@@ -11,22 +11,22 @@ import sys
 import tensorflow as tf
 
 import terngrad
-from terngrad.testing.elastic_steps import VALUES, digest_of, gradient_of
+from terngrad.testing.elastic_steps import digest_of, gradient_of
 
 
-def main(steps: int, *views: str) -> None:
+def main(steps: int, values: int, sum_codec: str, *views: str) -> None:
     """Makes steps."""
     terngrad.configure()
     group = terngrad.join()
-    weights = tf.Variable(tf.range(float(VALUES)))
+    weights = tf.Variable(tf.range(float(values)))
     given = [tuple(map(int, view.split(":"))) for view in views]
     for (first, nodes), (end, _) in zip(given, [*given[1:], (steps, 0)], strict=True):
-        reducer = terngrad.Reducer([weights], group, nodes=nodes)
+        reducer = terngrad.Reducer([weights], group, nodes=nodes, sum_codec=sum_codec)
         reducer.state.step.assign(first)
 
         @tf.function
         def step(reducer: terngrad.Reducer = reducer, nodes: int = nodes) -> None:
-            gradients = [[gradient_of(reducer.state.step, node)] for node in range(nodes)]
+            gradients = [[gradient_of(reducer.state.step, node, values)] for node in range(nodes)]
             (mean,) = reducer(gradients if nodes > 1 else gradients[0])
             weights.assign_sub(0.1 * mean)
 
@@ -36,4 +36,4 @@ def main(steps: int, *views: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])
