@@ -13,13 +13,12 @@ from inception.training.learning_rate import learning_rate
 from inception.training.looping import run_loop, say
 from inception.training.preparation import Ready, prepare, worker_batches
 from inception.training.train import how_to_go_on
-from terngrad.asynchronous.chief import Chief, RunFile
+from terngrad.asynchronous.chief import Chief, RunFile, States
 from terngrad.asynchronous.client import Client, Pulled
 from terngrad.asynchronous.copies import coded_bytes
 from terngrad.asynchronous.gradient import GradientStep
-from terngrad.asynchronous.states import States
+from terngrad.asynchronous.plan import state_groups
 from terngrad.asynchronous.stepper import AsynchronousStepper
-from terngrad.asynchronous.updates import state_groups
 from terngrad.cluster.channel import MembershipError
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.layout import FLOAT

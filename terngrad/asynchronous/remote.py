@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from terngrad.asynchronous.messages import ENTER, PULL, PUSH, collect, frames
+from terngrad.asynchronous.messages import ENTER, PULL, PUSH, collect, entry, frames
 from terngrad.cluster.channel import MembershipError
 from terngrad.connect.calling import AwayError, ChannelOpener, Search, why_ended
 from terngrad.connect.channel import Channel, End, FrameError, KeepAlive
@@ -88,7 +87,7 @@ class RemotePs:
 
     def enter(self) -> Reply:
         """Sends the ps the run of this worker again; returns the reply with that run's status."""
-        reply, _ = self.call(self._entry(), self._entry_content())
+        reply, _ = self.call(self._entry(), entry(self.run, self._configuration))
         return reply
 
     def bye(self, call: Call) -> None:
@@ -171,13 +170,10 @@ class RemotePs:
             self._stream.cut()
             raise self._unused()
         self._stream_was_open = True
-        return self._exchange(self._entry(), self._entry_content(), ())[0]
+        return self._exchange(self._entry(), entry(self.run, self._configuration), ())[0]
 
     def _entry(self) -> Call:
         return Call(act=ENTER, incarnation=self._incarnation)
-
-    def _entry_content(self) -> bytes:
-        return json.dumps({"run": self.run, "facts": self._configuration}).encode()
 
     def _exchange(
         self, call: Call, content: bytes | memoryview, sizes: Collection[int]

@@ -5,9 +5,9 @@ from concurrent import futures
 
 import pytest
 
-from terngrad.asynchronous.caller import Caller
 from terngrad.asynchronous.chief import RunFile
-from terngrad.asynchronous.updates import state_bytes
+from terngrad.asynchronous.plan import state_bytes
+from terngrad.asynchronous.server import Caller
 from terngrad.cluster.channel import MembershipError
 from terngrad.testing.asynchronous import SECS, Worker, serving, two_workers
 from terngrad.testing.nets import make_batches

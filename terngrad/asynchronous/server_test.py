@@ -12,13 +12,12 @@ import pytest
 
 from terngrad.asynchronous import messages, remote
 from terngrad.asynchronous.client import Client
-from terngrad.asynchronous.keeping import Keeping
 from terngrad.asynchronous.messages import BEGIN, BYE, ENTER, FETCH, MORE, PULL, PUSH, STATE, frames
-from terngrad.asynchronous.plan import MAX_ELEMENTS, Plan, PlanError
+from terngrad.asynchronous.plan import MAX_ELEMENTS, Plan, PlanError, state_bytes
 from terngrad.asynchronous.remote import RemotePs
 from terngrad.asynchronous.server import Server
+from terngrad.asynchronous.snapshots import Keeping
 from terngrad.asynchronous.store import Store, UnkeptError
-from terngrad.asynchronous.updates import state_bytes
 from terngrad.cluster.channel import MembershipError
 from terngrad.cluster.managed.role import Role
 from terngrad.connect import calling

@@ -10,13 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from terngrad.asynchronous.bound import Staleness
 from terngrad.asynchronous.copies import FLOAT_BYTES, ChangeCode, change_codes
-from terngrad.asynchronous.keeping import Keeper, Keeping
-from terngrad.asynchronous.messages import RunStatus
-from terngrad.asynchronous.plan import Plan
-from terngrad.asynchronous.proposal import CallError, Proposal, read_proposal
+from terngrad.asynchronous.messages import CallError, RunStatus
+from terngrad.asynchronous.plan import Plan, Proposal, read_proposal
+from terngrad.asynchronous.snapshots import Keeper, Keeping
 from terngrad.asynchronous.space import Shard
+from terngrad.asynchronous.staleness import Staleness
 from terngrad.asynchronous.updates import Updates
 from terngrad.cluster.channel import name_of
 from terngrad.cluster.membership import difference

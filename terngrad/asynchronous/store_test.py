@@ -14,8 +14,8 @@ import pytest
 
 from terngrad.asynchronous import snapshots
 from terngrad.asynchronous import store as store_module
-from terngrad.asynchronous.keeping import Keeper, Keeping
-from terngrad.asynchronous.proposal import CallError
+from terngrad.asynchronous.messages import CallError
+from terngrad.asynchronous.snapshots import Keeper, Keeping
 from terngrad.asynchronous.store import OtherRunError, Pushed, Store, UnkeptError
 from terngrad.asynchronous.updates import Updates
 from terngrad.ops.reference import ReferenceKernels

@@ -7,10 +7,10 @@ import threading
 import time
 from collections.abc import Sequence
 
-from terngrad.asynchronous.bound import Bound
 from terngrad.asynchronous.messages import RunStatus
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.space import Shard
+from terngrad.asynchronous.staleness import Bound
 from terngrad.asynchronous.store import Pushed, Store
 from terngrad.cluster.channel import LONGEST_REASON
 from terngrad.connect.channel import Channel

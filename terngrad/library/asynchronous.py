@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from terngrad.asynchronous.chief import Chief, RunFile
+from terngrad.asynchronous.chief import Chief, RunFile, States
 from terngrad.asynchronous.client import Client, Pulled
 from terngrad.asynchronous.copies import change_codes
 from terngrad.asynchronous.gradient import (
@@ -25,10 +25,8 @@ from terngrad.asynchronous.gradient import (
     contents,
     pushable_of,
 )
-from terngrad.asynchronous.plan import Plan
+from terngrad.asynchronous.plan import Plan, state_groups
 from terngrad.asynchronous.space import make_shards, make_space
-from terngrad.asynchronous.states import States
-from terngrad.asynchronous.updates import state_groups
 from terngrad.cluster.channel import MembershipError
 from terngrad.codecs.factory import largest_code
 from terngrad.exchange.operation_errors import OperationError

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, NoReturn, Protocol
 
 from terngrad import allocator
-from terngrad.asynchronous.keeping import Keeping
 from terngrad.asynchronous.server import Server as AsynchronousServer
+from terngrad.asynchronous.snapshots import Keeping
 from terngrad.asynchronous.store import Store
 from terngrad.cluster.channel import MembershipError, PortError, split_address
 from terngrad.cluster.membership import LOST_STATUS

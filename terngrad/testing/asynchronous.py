@@ -12,16 +12,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from terngrad.asynchronous.chief import States
 from terngrad.asynchronous.client import Client, Pulled
 from terngrad.asynchronous.copies import change_codes
 from terngrad.asynchronous.gradient import Computed, GradientStep, contents
-from terngrad.asynchronous.keeping import Keeping
-from terngrad.asynchronous.plan import Plan
+from terngrad.asynchronous.plan import Plan, state_bytes, state_groups
 from terngrad.asynchronous.server import Server
+from terngrad.asynchronous.snapshots import Keeping
 from terngrad.asynchronous.space import make_shards
-from terngrad.asynchronous.states import States
 from terngrad.asynchronous.store import Store
-from terngrad.asynchronous.updates import state_bytes, state_groups
 from terngrad.codecs.factory import largest_code, make_codecs
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout

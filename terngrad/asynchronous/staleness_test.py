@@ -2,7 +2,7 @@
 
 import threading
 
-from terngrad.asynchronous.bound import Bound
+from terngrad.asynchronous.staleness import Bound
 from terngrad.testing.limits import HANG_SECS
 
 SECS = 30.0
