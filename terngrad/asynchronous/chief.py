@@ -39,8 +39,8 @@ class RunFile:
         """Returns the run and its configuration; an empty name without a valid file."""
         try:
             with open(self._path, encoding="utf-8") as file:
-                said = json.load(file)
-            return str(said["run"]), dict(said["facts"])
+                values = json.load(file)
+            return str(values["run"]), dict(values["facts"])
         except (OSError, ValueError, TypeError, KeyError):
             return "", {}
 
@@ -124,7 +124,7 @@ class Chief:
         plan: Plan,
         states: States,
         run_file: RunFile,
-        tell: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
         """Sends nothing yet.
 
@@ -133,10 +133,10 @@ class Chief:
           plan: plan of the run that it would begin.
           states: converts between its variables and the states of the ps.
           run_file: names the current run, beside its checkpoints.
-          tell: called with lines for the log.
+          log: called with lines for the log.
         """
         self._client, self._plan, self._states = client, plan, states
-        self._run_file, self._tell = run_file, tell
+        self._run_file, self._log = run_file, log
 
     def begin_or_go_on(self, step: int, checkpoint: str | None) -> None:
         """Sends the variables to the ps, unless the ps hold a newer state of the same run.
@@ -156,14 +156,14 @@ class Chief:
                 self._plan.configuration, configuration, "this worker", "the run before"
             )
             if not changed:
-                self._tell(f"The run continues with the state of the ps at step {held}.")
+                self._log(f"The run continues with the state of the ps at step {held}.")
                 return
-            self._tell(f"The run of the ps, at step {held}, is not continued: {changed}.")
+            self._log(f"The run of the ps, at step {held}, is not continued: {changed}.")
         packed = self._states.pack()
         # Written first, so that a restarted chief finds this run or none, but no earlier run.
         self._run_file.write(self._plan.run, self._plan.configuration)
         self._client.begin(self._plan, packed, step)
-        self._tell(f"A run begins at step {step}{f', {checkpoint}' if checkpoint else ''}.")
+        self._log(f"A run begins at step {step}{f', {checkpoint}' if checkpoint else ''}.")
 
     def fetch(self, *, last: bool = False) -> int:
         """Loads the state of the ps into the variables; returns its step. See `Client.fetch`."""

@@ -105,8 +105,8 @@ def entry(run: str, configuration: Mapping[str, str]) -> bytes:
 def read_entry(content: bytes | bytearray) -> tuple[str, dict[str, str]]:
     """Returns a worker's run and its configuration; raises CallError if the JSON is malformed."""
     try:
-        said = json.loads(bytes(content))
-        return str(said["run"]), {str(k): str(v) for k, v in said["facts"].items()}
+        values = json.loads(bytes(content))
+        return str(values["run"]), {str(k): str(v) for k, v in values["facts"].items()}
     except UNREADABLE:
         raise CallError(
             'the content of ENTER must be JSON of the form {"run": "", "facts": {}}'

@@ -91,8 +91,8 @@ class Plan:
         )
         elements = self.statistics + sum(map(_elements, self.shapes))
         most = MAX_ELEMENTS
-        told = f"over {most}" if elements > most else elements
-        _expect(0 < elements <= most, f"parameters and statistics: {told}; allowed are 1 to {most}")
+        size = f"over {most}" if elements > most else elements
+        _expect(0 < elements <= most, f"parameters and statistics: {size}; allowed are 1 to {most}")
         for name, value, low, high in (
             ("statistics", self.statistics, 0, MAX_ELEMENTS),
             ("bucket_elements", self.bucket_elements, 1, _MAX_INT64),

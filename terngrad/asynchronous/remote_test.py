@@ -53,7 +53,7 @@ def test_a_ps_that_would_send_too_much_is_named_before_anything_is_allocated(tmp
     assert allocated and not any(allocated)
 
 
-def test_an_error_of_a_ps_is_told_and_not_tried_again(tmp_path, capfd):
+def test_an_error_of_a_ps_is_named_and_not_tried_again(tmp_path, capfd):
     with serving(tmp_path) as ((server,), hosts):
         worker = Worker(hosts)
         worker.begin()

@@ -299,7 +299,7 @@ class Caller:
         self._check_run(status)
         code = self._store.change_code(status.run) if values else None
         sent = self._shadow.next(code, values, call.copy) if code else Sent(values)
-        return self._reply(status, sent, self._workers.untold(self.stream.worker))
+        return self._reply(status, sent, self._workers.unreported(self.stream.worker))
 
     def _fetch(self, call: Call, content: bytearray) -> Iterator[bytes]:
         del content
@@ -307,7 +307,7 @@ class Caller:
             self._workers.hold_pushes(self.stream)
         status, state = self._store.state()
         self._check_run(status)
-        return self._reply(status, Sent(state), self._workers.untold(self.stream.worker))
+        return self._reply(status, Sent(state), self._workers.unreported(self.stream.worker))
 
     def _check_run(self, status: RunStatus) -> None:
         """Raises OtherRunError for a worker of another run, which must enter this one first."""
@@ -315,10 +315,10 @@ class Caller:
             raise OtherRunError
 
     def _reply(
-        self, status: RunStatus, sent: Sent = _NOTHING, untold: Sequence[int] = ()
+        self, status: RunStatus, sent: Sent = _NOTHING, unreported: Sequence[int] = ()
     ) -> Iterator[bytes]:
         """Replies with the run's status; the worker's next call concerns the run it names."""
         self.stream.run = "" if status.waits else status.run
-        reply = self._workers.reply(status, untold)
+        reply = self._workers.reply(status, unreported)
         reply.copy, reply.coded = sent.copy, sent.is_coded
         return frames(reply, sent.content)

@@ -163,7 +163,7 @@ def load(path: str) -> tuple[dict, bytes]:
     return json.loads(bytes(body[start : start + length])), bytes(body[start + length :])
 
 
-def choose(folder: str, version: int, tell: Callable[[str], None]) -> None:
+def choose(folder: str, version: int, log: Callable[[str], None]) -> None:
     """Sets aside snapshots of more updates than `version`, once for each new choice; -1 = none.
 
     A ps that is started again with the same flags goes on from what it wrote after the choice.
@@ -183,29 +183,29 @@ def choose(folder: str, version: int, tell: Callable[[str], None]) -> None:
         if file.read().strip() == str(version):
             if newer:
                 text = f"step {version} was chosen before, so newer snapshots count"
-                tell(f"{text}; remove {choice} to choose it again.")
+                log(f"{text}; remove {choice} to choose it again.")
             return
     if len(newer) == len(found):
         there = ", ".join(str(version_of(path)) for path in found) or "none"
         raise LookupError(f"there are snapshots of these steps: {there}")
     for path in newer:
-        set_aside(path, "newer than the chosen step", tell)
+        set_aside(path, "newer than the chosen step", log)
     with open(choice, "w", encoding="utf-8") as file:
         file.write(f"{version}\n")
 
 
-def set_aside(path: str, why: str, tell: Callable[[str], None]) -> None:
-    """Gives a snapshot another name, under which it is neither loaded nor removed; tells it."""
+def set_aside(path: str, why: str, log: Callable[[str], None]) -> None:
+    """Gives a snapshot another name, under which it is neither loaded nor removed, and logs it."""
     other = os.path.join(os.path.dirname(path), f"set-aside.{os.path.basename(path)}")
     try:
         os.replace(path, other)
     except OSError as error:
-        tell(f"{path}: {why}; it cannot be set aside: {error}")
+        log(f"{path}: {why}; it cannot be set aside: {error}")
     else:
-        tell(f"{path}: {why}; set aside as {other}.")
+        log(f"{path}: {why}; set aside as {other}.")
 
 
-def undamaged(folder: str, tell: Callable[[str], None]) -> Iterator[tuple[str, dict, bytes]]:
+def undamaged(folder: str, log: Callable[[str], None]) -> Iterator[tuple[str, dict, bytes]]:
     """Yields path, description and content of a folder's undamaged snapshots, the newest first.
 
     Sets damaged ones aside.
@@ -214,9 +214,9 @@ def undamaged(folder: str, tell: Callable[[str], None]) -> Iterator[tuple[str, d
         try:
             description, content = load(path)
         except OSError as error:
-            tell(f"{error}; looking for an older snapshot.")
+            log(f"{error}; looking for an older snapshot.")
         except SnapshotError as error:
-            set_aside(path, str(error).removeprefix(f"{path} "), tell)
+            set_aside(path, str(error).removeprefix(f"{path} "), log)
         else:
             yield path, description, content
 
@@ -259,22 +259,22 @@ class Keeper:
         keeping: Keeping,
         ps: int,
         ps_count: int,
-        tell: Callable[[str], None],
+        log: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Keeps snapshots for ps `ps` of `ps_count`; `tell` is called with lines for the log.
+        """Keeps snapshots for ps `ps` of `ps_count`; `log` is called with lines for the log.
 
         Raises:
           LookupError, OSError: see `choose`.
         """
         self.failure = ""
-        self._keeping, self._tell, self._clock = keeping, tell, clock
+        self._keeping, self._log, self._clock = keeping, log, clock
         self._place = {"ps": ps, "ps_count": ps_count}
         self._writer = Writer(keeping.folder)
         self._kept_version: float = _NEVER
         self._pause_secs, self._retry_at = 0.0, 0.0
         if keeping.steps:
-            choose(keeping.folder, keeping.chosen, tell)
+            choose(keeping.folder, keeping.chosen, log)
 
     def begin(self, kept_version: float = _NEVER) -> None:
         """Notes that the parameters were replaced; `kept_version` has a snapshot."""
@@ -292,7 +292,7 @@ class Keeper:
     def keep(self, plan_text: str, applied: Applied, updates: Updates) -> None:
         """Writes a snapshot, unless this version has one or snapshots are off.
 
-        A failure is told; the next attempt should wait for `may_retry`.
+        A failure is logged; the next attempt should wait for `may_retry`.
         """
         version = updates.version
         if not self._keeping.steps or version == self._kept_version:
@@ -310,16 +310,16 @@ class Keeper:
                 max(_FIRST_PAUSE_SECS, 2 * self._pause_secs), _LONGEST_PAUSE_SECS
             )
             self._retry_at = self._clock() + self._pause_secs
-            self._tell(f"Updates wait: {self.failure}; tries again in {self._pause_secs:g} s.")
+            self._log(f"Updates wait: {self.failure}; tries again in {self._pause_secs:g} s.")
             return
         if self.failure:
-            self._tell(f"Wrote the snapshot of step {version}, and applies updates again.")
+            self._log(f"Wrote the snapshot of step {version}, and applies updates again.")
         self.failure, self._pause_secs, self._retry_at = "", 0.0, 0.0
         self._kept_version = version
         try:
             self._writer.reserve(len(state))
         except OSError as error:
-            self._tell(f"There is no room for the snapshot after that of step {version}: {error}")
+            self._log(f"There is no room for the snapshot after that of step {version}: {error}")
 
     def close(self) -> None:
         """Gives back the space that is reserved for the next snapshot."""
@@ -329,15 +329,15 @@ class Keeper:
         """Loads the newest undamaged snapshot, if this ps wrote it; `propose` reads its plan."""
         if not self._keeping.steps:
             return None
-        for path, description, content in undamaged(self._keeping.folder, self._tell):
+        for path, description, content in undamaged(self._keeping.folder, self._log):
             try:
                 kept = self._read(path, description, content, propose)
             except UNREADABLE as error:
-                self._tell(f"{path} is not used: {error}")
+                self._log(f"{path} is not used: {error}")
                 return None
             if np.isfinite(np.frombuffer(content, "<f4")).all():
                 return kept
-            set_aside(path, "it has values that are not finite", self._tell)
+            set_aside(path, "it has values that are not finite", self._log)
         return None
 
     def _read(

@@ -27,10 +27,10 @@ WORKERS = ["one:1", "two:2"]
 SECS = HANG_SECS
 
 
-def store_in(folder, steps=4, ps=0, count=1, tell=print, chosen=-1):
+def store_in(folder, steps=4, ps=0, count=1, log=print, chosen=-1):
     make = lambda text: schedules.fixed(0.1)
     keeping = Keeping(str(folder), steps, chosen)
-    return Store(ps, count, WORKERS, ReferenceKernels(), make, keeping, tell)
+    return Store(ps, count, WORKERS, ReferenceKernels(), make, keeping, log)
 
 
 def begun(store, plan=PLAN, version=0):
@@ -106,15 +106,15 @@ def test_a_gradient_that_comes_while_a_run_begins_is_not_applied_to_it(tmp_path,
     assert store.status == ("another run", 0, False, False)
 
 
-def test_a_run_that_begins_replaces_another_or_goes_on_is_told(tmp_path):
-    said = []
-    store = begun(store_in(tmp_path, tell=said.append))
+def test_a_run_that_begins_replaces_another_or_goes_on_is_logged(tmp_path):
+    lines = []
+    store = begun(store_in(tmp_path, log=lines.append))
     push(store, 4)
     begun(store, dataclasses.replace(PLAN, run="another run"), version=2)
-    again = store_in(tmp_path, tell=said.append)
+    again = store_in(tmp_path, log=lines.append)
     again.enter(0, "another run", CONFIGURATION)
     again.enter(1, "another run", CONFIGURATION)
-    assert said == [
+    assert lines == [
         "Run a run begins at step 0.",
         "Run another run begins at step 2, in the place of run a run at step 4.",
         f"Loaded {tmp_path}/snapshot-2; waits for the workers of its run.",
@@ -152,10 +152,10 @@ def test_a_damaged_snapshot_is_named_and_an_older_one_is_used(tmp_path):
     with open(newest, "r+b") as file:
         file.seek(-9, os.SEEK_END)
         file.write(b"\xff")
-    said = []
-    assert store_in(tmp_path, tell=said.append).version == older
+    lines = []
+    assert store_in(tmp_path, log=lines.append).version == older
     aside = f"{tmp_path}/set-aside.{os.path.basename(newest)}"
-    assert f"{newest}: is damaged; set aside as {aside}." in said
+    assert f"{newest}: is damaged; set aside as {aside}." in lines
     assert os.path.exists(aside)
 
 
@@ -169,9 +169,9 @@ def test_a_snapshot_that_is_cut_short_is_named(tmp_path, cut):
 
 def test_a_snapshot_of_another_ps_or_another_number_of_ps_is_named_and_not_used(tmp_path):
     begun(store_in(tmp_path))
-    said = []
-    assert store_in(tmp_path, ps=1, count=2, tell=said.append).version == 0
-    assert "is not used: it was written by ps 0 of 1" in said[0]
+    lines = []
+    assert store_in(tmp_path, ps=1, count=2, log=lines.append).version == 0
+    assert "is not used: it was written by ps 0 of 1" in lines[0]
 
 
 def test_the_three_newest_snapshots_are_kept(tmp_path):
@@ -230,8 +230,8 @@ def test_a_ps_that_cannot_write_snapshots_applies_no_updates_that_it_could_lose(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(store_module, "_UNKEPT_SECS", 0.2)
-    said = []
-    store = begun(store_in(tmp_path, tell=said.append))
+    lines = []
+    store = begun(store_in(tmp_path, log=lines.append))
     push(store, 3)
     disk = _Disk(monkeypatch)
     push(store, 1, first=4)  # the fourth makes a snapshot due
@@ -239,7 +239,7 @@ def test_a_ps_that_cannot_write_snapshots_applies_no_updates_that_it_could_lose(
         push(store, 1, first=5)
     assert store.push(PLAN.run, 0, 7, 4, 0, gradient()) == Pushed.KNOWN  # it was applied
     assert store.pulled()[1] and store.version == 4
-    assert any("No space left on device; tries again in 1 s" in line for line in said)
+    assert any("No space left on device; tries again in 1 s" in line for line in lines)
     assert store_in(tmp_path).version == 0  # as promised: no more than 4 were lost
     with futures.ThreadPoolExecutor(1) as threads:
         monkeypatch.setattr(store_module, "_UNKEPT_SECS", SECS)
@@ -250,13 +250,13 @@ def test_a_ps_that_cannot_write_snapshots_applies_no_updates_that_it_could_lose(
             store.keep_again()
             time.sleep(0.05)
         assert waiting.result() is None
-    assert said[-1] == "Wrote the snapshot of step 4, and applies updates again."
+    assert lines[-1] == "Wrote the snapshot of step 4, and applies updates again."
     assert (store.version, store_in(tmp_path).version) == (5, 4)
 
 
 def test_a_snapshot_that_fails_is_tried_again_with_growing_pauses(tmp_path, monkeypatch):
-    disk, now, said = _Disk(monkeypatch), [0.0], []
-    keeper = Keeper(Keeping(str(tmp_path), 4), 0, 1, said.append, clock=lambda: now[0])
+    disk, now, lines = _Disk(monkeypatch), [0.0], []
+    keeper = Keeper(Keeping(str(tmp_path), 4), 0, 1, lines.append, clock=lambda: now[0])
     updates = Updates(PLAN, store_in(tmp_path).expect(PLAN.to_json().encode()).shard, None, None)
     tried = []
     for second in range(100):
@@ -265,7 +265,7 @@ def test_a_snapshot_that_fails_is_tried_again_with_growing_pauses(tmp_path, monk
             tried.append(second)
             keeper.keep("", {}, updates)
     assert tried == [0, 1, 3, 7, 15, 31, 61, 91]
-    assert disk.attempts == len(said) == len(tried)
+    assert disk.attempts == len(lines) == len(tried)
     disk.is_full, now[0] = False, 200.0
     keeper.keep("", {}, updates)
     assert not keeper.failure and not keeper.is_due(3) and keeper.is_due(4)
@@ -285,10 +285,10 @@ def test_a_run_whose_first_snapshot_fails_waits_with_its_first_update(tmp_path, 
 
 def test_an_older_snapshot_may_be_chosen_once(tmp_path):
     push(begun(store_in(tmp_path)), 13)
-    said = []
+    lines = []
 
     def chosen(version):
-        store = store_in(tmp_path, tell=said.append, chosen=version)
+        store = store_in(tmp_path, log=lines.append, chosen=version)
         store.enter(0, PLAN.run, CONFIGURATION)
         return store
 
@@ -297,13 +297,13 @@ def test_an_older_snapshot_may_be_chosen_once(tmp_path):
     store = chosen(10)
     assert store.version == 8
     aside = f"{tmp_path}/set-aside.snapshot-12"
-    assert said[0] == (f"{tmp_path}/snapshot-12: newer than the chosen step; set aside as {aside}.")
+    assert lines[0] == f"{tmp_path}/snapshot-12: newer than the chosen step; set aside as {aside}."
     push(store, 4, first=14)
     assert chosen(10).version == 12  # a ps that is started again does not lose these four
     again = (
         f"step 10 was chosen before, so newer snapshots count; remove {tmp_path}/chosen-snapshot"
     )
-    assert f"{again} to choose it again." in said
+    assert f"{again} to choose it again." in lines
     assert chosen(8).version == 8
     push(store_in(tmp_path), 0)  # without a choice, so that the next one is new
     push(chosen(8), 4, first=18)
@@ -320,9 +320,9 @@ def test_an_unusable_snapshot_is_reported_and_an_older_one_is_loaded(tmp_path, m
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(snapshots.os, "replace", refuse)
-    said = []
-    assert store_in(tmp_path, tell=said.append).version == 0
-    assert "it cannot be set aside: " in said[0] and said[1].startswith(f"Loaded {tmp_path}/")
+    lines = []
+    assert store_in(tmp_path, log=lines.append).version == 0
+    assert "it cannot be set aside: " in lines[0] and lines[1].startswith(f"Loaded {tmp_path}/")
 
 
 def test_snapshots_are_written_again_after_their_folder_was_removed(tmp_path):
@@ -343,8 +343,8 @@ def test_staleness_is_the_updates_between_pull_and_push(tmp_path):
     store = begun(store_in(tmp_path))
     for worker, version in [(0, 0), (1, 0), (0, 1), (1, 0)]:
         store.push(PLAN.run, worker, 7, store.version + 1, version, gradient())
-    assert store.untold_staleness() == [0, 1, 1, 3]
-    assert store.untold_staleness() == []
+    assert store.unreported_staleness() == [0, 1, 1, 3]
+    assert store.unreported_staleness() == []
     found = store.take_staleness()
     assert (found.count, found.mean, found.largest) == (4, 1.25, 3)
 

@@ -224,7 +224,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
                 self._shards,
                 plan.pull_bits,
                 plan.configuration,
-                _tell,
+                _log,
                 codes=self._change_codes,
             )
             try:
@@ -249,7 +249,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
         held = {f"{g}/{n}": v for g, vs in groups.items() for n, v in zip(names, vs, strict=True)}
         layout, order = self._reducer.layout, state_groups(self._plan)
         states = States(held, self._statistics, layout, order, self._shards)
-        self._chief = Chief(client, self._plan, states, RunFile(folder), _tell)
+        self._chief = Chief(client, self._plan, states, RunFile(folder), _log)
         self._chief.begin_or_go_on(int(self.state.step), None)
 
     @property
@@ -412,5 +412,5 @@ def _new_run() -> str:
     return secrets.token_hex(8)
 
 
-def _tell(line: str) -> None:
+def _log(line: str) -> None:
     print(line, flush=True)
