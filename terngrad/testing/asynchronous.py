@@ -1,11 +1,11 @@
-"""Servers and workers of an asynchronous training in threads of a test, over real connections."""
+"""Servers and workers of an asynchronous training in threads of a test; stores without servers."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -24,10 +24,12 @@ from terngrad.asynchronous.store import Store
 from terngrad.codecs.factory import largest_code, make_codecs
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
+from terngrad.ops.reference import ReferenceKernels
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.nets import make_model
-from terngrad.testing.ps_clients import config_of
+from terngrad.testing.plans import PLAN, gradient
+from terngrad.testing.ps_clients import WORKERS, config_of
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
 from terngrad.training.classifier import Classifier
@@ -207,3 +209,39 @@ def two_workers(
         chief.begin()
         other.client.await_run()
         yield servers, chief, other
+
+
+def store_in(
+    folder: pathlib.Path,
+    steps: int = 4,
+    ps: int = 0,
+    count: int = 1,
+    log: Callable[[str], None] = print,
+    chosen: int = -1,
+) -> Store:
+    """Returns the store of a ps of two workers, which nobody can call.
+
+    Args:
+      folder: of its snapshots.
+      steps: see `Keeping`.
+      ps: its index.
+      count: number of ps.
+      log: called with lines for the log.
+      chosen: see `Keeping`.
+    """
+    make = lambda text: schedules.fixed(0.1)
+    keeping = Keeping(str(folder), steps, chosen)
+    return Store(ps, count, WORKERS, ReferenceKernels(), make, keeping, log)
+
+
+def begun(store: Store, plan: Plan = PLAN, version: int = 0) -> Store:
+    """Begins a run in a store, with ones for all values; returns the store."""
+    _, shard, size = store.expect(plan.to_json().encode())
+    store.begin(plan, shard, np.ones(size // 4, "<f4").tobytes(), version)
+    return store
+
+
+def push(store: Store, count: int, worker: int = 0, first: int = 1) -> None:
+    """Pushes gradients of the run of PLAN, numbered from `first` on."""
+    for sequence in range(first, first + count):
+        store.push(PLAN.run, worker, 7, sequence, store.version, gradient(word=1))
