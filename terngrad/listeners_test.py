@@ -15,7 +15,7 @@ from concurrent import futures
 import pytest
 
 from terngrad.asynchronous import server as asynchronous
-from terngrad.asynchronous.keeping import Keeping
+from terngrad.asynchronous.snapshots import Keeping
 from terngrad.asynchronous.store import Store
 from terngrad.cluster import admission
 from terngrad.cluster.addresses import listen

@@ -254,14 +254,14 @@ def pulled(**said):
 )
 def test_a_worker_says_why_it_ends(last, status, text, capfd):
     with contextlib.nullcontext() if status is None else pytest.raises(SystemExit) as ended:
-        asynchronous_program._tell_end("there", False, last, StopRequest())
+        asynchronous_program._log_end("there", False, last, StopRequest())
     assert text in capfd.readouterr().out
     assert status is None or ended.value.code == status
 
 
 def test_a_worker_does_not_say_that_the_chief_has_saved_when_it_has_failed():
     with pytest.raises(ValueError, match="The chief has ended the run without saving it"):
-        asynchronous_program._tell_end("", False, pulled(stopped=True), StopRequest())
+        asynchronous_program._log_end("", False, pulled(stopped=True), StopRequest())
 
 
 def test_a_run_is_noted_before_it_begins(tmp_path):

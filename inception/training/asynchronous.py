@@ -13,13 +13,12 @@ from inception.training.learning_rate import learning_rate
 from inception.training.looping import run_loop, say
 from inception.training.preparation import Ready, prepare, worker_batches
 from inception.training.train import how_to_go_on
-from terngrad.asynchronous.chief import Chief, RunFile
+from terngrad.asynchronous.chief import Chief, RunFile, States
 from terngrad.asynchronous.client import Client, Pulled
 from terngrad.asynchronous.copies import coded_bytes
 from terngrad.asynchronous.gradient import GradientStep
-from terngrad.asynchronous.states import States
+from terngrad.asynchronous.plan import state_groups
 from terngrad.asynchronous.stepper import AsynchronousStepper
-from terngrad.asynchronous.updates import state_groups
 from terngrad.cluster.channel import MembershipError
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.layout import FLOAT
@@ -71,7 +70,7 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
                 say(f"{stop.signal.name}: {error}{unsaved}.")
                 sys.exit(128 + stop.signal)
             raise
-        _tell_end(where, group.is_chief, pulled, stop)
+        _log_end(where, group.is_chief, pulled, stop)
 
 
 def _hurry(client: Client, is_over: threading.Event) -> None:
@@ -96,7 +95,7 @@ def _client(ready: Ready, joining: JoinConfig, stop: StopRequest) -> Client:
         sharded.shards,
         plan.pull_bits,
         plan.configuration,
-        _tell,
+        _log,
         is_stopped,
         sharded.change_codes,
     )
@@ -107,10 +106,10 @@ def _chief(ready: Ready, client: Client) -> Chief:
     statistics = list(training.classifier.state.values())
     groups = state_groups(plan)
     states = States(training.state, statistics, training.layout, groups, ready.sharded.shards)
-    return Chief(client, plan, states, RunFile(ready.config.train_dir), _tell)
+    return Chief(client, plan, states, RunFile(ready.config.train_dir), _log)
 
 
-def _tell(line: str) -> None:
+def _log(line: str) -> None:
     print(line, flush=True)
 
 
@@ -186,7 +185,7 @@ def _end(
     return path
 
 
-def _tell_end(where: str, is_chief: bool, pulled: Pulled, stop: StopRequest) -> None:
+def _log_end(where: str, is_chief: bool, pulled: Pulled, stop: StopRequest) -> None:
     """Prints why this worker ends."""
     if pulled.finished:
         say(f"Finished training at step {pulled.version}: {where}")

@@ -6,7 +6,7 @@ import pytest
 
 from inception.results.report import read_scalars
 from inception.training.serving import PsReport, figures_of_parameters, figures_of_sums
-from terngrad.asynchronous.bound import Staleness
+from terngrad.asynchronous.staleness import Staleness
 from terngrad.service.figures import Figures
 
 

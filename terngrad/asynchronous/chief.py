@@ -9,16 +9,20 @@ checkpoint.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
 
 from terngrad.asynchronous.client import Client
-from terngrad.asynchronous.plan import Plan
-from terngrad.asynchronous.states import States
-from terngrad.asynchronous.updates import state_bytes
+from terngrad.asynchronous.plan import Plan, state_bytes
+from terngrad.asynchronous.space import Shard, make_space
 from terngrad.cluster.membership import difference
 from terngrad.files import publish
+from terngrad.layout import Layout
 
 _NAME = ".asynchronous_run"
 _LAST_UPDATES_SECS = 5.0  # for pushes to the other ps after ps 0 has all updates
@@ -35,8 +39,8 @@ class RunFile:
         """Returns the run and its configuration; an empty name without a valid file."""
         try:
             with open(self._path, encoding="utf-8") as file:
-                said = json.load(file)
-            return str(said["run"]), dict(said["facts"])
+                values = json.load(file)
+            return str(values["run"]), dict(values["facts"])
         except (OSError, ValueError, TypeError, KeyError):
             return "", {}
 
@@ -55,6 +59,62 @@ class RunFile:
             os.remove(self._path)
 
 
+@dataclasses.dataclass(frozen=True)
+class States:
+    """Packs variables into the state of each ps, and unpacks them.
+
+    Attributes:
+      variables: variables by "GROUP/NAME", as in checkpoints.
+      statistics: the moving statistics.
+      layout: layout of the trained variables.
+      groups: groups in the order of a ps' state, see `state_groups`.
+      shards: shard of each ps.
+    """
+
+    variables: Mapping[str, tf.Variable]
+    statistics: Sequence[tf.Variable]
+    layout: Layout
+    groups: Sequence[str]
+    shards: Sequence[Shard]
+
+    def pack(self) -> list[bytes]:
+        """Returns the state of each ps."""
+        space, rows = make_space(self.layout), []
+        for group in self.groups:
+            row = np.zeros(space.size, np.float32)
+            for place in space.places:
+                value = self._variable(group, place.variable).numpy()
+                row[place.start : place.start + place.size] = value.reshape(-1)
+            rows.append(row)
+        flat = [np.float32(v.numpy()).reshape(-1) for v in self.statistics]
+        found = []
+        for shard in self.shards:
+            parts = [row[shard.first : shard.first + shard.size] for row in rows]
+            parts += flat if shard.statistics else []
+            found.append(b"".join(part.tobytes() for part in parts))
+        return found
+
+    def unpack(self, contents: Sequence[bytes | bytearray]) -> None:
+        """Assigns the state of each ps to the variables."""
+        values = [np.frombuffer(content, "<f4") for content in contents]
+        space = make_space(self.layout)
+        for i, group in enumerate(self.groups):
+            pairs = zip(values, self.shards, strict=True)
+            row = np.concatenate([v[i * s.size : (i + 1) * s.size] for v, s in pairs])
+            for place in space.places:
+                variable = self._variable(group, place.variable)
+                part = row[place.start : place.start + place.size]
+                variable.assign(part.reshape(variable.shape))
+        rest = values[0][len(self.groups) * self.shards[0].size :]
+        for variable in self.statistics:
+            size = variable.shape.num_elements()
+            value, rest = rest[:size], rest[size:]
+            variable.assign(tf.cast(tf.reshape(value, variable.shape), variable.dtype))
+
+    def _variable(self, group: str, index: int) -> tf.Variable:
+        return self.variables[f"{group}/{self.layout.names[index]}"]
+
+
 class Chief:
     """Worker 0 of a run."""
 
@@ -64,7 +124,7 @@ class Chief:
         plan: Plan,
         states: States,
         run_file: RunFile,
-        tell: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
         """Sends nothing yet.
 
@@ -73,10 +133,10 @@ class Chief:
           plan: plan of the run that it would begin.
           states: converts between its variables and the states of the ps.
           run_file: names the current run, beside its checkpoints.
-          tell: called with lines for the log.
+          log: called with lines for the log.
         """
         self._client, self._plan, self._states = client, plan, states
-        self._run_file, self._tell = run_file, tell
+        self._run_file, self._log = run_file, log
 
     def begin_or_go_on(self, step: int, checkpoint: str | None) -> None:
         """Sends the variables to the ps, unless the ps hold a newer state of the same run.
@@ -96,14 +156,14 @@ class Chief:
                 self._plan.configuration, configuration, "this worker", "the run before"
             )
             if not changed:
-                self._tell(f"The run continues with the state of the ps at step {held}.")
+                self._log(f"The run continues with the state of the ps at step {held}.")
                 return
-            self._tell(f"The run of the ps, at step {held}, is not continued: {changed}.")
+            self._log(f"The run of the ps, at step {held}, is not continued: {changed}.")
         packed = self._states.pack()
         # Written first, so that a restarted chief finds this run or none, but no earlier run.
         self._run_file.write(self._plan.run, self._plan.configuration)
         self._client.begin(self._plan, packed, step)
-        self._tell(f"A run begins at step {step}{f', {checkpoint}' if checkpoint else ''}.")
+        self._log(f"A run begins at step {step}{f', {checkpoint}' if checkpoint else ''}.")
 
     def fetch(self, *, last: bool = False) -> int:
         """Loads the state of the ps into the variables; returns its step. See `Client.fetch`."""

@@ -102,7 +102,7 @@ class Client:
         shards: Sequence[Shard],
         pull_bits: int,
         configuration: Mapping[str, str],
-        tell: Callable[[str], None] = lambda line: None,
+        log: Callable[[str], None] = lambda line: None,
         stopped: Callable[[], bool] = lambda: False,
         codes: Sequence[ChangeCode | None] = (),
     ) -> None:
@@ -113,7 +113,7 @@ class Client:
           shards: shard of each ps.
           pull_bits: bits of a pulled parameter, 32 or 16.
           configuration: settings that must be equal on all workers.
-          tell: called with a line when a ps is lost, and when it is back.
+          log: called with a line when a ps is lost, and when it is back.
           stopped: whether this worker was asked to end; it then does not wait for a ps.
           codes: of the changes of each shard, see `change_codes`; () = parameters are sent as
             floats.
@@ -124,12 +124,12 @@ class Client:
         self._copies = [
             Copy(shard, pull_bits, code) for shard, code in zip(shards, all_codes, strict=True)
         ]
-        self._tell, self._stopped = tell, stopped
+        self._log, self._stopped = log, stopped
         self._sequence = 0
         incarnation = secrets.randbits(63) + 1
         self._alive = KeepAlive()
         self._servers = [
-            RemotePs(config, ps, incarnation, configuration, tell, stopped, self._alive)
+            RemotePs(config, ps, incarnation, configuration, log, stopped, self._alive)
             for ps in range(len(config.ps_hosts))
         ]
         self._threads = futures.ThreadPoolExecutor(len(self._servers))
@@ -233,7 +233,7 @@ class Client:
           done: it ends because the run is finished.
           stop: the other workers must end, too.
           saved: the state of the ps is in a checkpoint.
-          looks: wait for ps that are away, and tell them once they are back.
+          looks: wait for ps that are away, and inform them once they are back.
         """
         call = Call(act=BYE, done=done, stop=stop, saved=saved)
         if looks:
@@ -241,7 +241,7 @@ class Client:
                 self._on_all(lambda ps: self._servers[ps].call(call))
                 return True
             except MembershipError as error:
-                self._tell(f"{error}; that ps does not know that the run has ended.")
+                self._log(f"{error}; that ps does not know that the run has ended.")
         else:
             self._on_all(lambda ps: self._servers[ps].bye(call))
         return False

@@ -14,6 +14,15 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 # JSON may write 1.0 as 1. A bool is not allowed as an int here, though it is one in Python.
 _ALLOWED = {int: (int,), float: (int, float), bool: (bool,), str: (str,)}
+# Errors of reading a text that another program wrote.
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
 
 
 class FieldError(ValueError):

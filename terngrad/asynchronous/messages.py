@@ -3,7 +3,7 @@
 The act of a call (`Call.act`, see terngrad/service/messages.py) says what it asks for:
 
 MORE: more content of the previous call.
-ENTER: the first call of a channel; content: JSON.
+ENTER: the first call of a channel; content: JSON, see `entry`.
 BEGIN: from worker 0; content: JSON, a plan (terngrad/asynchronous/plan.py).
 STATE: from worker 0, after BEGIN; content: the initial state.
 PUSH: content: a gradient; the reply is as for PULL.
@@ -14,13 +14,19 @@ BYE: the worker ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from terngrad.asynchronous.fields import UNREADABLE
 from terngrad.connect.channel import FrameError
 from terngrad.service.messages import PIECE_BYTES, Reply, join_frame, split_frame
 
 MORE, ENTER, BEGIN, STATE, PUSH, PULL, FETCH, BYE = range(8)
+
+
+class CallError(ValueError):
+    """A worker's call cannot be answered; the text says why."""
 
 
 def frames(header: Any, content: bytes | memoryview = b"") -> Iterator[bytes]:
@@ -89,3 +95,19 @@ class RunStatus(NamedTuple):
 def status_in(reply: Reply) -> RunStatus:
     """Returns the status in a reply."""
     return RunStatus(reply.run, reply.version, reply.waits, reply.finished)
+
+
+def entry(run: str, configuration: Mapping[str, str]) -> bytes:
+    """Returns the content of ENTER: the worker's last run, "" for none, and its configuration."""
+    return json.dumps({"run": run, "facts": dict(configuration)}).encode()
+
+
+def read_entry(content: bytes | bytearray) -> tuple[str, dict[str, str]]:
+    """Returns a worker's run and its configuration; raises CallError if the JSON is malformed."""
+    try:
+        values = json.loads(bytes(content))
+        return str(values["run"]), {str(k): str(v) for k, v in values["facts"].items()}
+    except UNREADABLE:
+        raise CallError(
+            'the content of ENTER must be JSON of the form {"run": "", "facts": {}}'
+        ) from None

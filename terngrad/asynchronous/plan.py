@@ -1,14 +1,20 @@
-"""The plan of a run: what a ps must know to hold its parameters. The chief sends it as JSON."""
+"""The plan of a run: what a ps must know to hold its parameters. The chief sends it as JSON.
+
+The plan says what the state of each ps consists of. A ps reads it before it allocates memory.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from terngrad.asynchronous import fields
+from terngrad.asynchronous.space import Shard, make_shards
 from terngrad.layout import FLOAT, FORMER_FIELDS, PULL_CODEC_NAMES, Layout, Policy, make_layout
 from terngrad.limits import MAX_NODES, MAX_SUM
+from terngrad.training.schedules import Schedule
 from terngrad.training.slots import SLOTS
 
 MAX_ELEMENTS = 1 << 30  # of a net, on all ps
@@ -85,8 +91,8 @@ class Plan:
         )
         elements = self.statistics + sum(map(_elements, self.shapes))
         most = MAX_ELEMENTS
-        told = f"over {most}" if elements > most else elements
-        _expect(0 < elements <= most, f"parameters and statistics: {told}; allowed are 1 to {most}")
+        size = f"over {most}" if elements > most else elements
+        _expect(0 < elements <= most, f"parameters and statistics: {size}; allowed are 1 to {most}")
         for name, value, low, high in (
             ("statistics", self.statistics, 0, MAX_ELEMENTS),
             ("bucket_elements", self.bucket_elements, 1, _MAX_INT64),
@@ -140,6 +146,49 @@ class Plan:
             raise
         except (ValueError, RecursionError) as error:  # a wrong field, policy or JSON
             raise PlanError(f"the plan cannot be read: {error}") from None
+
+
+def state_groups(plan: Plan) -> list[str]:
+    """Returns the groups of values in the state of a ps, in their order."""
+    averages = ["averages"] if plan.averages_decay else []
+    return ["variables", *averages, *(f"slots/{slot}" for slot in SLOTS[plan.optimizer])]
+
+
+def state_bytes(plan: Plan, shard: Shard) -> int:
+    """Returns the bytes of a shard's state: its groups as float32, then the statistics."""
+    return 4 * (len(state_groups(plan)) * shard.size + shard.statistics)
+
+
+class Proposal(NamedTuple):
+    """A run that may begin.
+
+    Attributes:
+      plan: plan of the run.
+      shard: shard of this ps.
+      state_bytes: bytes of the shard's state.
+    """
+
+    plan: Plan
+    shard: Shard
+    state_bytes: int
+
+
+def read_proposal(
+    text: bytes, ps: int, ps_count: int, make_schedule: Callable[[str], Schedule]
+) -> Proposal:
+    """Reads a plan as ps `ps` of `ps_count`.
+
+    Raises:
+      PlanError: the plan cannot be followed, or `make_schedule` cannot read its schedule.
+    """
+    plan = Plan.from_json(text)
+    layout, nodes = plan.layout(), plan.nodes
+    shard = make_shards(layout, ps_count, nodes, plan.statistics, plan.max_code)[ps]
+    try:
+        make_schedule(plan.schedule)
+    except fields.UNREADABLE as error:
+        raise PlanError(f"the plan's schedule cannot be read: {error}") from None
+    return Proposal(plan, shard, state_bytes(plan, shard))
 
 
 def _elements(shape: tuple[int, ...]) -> int:

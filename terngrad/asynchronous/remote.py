@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from terngrad.asynchronous.messages import ENTER, PULL, PUSH, collect, frames
+from terngrad.asynchronous.messages import ENTER, PULL, PUSH, collect, entry, frames
 from terngrad.cluster.channel import MembershipError
 from terngrad.connect.calling import AwayError, ChannelOpener, Search, why_ended
 from terngrad.connect.channel import Channel, End, FrameError, KeepAlive
@@ -37,7 +36,7 @@ class RemotePs:
         ps: int,
         incarnation: int,
         configuration: Mapping[str, str],
-        tell: Callable[[str], None],
+        log: Callable[[str], None],
         stopped: Callable[[], bool],
         alive: KeepAlive,
     ) -> None:
@@ -48,7 +47,7 @@ class RemotePs:
           ps: index of the ps to call.
           incarnation: number of this process; not 0.
           configuration: settings that must be equal on all workers.
-          tell: called with a line when the ps is lost, and when it is back.
+          log: called with a line when the ps is lost, and when it is back.
           stopped: whether this worker was asked to end; it then soon gives up a ps that is away.
           alive: keeps the channel alive between calls.
         """
@@ -57,10 +56,10 @@ class RemotePs:
         self._name, self._alive = self._caller.name, alive
         self._incarnation, self._configuration = incarnation, dict(configuration)
         self._timeout_secs = config.timeout_secs
-        self._tell, self._stopped = tell, stopped
+        self._log, self._stopped = log, stopped
         self._stream: Channel | None = None
         self._stream_was_open = self._was_there = False
-        self._unkept = ""  # the last such reason that was told
+        self._unkept = ""  # the last such reason that was logged
         self._received_at: float | None = None  # last sign of the ps in a call; None between calls
         self._using, self._closed = threading.Lock(), threading.Event()
 
@@ -88,7 +87,7 @@ class RemotePs:
 
     def enter(self) -> Reply:
         """Sends the ps the run of this worker again; returns the reply with that run's status."""
-        reply, _ = self.call(self._entry(), self._entry_content())
+        reply, _ = self.call(self._entry(), entry(self.run, self._configuration))
         return reply
 
     def bye(self, call: Call) -> None:
@@ -139,14 +138,14 @@ class RemotePs:
                 else:
                     found = self._exchange(call, content, sizes)
                 if search and search.was_there:  # only now: it may take a stream but not the call
-                    self._tell(f"{self._name} is back.")
+                    self._log(f"{self._name} is back.")
                 return found
             except _UnkeptError as error:  # the ps is there, so this is no search
                 search, pause_secs = None, _UNKEPT_PAUSE_SECS
                 if self._stopped():  # it ends without this gradient
                     call, content = Call(act=PULL), b""
                 if str(error) != self._unkept:
-                    self._tell(f"{error}; tries again until it can.")
+                    self._log(f"{error}; tries again until it can.")
                 self._unkept = str(error)
             except AwayError as error:
                 search = search or self._begin_search(error)
@@ -161,7 +160,7 @@ class RemotePs:
 
     def _begin_search(self, error: AwayError) -> Search:
         if self._stream_was_open:
-            self._tell(f"{error}; trying to reach it again for {self._timeout_secs:g} s.")
+            self._log(f"{error}; trying to reach it again for {self._timeout_secs:g} s.")
         return Search(self._name, self._timeout_secs, was_there=self._was_there)
 
     def _enter(self, timeout_secs: float) -> Reply:
@@ -171,13 +170,10 @@ class RemotePs:
             self._stream.cut()
             raise self._unused()
         self._stream_was_open = True
-        return self._exchange(self._entry(), self._entry_content(), ())[0]
+        return self._exchange(self._entry(), entry(self.run, self._configuration), ())[0]
 
     def _entry(self) -> Call:
         return Call(act=ENTER, incarnation=self._incarnation)
-
-    def _entry_content(self) -> bytes:
-        return json.dumps({"run": self.run, "facts": self._configuration}).encode()
 
     def _exchange(
         self, call: Call, content: bytes | memoryview, sizes: Collection[int]

@@ -12,13 +12,12 @@ import pytest
 
 from terngrad.asynchronous import messages, remote
 from terngrad.asynchronous.client import Client
-from terngrad.asynchronous.keeping import Keeping
 from terngrad.asynchronous.messages import BEGIN, BYE, ENTER, FETCH, MORE, PULL, PUSH, STATE, frames
-from terngrad.asynchronous.plan import MAX_ELEMENTS, Plan, PlanError
+from terngrad.asynchronous.plan import MAX_ELEMENTS, Plan, PlanError, state_bytes
 from terngrad.asynchronous.remote import RemotePs
 from terngrad.asynchronous.server import Server
+from terngrad.asynchronous.snapshots import Keeping
 from terngrad.asynchronous.store import Store, UnkeptError
-from terngrad.asynchronous.updates import state_bytes
 from terngrad.cluster.channel import MembershipError
 from terngrad.cluster.managed.role import Role
 from terngrad.connect import calling
@@ -68,7 +67,7 @@ def push(content, sequence=1, version=0):
     return [*frames(Call(act=PUSH, sequence=sequence, version=version), content)]
 
 
-def told(served, *messages, worker=1):
+def refusal(served, *messages, worker=1):
     """Returns the error that ends a caller's stream."""
     hello = hello_of(served[1], worker, "Update")
     end, details = call_ps(served[1], hello, messages=[*messages, *bye()])
@@ -84,12 +83,12 @@ def test_a_push_is_applied_once_however_often_it_comes(served):
         status, content = served[0].store.pulled()
         return status.version, content
 
-    assert told(served, *entry(), *push(gradient(word=1), 1), *push(gradient(word=1), 1)) == ""
+    assert refusal(served, *entry(), *push(gradient(word=1), 1), *push(gradient(word=1), 1)) == ""
     assert values()[0] == 1
     once = values()[1]
-    assert told(served, *entry(), *push(gradient(word=1), 1)) == ""
+    assert refusal(served, *entry(), *push(gradient(word=1), 1)) == ""
     assert values() == (1, once)
-    assert told(served, *entry(), *push(gradient(word=1), 2)) == ""
+    assert refusal(served, *entry(), *push(gradient(word=1), 2)) == ""
     assert values()[0] == 2 and values()[1] != once
 
 
@@ -132,10 +131,10 @@ def test_law_10_what_cannot_be_is_named_logged_once_and_disturbs_nobody(
     served, messages, text, capfd
 ):
     for _ in range(2):
-        said = told(served, *messages)
-        assert re.search(text, said), said
+        why = refusal(served, *messages)
+        assert re.search(text, why), why
     assert capfd.readouterr().out.count("Refused") == 1
-    assert told(served, *entry(0), *push(gradient(word=1)), worker=0) == ""
+    assert refusal(served, *entry(0), *push(gradient(word=1)), worker=0) == ""
     assert served[0].store.version == 1
 
 
@@ -165,16 +164,16 @@ def test_law_10_what_cannot_be_is_named_logged_once_and_disturbs_nobody(
 )
 def test_law_10_a_plan_that_cannot_be_is_named_before_anything_is_allocated(served, change, text):
     content = json.dumps(json.loads(PLAN.to_json()) | change).encode()
-    said = told(served, *entry(0), *frames(Call(act=BEGIN), content), worker=0)
-    assert text in said
+    why = refusal(served, *entry(0), *frames(Call(act=BEGIN), content), worker=0)
+    assert text in why
     assert served[0].store.status.run == PLAN.run
 
 
 def test_a_state_of_another_size_than_the_plans_is_refused(served):
     begin = [*frames(Call(act=BEGIN), PLAN.to_json().encode())]
-    said = told(served, *entry(0), *begin, join_frame(Call(act=STATE, size=1 << 50)), worker=0)
-    assert "bytes; allowed are 512" in said
-    assert "allowed are 0" in told(served, *entry(0), *frames(Call(act=STATE), b"1"), worker=0)
+    why = refusal(served, *entry(0), *begin, join_frame(Call(act=STATE, size=1 << 50)), worker=0)
+    assert "bytes; allowed are 512" in why
+    assert "allowed are 0" in refusal(served, *entry(0), *frames(Call(act=STATE), b"1"), worker=0)
 
 
 def test_an_asynchronous_ps_demands_the_secret(served):
@@ -188,15 +187,15 @@ def test_an_asynchronous_ps_demands_the_secret(served):
         other.close()
 
 
-def tell_failure(host, why):
+def report_failure(host, why):
     """Tells a ps why worker 0 ends."""
     role = Role(source="test", task_id=0, size=None, worker_hosts=WORKERS, ps_hosts=(host,))
     failures.tell_servers(JoinConfig(role=role, synchronous=False), why, SECS)
 
 
-def test_law_10_why_the_chief_begins_no_run_is_told_to_the_others_and_ends_the_ps(empty):
+def test_law_10_why_the_chief_begins_no_run_reaches_the_others_and_ends_the_ps(empty):
     server, host = empty
-    tell_failure(host, "--train_dir=/x: is not writable")
+    report_failure(host, "--train_dir=/x: is not writable")
     assert not server.wait(0.1)  # another worker may come
     client = Client(config_of([host], 1), [None], 32, CONFIGURATION)
     why = "--train_dir=/x: is not writable"
@@ -207,7 +206,7 @@ def test_law_10_why_the_chief_begins_no_run_is_told_to_the_others_and_ends_the_p
     assert server.workers.why_over == f"worker 0 failed: {why}"
 
 
-def test_a_signal_ends_a_chief_that_tells_why_it_begins_no_run(monkeypatch):
+def test_a_signal_ends_a_chief_that_reports_why_it_begins_no_run(monkeypatch):
     is_over, threads = threading.Event(), []
 
     def send(*args):
@@ -219,7 +218,7 @@ def test_a_signal_ends_a_chief_that_tells_why_it_begins_no_run(monkeypatch):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a test runner may ignore it
     try:
         with pytest.raises(KeyboardInterrupt):
-            tell_failure("nowhere:1", "why")
+            report_failure("nowhere:1", "why")
     finally:
         signal.signal(signal.SIGINT, before)
     assert threads[0].is_alive()  # nothing has waited for it
@@ -229,10 +228,10 @@ def test_a_signal_ends_a_chief_that_tells_why_it_begins_no_run(monkeypatch):
 
 def test_a_chief_that_comes_again_begins_its_run(empty):
     server, host = empty
-    tell_failure(host, "why")
+    report_failure(host, "why")
     assert server.workers.failure == "why"
     begin = [*frames(Call(act=BEGIN), PLAN.to_json().encode())]
-    assert told(empty, *entry(0), *begin, worker=0) == ""
+    assert refusal(empty, *entry(0), *begin, worker=0) == ""
     assert not server.workers.failure
 
 
@@ -241,7 +240,7 @@ def test_a_failure_that_the_chief_reports_counts_until_a_run_begins(empty):
     client = Client(config_of([host], 0), [None], 32, CONFIGURATION)
     client.enter()
     assert server.workers.present == [0]
-    tell_failure(host, "the disk is full")
+    report_failure(host, "the disk is full")
     assert server.workers.failure == "the disk is full"
     *_, size = server.store.expect(PLAN.to_json().encode())
     client.begin(PLAN, [bytes(size)], 0)
@@ -251,17 +250,17 @@ def test_a_failure_that_the_chief_reports_counts_until_a_run_begins(empty):
 
 def test_a_failing_newcomer_ends_no_run(served):
     server, host = served
-    tell_failure(host, "why")
+    report_failure(host, "why")
     assert not server.workers.failure
 
 
 @pytest.fixture(name="ps")
 def _ps(served):
-    """The ps as worker 1 sees it, which has entered; its lines are in `said`."""
-    said, alive = [], KeepAlive()
+    """The ps as worker 1 sees it, which has entered; its lines are in `log`."""
+    lines, alive = [], KeepAlive()
     stopped = lambda: False
-    ps = RemotePs(config_of([served[1]], 1), 0, 8, CONFIGURATION, said.append, stopped, alive)
-    ps.said = said
+    ps = RemotePs(config_of([served[1]], 1), 0, 8, CONFIGURATION, lines.append, stopped, alive)
+    ps.log = lines
     ps.enter()
     yield ps
     ps.close()
@@ -274,7 +273,7 @@ def test_a_worker_whose_messages_a_ps_cannot_take_ends_with_one_line(ps):
         pytest.raises(MembershipError, match=r"refused this worker: .* bytes; allowed are"),
     ):
         ps.call(Call(act=PUSH, sequence=1), bytes(4 * PIECE_BYTES))
-    assert not ps.said
+    assert not ps.log
 
 
 def test_a_worker_tries_again_while_a_ps_cannot_write_snapshots(served, ps, monkeypatch):
@@ -289,7 +288,7 @@ def test_a_worker_tries_again_while_a_ps_cannot_write_snapshots(served, ps, monk
     monkeypatch.setattr(remote, "_UNKEPT_PAUSE_SECS", 0.01)
     ps.call(Call(act=PUSH, sequence=1), gradient(), sizes=[512])
     assert served[0].store.version == 1
-    assert [line.partition(") ")[2] for line in ps.said] == [
+    assert [line.partition(") ")[2] for line in ps.log] == [
         "cannot apply gradients now: no space left; tries again until it can."
     ]
 
@@ -308,24 +307,24 @@ def test_a_schedule_that_cannot_be_read_is_named(served, monkeypatch, error):
 
     monkeypatch.setattr(served[0].store, "_make_schedule", fail)
     begin = [*frames(Call(act=BEGIN), PLAN.to_json().encode())]
-    assert "the plan's schedule cannot be read: why" in told(served, *entry(0), *begin, worker=0)
+    assert "the plan's schedule cannot be read: why" in refusal(served, *entry(0), *begin, worker=0)
 
 
 def test_streams_that_never_enter_leave_places_for_those_that_do(served):
     silent = [admitted(served[1], hello_of(served[1], 1, "Update")) for _ in range(50)]
-    assert told(served, *entry(0), worker=0) == ""
-    assert told(served, *entry(1)) == ""
+    assert refusal(served, *entry(0), worker=0) == ""
+    assert refusal(served, *entry(1)) == ""
     for channel in silent:
         channel.cut()
 
 
-def test_the_memory_that_copies_of_the_workers_take_is_told(served, capfd):
+def test_the_memory_that_copies_of_the_workers_take_is_logged(served, capfd):
     coded = dataclasses.replace(PLAN, pull_codec="ternary", shapes=((50_000, 3), (3,)))
     for plan, line in ((coded, "0.60 MB each, 1.20 MB for all 2"), (PLAN, "")):
         own, shard, size = served[0].store.expect(plan.to_json().encode())
         served[0].store.begin(own, shard, bytes(size), 0)
-        told = capfd.readouterr().out
-        assert line in told and ("keeps a copy of the parameters" in told) == bool(line)
+        output = capfd.readouterr().out
+        assert line in output and ("keeps a copy of the parameters" in output) == bool(line)
 
 
 def test_a_plan_survives_its_text():

@@ -1,21 +1,31 @@
-"""Snapshots of the state of a ps: complete or absent, and checked when they are read.
+"""Snapshots of the state of a ps: their files, when a ps writes them, and which one it loads.
 
-A file consists of a magic line, the length of its description (8 bytes, little-endian), the
-description (JSON), the content, and the CRC-32 of everything before it.
+A snapshot is complete or absent, and is checked when it is read. Its file consists of a magic line,
+the length of its description (8 bytes, little-endian), the description (JSON), the content, and the
+CRC-32 of everything before it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import glob
 import json
+import math
 import os
 import re
 import struct
+import time
 import zlib
-from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Iterator, Mapping
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from terngrad.asynchronous.fields import UNREADABLE
+from terngrad.asynchronous.plan import PlanError, Proposal
+from terngrad.asynchronous.updates import Updates
 
 _MAGIC = b"terngrad snapshot 1\n"
 _LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
@@ -26,6 +36,10 @@ _SAVING = "snapshot.saving"  # one name, so that kills leave one file
 _CHOICE = "chosen-snapshot"
 # What file systems say that cannot reserve space.
 _NO_RESERVING = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+_NEVER = -math.inf
+_FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 1.0, 30.0
+
+Applied = Mapping[int, tuple[int, int]]  # by worker: its process, and the number of its last push
 
 
 class SnapshotError(ValueError):
@@ -149,7 +163,7 @@ def load(path: str) -> tuple[dict, bytes]:
     return json.loads(bytes(body[start : start + length])), bytes(body[start + length :])
 
 
-def choose(folder: str, version: int, tell: Callable[[str], None]) -> None:
+def choose(folder: str, version: int, log: Callable[[str], None]) -> None:
     """Sets aside snapshots of more updates than `version`, once for each new choice; -1 = none.
 
     A ps that is started again with the same flags goes on from what it wrote after the choice.
@@ -169,29 +183,29 @@ def choose(folder: str, version: int, tell: Callable[[str], None]) -> None:
         if file.read().strip() == str(version):
             if newer:
                 text = f"step {version} was chosen before, so newer snapshots count"
-                tell(f"{text}; remove {choice} to choose it again.")
+                log(f"{text}; remove {choice} to choose it again.")
             return
     if len(newer) == len(found):
         there = ", ".join(str(version_of(path)) for path in found) or "none"
         raise LookupError(f"there are snapshots of these steps: {there}")
     for path in newer:
-        set_aside(path, "newer than the chosen step", tell)
+        set_aside(path, "newer than the chosen step", log)
     with open(choice, "w", encoding="utf-8") as file:
         file.write(f"{version}\n")
 
 
-def set_aside(path: str, why: str, tell: Callable[[str], None]) -> None:
-    """Gives a snapshot another name, under which it is neither loaded nor removed; tells it."""
+def set_aside(path: str, why: str, log: Callable[[str], None]) -> None:
+    """Gives a snapshot another name, under which it is neither loaded nor removed, and logs it."""
     other = os.path.join(os.path.dirname(path), f"set-aside.{os.path.basename(path)}")
     try:
         os.replace(path, other)
     except OSError as error:
-        tell(f"{path}: {why}; it cannot be set aside: {error}")
+        log(f"{path}: {why}; it cannot be set aside: {error}")
     else:
-        tell(f"{path}: {why}; set aside as {other}.")
+        log(f"{path}: {why}; set aside as {other}.")
 
 
-def undamaged(folder: str, tell: Callable[[str], None]) -> Iterator[tuple[str, dict, bytes]]:
+def undamaged(folder: str, log: Callable[[str], None]) -> Iterator[tuple[str, dict, bytes]]:
     """Yields path, description and content of a folder's undamaged snapshots, the newest first.
 
     Sets damaged ones aside.
@@ -200,8 +214,142 @@ def undamaged(folder: str, tell: Callable[[str], None]) -> Iterator[tuple[str, d
         try:
             description, content = load(path)
         except OSError as error:
-            tell(f"{error}; looking for an older snapshot.")
+            log(f"{error}; looking for an older snapshot.")
         except SnapshotError as error:
-            set_aside(path, str(error).removeprefix(f"{path} "), tell)
+            set_aside(path, str(error).removeprefix(f"{path} "), log)
         else:
             yield path, description, content
+
+
+@dataclasses.dataclass(frozen=True)
+class Keeping:
+    """Where a ps writes snapshots, and how often.
+
+    Attributes:
+      folder: folder of this ps alone.
+      steps: most updates after the last snapshot; 0 = no snapshots.
+      chosen: snapshots of more updates than this are set aside first, see `choose`; -1 =
+        none.
+    """
+
+    folder: str
+    steps: int
+    chosen: int = -1
+
+
+class Kept(NamedTuple):
+    """A snapshot that this ps can load."""
+
+    path: str
+    proposal: Proposal
+    applied: Applied
+    content: bytes
+    version: int
+
+
+class Keeper:
+    """Writes and reads the snapshots of one ps. Not for several threads at once.
+
+    Attributes:
+      failure: why the last attempt to write a snapshot failed; "" = it did not.
+    """
+
+    def __init__(
+        self,
+        keeping: Keeping,
+        ps: int,
+        ps_count: int,
+        log: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Keeps snapshots for ps `ps` of `ps_count`; `log` is called with lines for the log.
+
+        Raises:
+          LookupError, OSError: see `choose`.
+        """
+        self.failure = ""
+        self._keeping, self._log, self._clock = keeping, log, clock
+        self._place = {"ps": ps, "ps_count": ps_count}
+        self._writer = Writer(keeping.folder)
+        self._kept_version: float = _NEVER
+        self._pause_secs, self._retry_at = 0.0, 0.0
+        if keeping.steps:
+            choose(keeping.folder, keeping.chosen, log)
+
+    def begin(self, kept_version: float = _NEVER) -> None:
+        """Notes that the parameters were replaced; `kept_version` has a snapshot."""
+        self._kept_version = kept_version
+
+    def is_due(self, version: int) -> bool:
+        """Returns whether another update would be one too many without a snapshot of `version`."""
+        steps = self._keeping.steps
+        return bool(steps) and version - self._kept_version >= steps
+
+    def may_retry(self) -> bool:
+        """Returns whether the pause after a failed attempt is over."""
+        return self._clock() >= self._retry_at
+
+    def keep(self, plan_text: str, applied: Applied, updates: Updates) -> None:
+        """Writes a snapshot, unless this version has one or snapshots are off.
+
+        A failure is logged; the next attempt should wait for `may_retry`.
+        """
+        version = updates.version
+        if not self._keeping.steps or version == self._kept_version:
+            return
+        description = self._place | {
+            "applied": {str(worker): pair for worker, pair in applied.items()},
+            "plan": plan_text,
+        }
+        state = updates.state()
+        try:
+            self._writer.save(version, description, state)
+        except OSError as error:
+            self.failure = f"no snapshot of step {version} could be written: {error}"
+            self._pause_secs = min(
+                max(_FIRST_PAUSE_SECS, 2 * self._pause_secs), _LONGEST_PAUSE_SECS
+            )
+            self._retry_at = self._clock() + self._pause_secs
+            self._log(f"Updates wait: {self.failure}; tries again in {self._pause_secs:g} s.")
+            return
+        if self.failure:
+            self._log(f"Wrote the snapshot of step {version}, and applies updates again.")
+        self.failure, self._pause_secs, self._retry_at = "", 0.0, 0.0
+        self._kept_version = version
+        try:
+            self._writer.reserve(len(state))
+        except OSError as error:
+            self._log(f"There is no room for the snapshot after that of step {version}: {error}")
+
+    def close(self) -> None:
+        """Gives back the space that is reserved for the next snapshot."""
+        self._writer.close()
+
+    def newest(self, propose: Callable[[bytes], Proposal]) -> Kept | None:
+        """Loads the newest undamaged snapshot, if this ps wrote it; `propose` reads its plan."""
+        if not self._keeping.steps:
+            return None
+        for path, description, content in undamaged(self._keeping.folder, self._log):
+            try:
+                kept = self._read(path, description, content, propose)
+            except UNREADABLE as error:
+                self._log(f"{path} is not used: {error}")
+                return None
+            if np.isfinite(np.frombuffer(content, "<f4")).all():
+                return kept
+            set_aside(path, "it has values that are not finite", self._log)
+        return None
+
+    def _read(
+        self, path: str, description: dict, content: bytes, propose: Callable[[bytes], Proposal]
+    ) -> Kept:
+        """Reads a snapshot; raises one of `UNREADABLE` if it is not of this ps."""
+        proposal = propose(description["plan"].encode())
+        place = {name: description[name] for name in self._place}
+        if place != self._place:
+            raise PlanError(f"it was written by ps {place['ps']} of {place['ps_count']}")
+        if len(content) != proposal.state_bytes:
+            allowed = proposal.state_bytes
+            raise PlanError(f"{len(content)} bytes of state; allowed are {allowed}")
+        applied = {int(w): tuple(pair) for w, pair in description["applied"].items()}
+        return Kept(path, proposal, applied, content, version_of(path))

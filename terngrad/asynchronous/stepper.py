@@ -83,7 +83,7 @@ class AsynchronousStepper(Stepper):
         return make_progress(self.step, self._losses, rate, seconds, self.batch_size)
 
     def request_stop(self) -> bool:
-        """See base class; the others continue, so that no step must tell them."""
+        """See base class; the others continue, so no step must inform them."""
         return False
 
     def summarize(self, writer: SummaryWriter) -> None:

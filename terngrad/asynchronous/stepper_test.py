@@ -30,9 +30,9 @@ class PretendedPs:
     def __init__(self, most=100):
         self.version, self.pushes, self._most = 0, 0, most
 
-    def pulled(self, **said):
+    def pulled(self, **flags):
         ends = {"finished": self.version >= self._most, "stopped": False, "saved": False}
-        return Pulled(self.version, (self.version,), (), np.zeros(0), **ends | said)
+        return Pulled(self.version, (self.version,), (), np.zeros(0), **ends | flags)
 
     def push(self, contents, versions):
         assert versions == (self.version,)

@@ -10,13 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from terngrad.asynchronous.bound import Staleness
 from terngrad.asynchronous.copies import FLOAT_BYTES, ChangeCode, change_codes
-from terngrad.asynchronous.keeping import Keeper, Keeping
-from terngrad.asynchronous.messages import RunStatus
-from terngrad.asynchronous.plan import Plan
-from terngrad.asynchronous.proposal import CallError, Proposal, read_proposal
+from terngrad.asynchronous.messages import CallError, RunStatus
+from terngrad.asynchronous.plan import Plan, Proposal, read_proposal
+from terngrad.asynchronous.snapshots import Keeper, Keeping
 from terngrad.asynchronous.space import Shard
+from terngrad.asynchronous.staleness import Staleness
 from terngrad.asynchronous.updates import Updates
 from terngrad.cluster.channel import name_of
 from terngrad.cluster.membership import difference
@@ -24,7 +23,7 @@ from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.training.schedules import Schedule
 
 _UNKEPT_SECS = 5.0  # how long a push waits for a snapshot
-_UNTOLD = 512  # values of staleness that wait for worker 0's next call
+_UNREPORTED = 512  # values of staleness that wait for worker 0's next call
 
 
 class OtherRunError(Exception):
@@ -71,7 +70,7 @@ class Store:
         kernels: GradientKernels,
         make_schedule: Callable[[str], Schedule],
         keeping: Keeping,
-        tell: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
         """Loads the newest snapshot, if there is one, for the workers of its run.
 
@@ -82,26 +81,26 @@ class Store:
           kernels: decode gradients.
           make_schedule: reads a plan's `schedule`; raises ValueError if it cannot.
           keeping: where and when to write snapshots.
-          tell: called with lines for the log.
+          log: called with lines for the log.
 
         Raises:
           LookupError, OSError: see `snapshots.choose`.
         """
         self._ps, self._ps_count, self._worker_hosts = ps, ps_count, worker_hosts
         self._kernels, self._make_schedule = kernels, make_schedule
-        self._keeper, self._tell = Keeper(keeping, ps, ps_count, tell), tell
+        self._keeper, self._log = Keeper(keeping, ps, ps_count, log), log
         self._lock = threading.RLock()
         self._pushes, self._pushes_changed = _Pushes.APPLY, threading.Condition(self._lock)
         self._current: _CurrentRun | None = None
         self._confirmed = False
         self._applied: dict[int, tuple[int, int]] = {}  # see `Applied`
         self._staleness = Staleness()
-        self._untold: collections.deque[int] = collections.deque(maxlen=_UNTOLD)
+        self._unreported: collections.deque[int] = collections.deque(maxlen=_UNREPORTED)
         if kept := self._keeper.newest(self.expect):
             self._load(kept.proposal.plan, kept.proposal.shard, kept.content, kept.version)
             self._keeper.begin(kept.version)
             self._applied = dict(kept.applied)
-            tell(f"Loaded {kept.path}; waits for the workers of its run.")
+            log(f"Loaded {kept.path}; waits for the workers of its run.")
 
     @property
     def status(self) -> RunStatus:
@@ -144,7 +143,7 @@ class Store:
             plan = self._current.plan if self._current else None
             if plan and run == plan.run and not self._confirmed:
                 self._confirmed = True
-                self._tell(f"Run {run} continues at step {self.version}.")
+                self._log(f"Run {run} continues at step {self.version}.")
             # Worker 0 may begin another run with its own configuration.
             if plan and worker:
                 names = name_of(0, self._worker_hosts), name_of(worker, self._worker_hosts)
@@ -173,7 +172,7 @@ class Store:
             self._confirmed = True
             self._let_pushes(_Pushes.APPLY)
             self.keep()
-        self._tell(f"{text}.")
+        self._log(f"{text}.")
 
     def push(
         self,
@@ -246,11 +245,11 @@ class Store:
             status = self.status
             return status, b"" if status.waits else self._current.updates.state()
 
-    def untold_staleness(self) -> list[int]:
+    def unreported_staleness(self) -> list[int]:
         """Returns the staleness of the updates since the last call, at most the last 512."""
         with self._lock:
-            found = list(self._untold)
-            self._untold.clear()
+            found = list(self._unreported)
+            self._unreported.clear()
             return found
 
     def take_staleness(self) -> Staleness:
@@ -310,7 +309,7 @@ class Store:
 
     def _note_staleness(self, value: int) -> None:
         self._staleness.add(value)
-        self._untold.append(min(value, (1 << 32) - 1))
+        self._unreported.append(min(value, (1 << 32) - 1))
 
     def _load(self, plan: Plan, shard: Shard, content: bytes | bytearray, version: int) -> None:
         self._current = None  # frees its memory before the next run needs its own
@@ -321,7 +320,7 @@ class Store:
         self._keeper.begin()
         if code:
             own, workers = code.size * FLOAT_BYTES / 1e6, len(self._worker_hosts)
-            self._tell(
+            self._log(
                 f"pull_codec={plan.pull_codec}: keeps a copy of the parameters for each connected "
                 f"worker, {own:.2f} MB each, {own * workers:.2f} MB for all {workers}."
             )

@@ -7,14 +7,13 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from terngrad.asynchronous.plan import Plan
+from terngrad.asynchronous.plan import Plan, state_groups
 from terngrad.asynchronous.space import Shard
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.planes import fits
 from terngrad.training.averages import MovingAverages
 from terngrad.training.optimizers import make_optimizer
 from terngrad.training.schedules import Schedule
-from terngrad.training.slots import SLOTS
 
 _LARGEST = 1e10  # most that a value of a gradient may be, so that squares and sums stay finite
 _LARGE = 1e15  # a state or learning rate beyond which an update might overflow float32
@@ -39,17 +38,6 @@ class Gradient(NamedTuple):
     words: np.ndarray
     floats: np.ndarray
     statistics: np.ndarray
-
-
-def state_groups(plan: Plan) -> list[str]:
-    """Returns the groups of values in the state of a ps, in their order."""
-    averages = ["averages"] if plan.averages_decay else []
-    return ["variables", *averages, *(f"slots/{slot}" for slot in SLOTS[plan.optimizer])]
-
-
-def state_bytes(plan: Plan, shard: Shard) -> int:
-    """Returns the bytes of a shard's state: its groups as float32, then the statistics."""
-    return 4 * (len(state_groups(plan)) * shard.size + shard.statistics)
 
 
 class Updates:

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from terngrad.asynchronous.proposal import read_proposal
+from terngrad.asynchronous.plan import read_proposal
 from terngrad.asynchronous.updates import GradientError, Updates
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.testing.plans import PLAN, gradient

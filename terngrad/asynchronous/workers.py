@@ -7,10 +7,10 @@ import threading
 import time
 from collections.abc import Sequence
 
-from terngrad.asynchronous.bound import Bound
 from terngrad.asynchronous.messages import RunStatus
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.space import Shard
+from terngrad.asynchronous.staleness import Bound
 from terngrad.asynchronous.store import Pushed, Store
 from terngrad.cluster.channel import LONGEST_REASON
 from terngrad.connect.channel import Channel
@@ -219,7 +219,7 @@ class Workers:
         elif pushed == Pushed.DROPPED:
             self.figures.dropped(worker)
 
-    def reply(self, status: RunStatus, untold: Sequence[int] = ()) -> Reply:
+    def reply(self, status: RunStatus, unreported: Sequence[int] = ()) -> Reply:
         """Returns a reply with the run's status, and with staleness not reported before."""
         end = self._end
         return Reply(
@@ -230,12 +230,12 @@ class Workers:
             stopped=bool(end and end.stop),
             saved=bool(end and end.saved),
             failed=self.failure,
-            staleness=untold,
+            staleness=unreported,
         )
 
-    def untold(self, worker: int) -> Sequence[int]:
+    def unreported(self, worker: int) -> Sequence[int]:
         """Returns staleness to report: only ps 0 reports it, to worker 0."""
-        return self.store.untold_staleness() if worker == 0 and self._holds_back else ()
+        return self.store.unreported_staleness() if worker == 0 and self._holds_back else ()
 
     def leave(self, stream: WorkerStream) -> None:
         """Notes that a worker's stream has ended."""

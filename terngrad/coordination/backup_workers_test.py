@@ -89,11 +89,11 @@ def test_backup_workers_begin_without_a_worker_that_does_not_join():
 def test_the_first_backup_workers_make_the_step():
     cluster = CoordinatedWorkers(needed=1, workers=2)
     cluster.begin(0, 1)
-    cluster.tell(1, ready=0)
+    cluster.send(1, ready=0)
     for worker in (0, 1):
         (order,) = cluster.orders[worker]
         assert (order.go.step, groups.unpack(order.go.contributors)) == (0, (1,))
-    cluster.tell(0, ready=0)
+    cluster.send(0, ready=0)
     assert cluster.coordinator.dropped == {0: 1}
 
 
@@ -109,7 +109,7 @@ class Backup(CoordinatedWorkers):
     def make_step(self, *contributors):
         """The first two workers, or others, make a step; returns whether they could."""
         for worker in contributors or (0, 1):
-            self.tell(worker, ready=self.step)
+            self.send(worker, ready=self.step)
             self.progress(worker, self.step)
         kinds = [found for found in self.taken().values() if "go" in found]
         self.step += bool(kinds)
@@ -169,7 +169,7 @@ def test_a_backup_worker_that_leaves_before_its_first_step_interrupts_nobody():
 @pytest.mark.parametrize("says", [{"ready": 1}, {"is_required_in_next_step": True}])
 def test_a_backup_worker_that_a_step_may_wait_for_is_missed_when_it_leaves(says):
     cluster = entered()
-    cluster.tell(2, **says)
+    cluster.send(2, **says)
     cluster.leave()
     assert cluster.taken() == {0: ["freeze"], 1: ["freeze"]}
 

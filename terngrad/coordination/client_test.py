@@ -27,27 +27,27 @@ class Link:
 
 @pytest.fixture(name="joined")
 def _joined():
-    """Returns two workers, their links, and what they were told."""
-    told = []
-    note = lambda name: lambda *what: told.append(name)
+    """Returns two workers, their links, and the events that they note."""
+    events = []
+    note = lambda name: lambda *what: events.append(name)
     names = ("on_view", "on_freeze", "on_go", "on_lost_ps", "on_open", "on_end")
     clients = [CoordinatorClient(Events(**{n: note(n) for n in names})) for _ in range(2)]
     send = lambda worker, order: clients[worker].take(order.SerializeToString())
-    coordinator = Coordinator(["a:1", "b:2"], Rules(2, False, 10.0), send, tell=lambda line: None)
+    coordinator = Coordinator(["a:1", "b:2"], Rules(2, False, 10.0), send, log=lambda line: None)
     links = [Link(worker, coordinator) for worker in range(2)]
     for client, link in zip(clients, links, strict=True):
         client.use(link, Heartbeat())
-    return clients, links, told
+    return clients, links, events
 
 
 def test_workers_share_values_and_a_view_and_report_anew_when_one_joins_again(joined):
-    clients, _, told = joined
+    clients, _, events = joined
     asked = [client.ask_values("sizes", bytes([i])) for i, client in enumerate(clients)]
     assert [find() for find in asked] == [{0: b"\0", 1: b"\1"}] * 2
     asked = [client.ask_view(0, is_live=False) for client in clients]
     first, other = (find() for find in asked)
     assert first == other and members(first) == (0, 1)
-    assert told == ["on_view"] * 2
+    assert events == ["on_view"] * 2
     clients[0].check()
     again = clients[1].ask_view(3, is_live=True)
     assert again() is None
@@ -58,21 +58,21 @@ def test_workers_share_values_and_a_view_and_report_anew_when_one_joins_again(jo
 
 
 def test_a_report_that_was_lost_with_its_stream_is_repeated_on_the_next(joined):
-    clients, links, told = joined
+    clients, links, events = joined
     clients[0].ask_view(0, is_live=False)
     links[1].is_up = False
     asked = clients[1].ask_view(0, is_live=False)
     links[1].is_up = True
     clients[1].opened()
     assert members(asked()) == (0, 1)
-    assert told == ["on_open", "on_view", "on_view"]
+    assert events == ["on_open", "on_view", "on_view"]
 
 
 def test_a_worker_that_fails_ends_the_waits_of_the_others(joined):
-    clients, _, told = joined
+    clients, _, events = joined
     asked = clients[0].ask_view(0, is_live=False)
     clients[1].fail("a bad record")
     assert asked() is None
     with pytest.raises(MembershipError, match=r"worker 1 \(b:2\) failed: a bad record"):
         clients[0].check()
-    assert told == ["on_end", "on_end"]
+    assert events == ["on_end", "on_end"]

@@ -132,7 +132,7 @@ class Coordinator:
         rules: Rules,
         send: Send,
         drop: Callable[[int], None] = lambda worker: None,
-        tell: Callable[[str], None] = print,
+        log: Callable[[str], None] = print,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         servers: int = 1,
@@ -145,7 +145,7 @@ class Coordinator:
           rules: which workers make a step.
           send: sends an order to a worker; must not wait.
           drop: ends a worker's streams; must not wait.
-          tell: writes a line to the log.
+          log: writes a line to the log.
           clock: returns seconds.
           wall_clock: returns seconds since 1970; unlike `clock`, it continues over restarts.
           servers: number of ps.
@@ -154,7 +154,7 @@ class Coordinator:
         # Numbers of views also grow over restarts: pushes from before one never look new.
         self.state = CoordinatorState(worker_hosts, rules, clock, int(1000 * wall_clock()), ps)
         self._saver: int | None = None  # the worker that saves at the end
-        self._send, self._drop, self._tell = send, drop, tell
+        self._send, self._drop, self._log = send, drop, log
         self._lock = threading.RLock()
         self._all_gather = AllGather(send)
         self._servers = servers
@@ -213,7 +213,7 @@ class Coordinator:
                 self._send(worker, self._last_order())
                 return
             if was_lost and record.has_reported and record.status is not Status.RECONNECTED:
-                self._tell(f"{self.state.name(worker)} came back.")
+                self._log(f"{self.state.name(worker)} came back.")
             if lost := self.state.unused_ps:
                 self._send(worker, Order(lost_ps=groups.pack(lost)))
 
@@ -235,7 +235,7 @@ class Coordinator:
                 self._all_gather.clear()
             if self.outcome is None:
                 if self.state.records[worker].has_reported:  # others only connect and leave
-                    self._tell(f"{self.state.name(worker)} {why}.")
+                    self._log(f"{self.state.name(worker)} {why}.")
                 if decisions.is_idle_session(self.state, worker):
                     self._note_idle_session(worker)
                 if interrupts:
@@ -340,7 +340,7 @@ class Coordinator:
         record.idle_sessions += 1
         if secs := decisions.delay_secs(record.idle_sessions):
             record.joins_after = self.state.clock() + secs
-            self._tell(
+            self._log(
                 f"{self.state.name(worker)} came and left {record.idle_sessions} times without "
                 f"contributing to a step: it may join again in {secs:g} s."
             )
@@ -359,16 +359,16 @@ class Coordinator:
             self._send_to(self.state.members, order)
 
     def _note_progress(self, worker: int, message: Report) -> None:
-        told, record = message.progress, self.state.records[worker]
+        progress, record = message.progress, self.state.records[worker]
         record.session.begun = BegunOperations(
-            told.begun, told.operation[:LONGEST_REASON], told.alike
+            progress.begun, progress.operation[:LONGEST_REASON], progress.alike
         )
         if self.state.view is not None and worker not in self.state.members:
             return
-        if told.is_stepping:
+        if progress.is_stepping:
             record.lacks_state = False
-        batches = told.batches if told.is_stepping else None
-        self.state.stalls.note(worker, batches, self.state.clock(), told.begun)
+        batches = progress.batches if progress.is_stepping else None
+        self.state.stalls.note(worker, batches, self.state.clock(), progress.begun)
 
     def _note_lost_ps(self, worker: int, content: bytes) -> None:
         """Notes which ps a worker does without; no worker waits for these any more.
@@ -382,7 +382,7 @@ class Coordinator:
         more = sorted(lost - state.unused_ps)
         state.records[worker].session.lost_ps = lost
         if more and not rules.coordinator_moves:  # where the worker is lost, a line says so
-            self._tell(f"{state.name(worker)} cannot reach {decisions.listed(more, 'ps', 'ps')}.")
+            self._log(f"{state.name(worker)} cannot reach {decisions.listed(more, 'ps', 'ps')}.")
         if more:
             self._send_to(state.connected, Order(lost_ps=groups.pack(state.unused_ps)))
         is_stepping = state.phase is Phase.STEPPING and worker in state.members
@@ -403,7 +403,7 @@ class Coordinator:
         else:
             self._all_gather.forget(worker)
             if moves:
-                self._tell(f"{self.state.name(worker)} failed before it joined: {why}.")
+                self._log(f"{self.state.name(worker)} failed before it joined: {why}.")
 
     def _finish(self, worker: int) -> None:
         state = self.state
@@ -432,22 +432,22 @@ class Coordinator:
             self._all_gather.share(state.connected, decisions.contributors_of_values(state))
             self._act(decisions.form(state) if self._is_forming else None)
         if self.outcome is None:
-            self._tell_wait()
+            self._log_wait()
 
-    def _tell_wait(self) -> None:
-        """Says once why a view waits for more workers."""
+    def _log_wait(self) -> None:
+        """Logs once why a view waits for more workers."""
         why = decisions.too_few_to_go_on(self.state) if decisions.may_form(self.state) else ""
         if why and why != self._last_wait:
             left = self.state.rules.wait_secs - (self.state.clock() - self.state.since)
-            self._tell(f"{self.state.name(self.state.ps)} {WAITS} {left:.0f} s: {why}.")
+            self._log(f"{self.state.name(self.state.ps)} {WAITS} {left:.0f} s: {why}.")
         self._last_wait = why
 
-    def _tell_that_it_coordinates(self) -> None:
-        """Says before its first view which coordinator it replaces, if any."""
+    def _log_takeover(self) -> None:
+        """Logs before its first view which coordinator it replaces, if any."""
         last, ps = self.state.last_view, self.state.ps
         before = last.coordinator if last else decisions.CHIEF
         if self.state.rules.coordinator_moves and self.state.view is None and before != ps:
-            self._tell(f"{self.state.name(ps)} {TAKES_OVER} {self.state.name(before)}.")
+            self._log(f"{self.state.name(ps)} {TAKES_OVER} {self.state.name(before)}.")
 
     def _act(self, decision: End | Ask | View | Dismiss | None) -> None:
         if isinstance(decision, End):
@@ -455,11 +455,9 @@ class Coordinator:
         elif isinstance(decision, Ask):
             self._go_on_without(decision)
         elif isinstance(decision, View):
-            self._tell_that_it_coordinates()
+            self._log_takeover()
             self.state.install(decision)
-            self._tell(
-                decisions.in_words(decision, names_ps=not self.state.rules.coordinator_moves)
-            )
+            self._log(decisions.in_words(decision, names_ps=not self.state.rules.coordinator_moves))
             self._send_to(self.state.members, Order(view=decision))
         elif isinstance(decision, Dismiss):
             self._dismiss()
@@ -473,12 +471,12 @@ class Coordinator:
     def _go_on_without(self, decision: Ask) -> None:
         """Asks for a new view; drops the workers that hang, which may connect again."""
         for worker in sorted(decision.abandoned):
-            self._tell(f"{self.state.name(worker)}: {decision.why}.")
+            self._log(f"{self.state.name(worker)}: {decision.why}.")
             self.state.lose(worker, "hung", hangs=True)
             self._drop(worker)
         if decision.stalled_at is not None:
             self.state.stalled_at = decision.stalled_at
-            self._tell(f"{decision.why}: all report their steps.")
+            self._log(f"{decision.why}: all report their steps.")
         self._ask()
 
     def _end(self, end: End) -> None:

@@ -104,14 +104,14 @@ def test_law_10_impossible_reports_are_refused(what):
     cluster = CoordinatedWorkers(workers=2)
     cluster.connect(0)
     with pytest.raises(ValueError, match=r"allowed (is up to|are 0 to 1)"):
-        cluster.tell(0, state_report=what)
+        cluster.send(0, state_report=what)
     cluster.coordinator.watch()
     assert cluster.outcome is None
 
 
 def test_a_worker_that_connects_after_the_end_learns_the_reason():
     cluster, _ = begun(2)
-    cluster.tell(0, failed="diverged")
+    cluster.send(0, failed="diverged")
     cluster.taken()
     cluster.connect(1)
     assert cluster.taken() == {1: ["end"]}
@@ -119,13 +119,13 @@ def test_a_worker_that_connects_after_the_end_learns_the_reason():
 
 def test_the_last_worker_that_reconnects_learns_that_the_training_is_done():
     cluster, view = begun(2)
-    cluster.tell(0, bye=True)
+    cluster.send(0, bye=True)
     cluster.lose(1, "blinked")
     cluster.connect(1)
     cluster.taken()
     cluster.report_live(1, steps=9, view=view)
     assert cluster.taken() == {1: ["finished"]}
-    cluster.tell(1, bye=True)
+    cluster.send(1, bye=True)
     assert cluster.outcome == ""
 
 
@@ -183,22 +183,22 @@ def test_a_member_that_reports_no_state_gets_one():
 def test_a_member_that_fails_ends_the_training_but_a_joining_worker_does_not():
     cluster, _ = begun(3, elastic=True)
     cluster.reconnect(1)
-    cluster.tell(1, failed="batch_size is 8")
+    cluster.send(1, failed="batch_size is 8")
     assert cluster.outcome is None
-    cluster.tell(2, failed="a bad record")
+    cluster.send(2, failed="a bad record")
     assert cluster.outcome == "worker 2 (host2:1) failed: a bad record"
 
 
 def test_nobody_is_blamed_for_an_error_that_all_have():
     cluster, _ = begun(3)
-    cluster.tell(2, failed="step 7: entropy_loss is nan", shared=True)
+    cluster.send(2, failed="step 7: entropy_loss is nan", shared=True)
     assert cluster.outcome == "step 7: entropy_loss is nan"
 
 
 def test_a_worker_that_ends_all_without_a_failure_of_its_own_may_save():
     cluster, _ = begun(3)
     cluster.lose(2)
-    cluster.tell(0, failed="worker 0 was asked to end", shared=True)
+    cluster.send(0, failed="worker 0 was asked to end", shared=True)
     assert cluster.outcome == "worker 0 was asked to end"
     assert end_of(cluster, 1).saver == 0
 
@@ -206,9 +206,9 @@ def test_a_worker_that_ends_all_without_a_failure_of_its_own_may_save():
 def test_a_training_is_over_when_all_connected_workers_are_done():
     cluster, _ = begun(3, elastic=True)
     cluster.lose(1)
-    cluster.tell(0, bye=True)
+    cluster.send(0, bye=True)
     assert cluster.outcome is None
-    cluster.tell(2, bye=True)
+    cluster.send(2, bye=True)
     assert cluster.outcome == ""
 
 
@@ -234,7 +234,7 @@ def test_the_first_remaining_member_saves_at_the_end(lost, saver):
 def test_a_worker_that_fails_or_hangs_does_not_save():
     cluster, _ = begun(2)
     cluster.progress(1, 1)
-    cluster.tell(0, failed="a bad record")
+    cluster.send(0, failed="a bad record")
     assert end_of(cluster, 1).saver == 1
     cluster, _ = begun(2)
     for _ in range(2):
@@ -286,7 +286,7 @@ def test_a_ps_that_knows_no_steps_lets_the_workers_decide_who_saves():
 @pytest.mark.parametrize("elastic", [False, True])
 def test_a_finished_training_whose_last_worker_dies_is_finished(elastic):
     cluster, _ = begun(2, elastic=elastic)
-    cluster.tell(0, bye=True)
+    cluster.send(0, bye=True)
     cluster.lose(1)
     assert cluster.outcome is None
     cluster.pass_secs(SECS + 1)
@@ -296,14 +296,14 @@ def test_a_finished_training_whose_last_worker_dies_is_finished(elastic):
 def test_a_worker_that_finishes_while_it_waits_for_a_view_is_in_no_view():
     cluster, view = begun(3, needed=1)
     cluster.report_live(0, steps=5, view=view)
-    cluster.tell(0, bye=True)
+    cluster.send(0, bye=True)
     cluster.report_live(1, 2, steps=5, view=view)
     assert members(cluster.taken()[1][-1]) == (1, 2)
 
 
 def test_a_finished_worker_that_starts_again_joins():
     cluster, view = begun(2, elastic=True)
-    cluster.tell(0, bye=True)
+    cluster.send(0, bye=True)
     cluster.join(0)
     cluster.report_live(1, steps=5, view=view)
     assert receivers(cluster.taken()[0][-1]) == (0,)
@@ -342,9 +342,9 @@ def lost(*servers):
 
 def test_a_view_excludes_the_ps_that_any_member_has_lost_until_they_are_back():
     cluster, view = begun(2, elastic=True, servers=3)
-    cluster.tell(0, **lost(1))  # its step is given up already
+    cluster.send(0, **lost(1))  # its step is given up already
     assert cluster.taken() == {0: ["lost_ps", "freeze"], 1: ["lost_ps", "freeze"]}
-    cluster.tell(1, **lost(1, 2))
+    cluster.send(1, **lost(1, 2))
     cluster.report_live(0, 1, steps=5, view=view)
     view = cluster.taken()[0][-1]
     assert groups.unpack(view.lost_ps) == (1, 2)
@@ -354,9 +354,9 @@ def test_a_view_excludes_the_ps_that_any_member_has_lost_until_they_are_back():
         "Workers 0 and 1 train from step 5 on, without ps 1 and 2.",
     ]
     assert cluster.coordinator.lost_ps == (1, 2)
-    cluster.tell(0, **lost())
+    cluster.send(0, **lost())
     assert cluster.taken() == {}  # worker 1 does not reach them yet
-    cluster.tell(1, **lost(1))
+    cluster.send(1, **lost(1))
     assert cluster.taken() == {0: ["freeze"], 1: ["freeze"]}
     cluster.report_live(0, 1, steps=9, view=view)
     assert groups.unpack(cluster.taken()[0][-1].lost_ps) == (1,)
@@ -364,7 +364,7 @@ def test_a_view_excludes_the_ps_that_any_member_has_lost_until_they_are_back():
 
 def test_a_worker_that_joins_is_told_which_ps_the_others_do_without():
     cluster, _ = begun(2, elastic=True, servers=2)
-    cluster.tell(0, **lost(1))
+    cluster.send(0, **lost(1))
     cluster.lose(1)
     cluster.taken()
     cluster.connect(1)
@@ -382,14 +382,14 @@ def test_a_worker_that_joins_is_told_which_ps_the_others_do_without():
 def test_law_10_a_worker_cannot_do_without_ps_that_the_training_needs(elastic, servers, text):
     cluster, _ = begun(2, elastic=elastic, servers=2)
     with pytest.raises(ValueError, match=text):
-        cluster.tell(0, **lost(*servers))
+        cluster.send(0, **lost(*servers))
 
 
 @pytest.mark.parametrize(("worker", "ends"), [(1, False), (0, True)])
 def test_before_the_first_step_only_the_first_worker_ends_an_elastic_training(worker, ends):
     cluster = CoordinatedWorkers(elastic=True, coordinator_moves=True)
     cluster.connect(0, 1)
-    cluster.tell(worker, failed="no memory")
+    cluster.send(worker, failed="no memory")
     why = f"worker {worker} (host{worker}:1) failed"
     if ends:
         assert cluster.outcome == f"{why}: no memory"
@@ -400,7 +400,7 @@ def test_before_the_first_step_only_the_first_worker_ends_an_elastic_training(wo
 
 def test_a_worker_that_leaves_is_not_waited_for():
     cluster, view = begun(2, elastic=True, coordinator_moves=True)
-    cluster.tell(1, leaves=True)
+    cluster.send(1, leaves=True)
     cluster.lose(1)
     cluster.report_live(0, steps=3, view=view)
     assert members(cluster.taken()[0][-1]) == (0,)

@@ -88,7 +88,7 @@ def test_values_of_a_worker_that_fails_to_join_are_forgotten():
     cluster.give(0, "facts", b"right")
     cluster.connect(1)
     cluster.give(1, "facts", b"wrong")
-    cluster.tell(1, failed="it does not fit")
+    cluster.send(1, failed="it does not fit")
     cluster.lose(1, "ended")
     cluster.orders[1].clear()
     cluster.connect(1)
@@ -100,7 +100,7 @@ def test_values_of_a_worker_that_fails_to_join_are_forgotten():
 def test_values_are_not_shared_without_those_of_a_worker_that_left():
     cluster = CoordinatedWorkers(2)
     cluster.connect(0, 1)
-    cluster.tell(1, bye=True)
+    cluster.send(1, bye=True)
     cluster.begin_operation(0, 1)
     cluster.give(0, "gather", b"a")
     assert cluster.taken() == {0: ["end"]}
@@ -118,7 +118,7 @@ def test_a_worker_that_left_before_an_operation_of_the_others_is_named(leaves_fi
     for worker in (0, 1):
         cluster.connect(worker)
         cluster.begin_operation(worker, 2)
-    leave = lambda: cluster.tell(1, bye=True)
+    leave = lambda: cluster.send(1, bye=True)
     go_on = lambda: cluster.begin_operation(0, 3)
     cluster.taken()
     first, second = (leave, go_on) if leaves_first else (go_on, leave)
@@ -133,17 +133,17 @@ def test_a_worker_that_leaves_while_the_others_compute_ends_nobody():
     cluster, _ = begun(2)
     for worker in (0, 1):
         cluster.begin_operation(worker, 5)
-    cluster.tell(1, bye=True)
+    cluster.send(1, bye=True)
     cluster.pass_secs(3 * SECS)
     assert cluster.outcome is None
-    cluster.tell(0, bye=True)
+    cluster.send(0, bye=True)
     assert cluster.outcome == ""
 
 
 def test_a_worker_that_leaves_before_all_have_connected_does_not_end_the_training():
     cluster = CoordinatedWorkers(2)
     cluster.connect(1)
-    cluster.tell(1, bye=True)
+    cluster.send(1, bye=True)
     assert cluster.outcome is None
     cluster.connect(0)
     cluster.begin_operation(0, 1)
@@ -153,7 +153,7 @@ def test_a_worker_that_leaves_before_all_have_connected_does_not_end_the_trainin
 def test_a_training_that_one_worker_left_ends_when_the_others_do_not_come():
     cluster = CoordinatedWorkers(2)
     cluster.connect(1)
-    cluster.tell(1, bye=True)
+    cluster.send(1, bye=True)
     cluster.pass_secs(SECS - 1)
     assert cluster.outcome is None
     cluster.pass_secs(2)

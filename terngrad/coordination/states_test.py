@@ -39,13 +39,13 @@ class Training(CoordinatedWorkers):
             WorkerEvent.DISCONNECT: lambda: self.lose(1),
             WorkerEvent.REPORT: lambda: self.report_of(1),
             WorkerEvent.INSTALL: lambda: self.report_of(0),
-            WorkerEvent.DISMISS: lambda: self.tell(0, bye=True),
+            WorkerEvent.DISMISS: lambda: self.send(0, bye=True),
             WorkerEvent.ABANDON: self.abandon,
-            WorkerEvent.FINISH: lambda: self.tell(1, bye=True),
+            WorkerEvent.FINISH: lambda: self.send(1, bye=True),
             TrainingEvent.ASK: lambda: self.report_of(0),
             TrainingEvent.INSTALL: lambda: self.report_of(0),
-            TrainingEvent.DISMISS: lambda: self.tell(0, bye=True),
-            TrainingEvent.END: lambda: self.tell(0, failed="diverged"),
+            TrainingEvent.DISMISS: lambda: self.send(0, bye=True),
+            TrainingEvent.END: lambda: self.send(0, failed="diverged"),
         }[event]()
 
     @property

@@ -158,7 +158,7 @@ def test_a_step_that_fails_twice_for_all_workers_ends_the_training():
 def test_a_backup_worker_that_stands_still_is_noticed_although_the_others_are_done():
     cluster, _ = begun(2, needed=1)
     cluster.progress(0, None)
-    cluster.tell(0, bye=True)
+    cluster.send(0, bye=True)
     stall(cluster, 5)
     assert cluster.taken()[1] == ["freeze"]
 
@@ -267,7 +267,7 @@ def test_a_ps_ends_with_the_other_workers_although_one_hangs():
     assert cluster.dropped == [1]
     cluster.connect(1)
     cluster.taken()
-    cluster.tell(0, bye=True)
+    cluster.send(0, bye=True)
     assert cluster.outcome == ""
     assert cluster.taken() == {1: ["finished"]}
 
@@ -275,7 +275,7 @@ def test_a_ps_ends_with_the_other_workers_although_one_hangs():
 def test_a_finished_training_whose_last_worker_hangs_on_a_new_stream_is_finished():
     cluster, _ = begun(2, needed=1)
     cluster.reconnect(1)
-    cluster.tell(0, bye=True)
+    cluster.send(0, bye=True)
     cluster.pass_secs(10 * SECS + 1)
     assert cluster.outcome == ""
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from terngrad.asynchronous.chief import Chief, RunFile
+from terngrad.asynchronous.chief import Chief, RunFile, States
 from terngrad.asynchronous.client import Client, Pulled
 from terngrad.asynchronous.copies import change_codes
 from terngrad.asynchronous.gradient import (
@@ -25,10 +25,8 @@ from terngrad.asynchronous.gradient import (
     contents,
     pushable_of,
 )
-from terngrad.asynchronous.plan import Plan
+from terngrad.asynchronous.plan import Plan, state_groups
 from terngrad.asynchronous.space import make_shards, make_space
-from terngrad.asynchronous.states import States
-from terngrad.asynchronous.updates import state_groups
 from terngrad.cluster.channel import MembershipError
 from terngrad.codecs.factory import largest_code
 from terngrad.exchange.operation_errors import OperationError
@@ -226,7 +224,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
                 self._shards,
                 plan.pull_bits,
                 plan.configuration,
-                _tell,
+                _log,
                 codes=self._change_codes,
             )
             try:
@@ -251,7 +249,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
         held = {f"{g}/{n}": v for g, vs in groups.items() for n, v in zip(names, vs, strict=True)}
         layout, order = self._reducer.layout, state_groups(self._plan)
         states = States(held, self._statistics, layout, order, self._shards)
-        self._chief = Chief(client, self._plan, states, RunFile(folder), _tell)
+        self._chief = Chief(client, self._plan, states, RunFile(folder), _log)
         self._chief.begin_or_go_on(int(self.state.step), None)
 
     @property
@@ -414,5 +412,5 @@ def _new_run() -> str:
     return secrets.token_hex(8)
 
 
-def _tell(line: str) -> None:
+def _log(line: str) -> None:
     print(line, flush=True)

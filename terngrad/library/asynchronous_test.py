@@ -11,8 +11,8 @@ import tensorflow as tf
 
 import terngrad.keras
 from terngrad.asynchronous.copies import ChangeCode
-from terngrad.asynchronous.keeping import Keeping
 from terngrad.asynchronous.server import Server
+from terngrad.asynchronous.snapshots import Keeping
 from terngrad.asynchronous.space import make_shards, make_space
 from terngrad.asynchronous.store import Store
 from terngrad.cluster.channel import MembershipError

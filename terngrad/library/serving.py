@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, NoReturn, Protocol
 
 from terngrad import allocator
-from terngrad.asynchronous.keeping import Keeping
 from terngrad.asynchronous.server import Server as AsynchronousServer
+from terngrad.asynchronous.snapshots import Keeping
 from terngrad.asynchronous.store import Store
 from terngrad.cluster.channel import MembershipError, PortError, split_address
 from terngrad.cluster.membership import LOST_STATUS
@@ -218,11 +218,11 @@ class _AsynchronousPs(_Ps):
         steps = asynchronous.snapshot_steps if folder else 0
         self._lock = _hold_folder(config, folder) if steps else None
         log = LogLimiter(say)
-        tell = lambda text: log(f"{self.name}: {text}")
+        log_named = lambda text: log(f"{self.name}: {text}")
         keeping = Keeping(folder, steps, asynchronous.snapshot)
         read = asynchronous.read_schedule or rates.read_rate
         try:
-            store = Store(ps, len(hosts), workers, kernels, read, keeping, tell)
+            store = Store(ps, len(hosts), workers, kernels, read, keeping, log_named)
         except (LookupError, OSError) as error:
             why, value = f"in {folder} {error}", asynchronous.snapshot
             raise config.naming.refuse("asynchronous.snapshot", value, why) from None

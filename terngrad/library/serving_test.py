@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from terngrad.asynchronous.client import Client
-from terngrad.asynchronous.proposal import read_proposal
+from terngrad.asynchronous.plan import read_proposal
 from terngrad.library.serving import stopped_by_signals
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS

@@ -1,4 +1,4 @@
-"""A coordinator whose workers only note what they are told."""
+"""A coordinator whose workers only note its orders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CoordinatedWorkers:
       coordinator: decides which of them train.
       now: seconds of its clock.
       lines: its log.
-      orders: what it has told each worker since `taken` was called.
+      orders: what it has sent each worker since `taken` was called.
       dropped: workers whose streams it has ended.
     """
 
@@ -77,13 +77,13 @@ class CoordinatedWorkers:
             self.report(worker, steps)
 
     def begin(self, *workers: int, steps: int = 0) -> dict[int, list[Any]]:
-        """All of the workers join, the chief with so many steps; returns what they are told."""
+        """All of the workers join, the chief with so many steps; returns their orders."""
         self.connect(*workers)
         for worker in workers:
             self.report(worker, steps if worker == 0 else 0)
         return self.taken()
 
-    def tell(self, worker: int, **what: Any) -> None:
+    def send(self, worker: int, **what: Any) -> None:
         """Sends a message of a worker."""
         self.coordinator.handle(worker, Report(**what))
 
@@ -92,7 +92,7 @@ class CoordinatedWorkers:
     ) -> None:
         """Reports the state of a worker, and its last view."""
         last = {"view": view.number, "members": view.members} if view else {}
-        self.tell(worker, state_report={"steps": steps, "is_live": is_live, **last})
+        self.send(worker, state_report={"steps": steps, "is_live": is_live, **last})
 
     def report_live(self, *workers: int, steps: int, view: View | None = None) -> None:
         """Reports the states of workers that have the state of the training."""
@@ -101,17 +101,17 @@ class CoordinatedWorkers:
 
     def give(self, worker: int, name: str, content: bytes, round_: int = 0) -> None:
         """Sends a worker's value."""
-        self.tell(worker, value={"name": name, "content": content, "round": round_})
+        self.send(worker, value={"name": name, "content": content, "round": round_})
 
     def progress(self, worker: int, batches: int | None, begun: int = 0) -> None:
         """Reports the number of batches taken; None = the worker makes no steps now."""
         is_stepping = batches is not None
-        told = {"is_stepping": is_stepping, "batches": batches or 0, "begun": begun}
-        self.tell(worker, progress=told)
+        progress = {"is_stepping": is_stepping, "batches": batches or 0, "begun": begun}
+        self.send(worker, progress=progress)
 
     def begin_operation(self, worker: int, begun: int, last: str = "a step") -> None:
         """Reports how many operations with the others the worker has begun, and the last one."""
-        self.tell(worker, progress={"begun": begun, "operation": last, "alike": 1})
+        self.send(worker, progress={"begun": begun, "operation": last, "alike": 1})
 
     def taken(self) -> dict[int, list[Any]]:
         """Returns the orders since the last call: names, or the views themselves."""

@@ -2,7 +2,7 @@
 
 import threading
 
-from terngrad.asynchronous.bound import Bound
+from terngrad.asynchronous.staleness import Bound
 from terngrad.testing.limits import HANG_SECS
 
 SECS = 30.0
@@ -81,7 +81,7 @@ def test_a_worker_that_joins_later_begins_with_the_slowest():
     assert_goes_on(held(bound, 0, 0))
 
 
-def test_the_seconds_that_a_worker_is_held_are_told():
+def test_the_seconds_that_a_worker_is_held_are_returned():
     now = [0.0]
     bound = Bound(SECS, lambda: now[0])
     for worker in (0, 1, 0):
