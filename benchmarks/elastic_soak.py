@@ -58,6 +58,7 @@ class _Soak:
         self._draw = random.Random(options.seed)
         self._absent: dict[str, float] = {}  # when a worker starts again, or goes on
         self._ends: set[str] = set()  # workers that were asked to end
+        self._disturbed: dict[str, float] = {}  # when a worker was last cut, or came back
         self._ended: list[Process] = []  # processes, of which others took the place
         self.faults: collections.Counter[str] = collections.Counter()
         self._hits: list[tuple[str, float, list[Process]]] = []  # kind, moment, who was well
@@ -98,8 +99,13 @@ class _Soak:
         return [list(each.checksums) for each in all_of_them]  # running ones add more
 
     def _well(self) -> list[str]:
-        names = [name for name in self._training.processes if name.startswith("worker")]
-        return [name for name in names if name not in self._absent]
+        """Returns the workers that train: those that are back have made a step since then."""
+        workers = {k: v for k, v in self._training.processes.items() if k.startswith("worker")}
+        return [
+            name
+            for name, process in workers.items()
+            if name not in self._absent and process.steps_after(self._disturbed.get(name, 0.0))
+        ]
 
     def _do(self, kind: str, now: float) -> None:
         """Makes a fault happen, if two workers are well, so that one stays."""
@@ -119,6 +125,7 @@ class _Soak:
         elif kind == "cut":
             if not _cut(process.pid):
                 return
+            self._disturbed[victim] = time.monotonic()
         else:
             process.send(signal.SIGTERM if kind == "end" else signal.SIGKILL)
             self._ends |= {victim} if kind == "end" else set()
@@ -140,12 +147,14 @@ class _Soak:
             self._ends.discard(name)
             del self._absent[name]
             if process.is_running():
+                self._disturbed[name] = time.monotonic()
                 process.send(signal.SIGCONT)
             else:
                 self._replace(name)
 
     def _replace(self, name: str) -> None:
         self._ended.append(self._training.processes[name])
+        self._disturbed[name] = time.monotonic()
         self._training.start_again(name)
 
     def _sample(self) -> None:

@@ -2,6 +2,7 @@
 
 import shutil
 import signal
+import time
 import types
 
 import pytest
@@ -20,10 +21,11 @@ def test_steps_that_differ_and_steps_made_twice_are_counted():
 class Ending:
     """A process that runs for so many looks after it was asked to end."""
 
-    pid = 0
+    def __init__(self, looks, steps=()):
+        self.looks, self.steps, self.sent = looks, [*steps], []
 
-    def __init__(self, looks):
-        self.looks, self.checksums, self.lines, self.sent = looks, [], [], []
+    def steps_after(self, moment):
+        return sum(step > moment for step in self.steps)
 
     def send(self, number):
         self.sent.append(number)
@@ -37,7 +39,7 @@ class Trained:
     """A training of such processes."""
 
     def __init__(self, looks):
-        self.processes = {f"worker {i}": Ending(looks) for i in range(3)}
+        self.processes = {f"worker {i}": Ending(looks, [1.0]) for i in range(3)}
         self.again = []
 
     def wait_for(self, what, condition):
@@ -60,6 +62,21 @@ def test_a_worker_that_takes_its_time_to_end_as_it_was_asked_has_not_ended_alone
         soak._bring_back(now)
     assert training.again == [victim] and soak.ended_alone == 0
     assert process.sent == [signal.SIGTERM]
+
+
+def test_a_worker_that_is_back_counts_only_once_it_has_made_a_step():
+    training = Trained(1)
+    soak = elastic_soak._Soak(types.SimpleNamespace(seed=1, workers=3), training)
+    for moment, kind in enumerate(["kill", "kill_first", "end"]):
+        soak._do(kind, now=float(moment))
+    assert sum(soak.faults.values()) == 2  # the third one would have left nobody
+    soak._bring_back(now=100.0)
+    soak._do("kill", now=100.0)
+    assert sum(soak.faults.values()) == 2
+    for process in training.processes.values():
+        process.steps.append(time.monotonic())
+    soak._do("kill", now=100.0)
+    assert sum(soak.faults.values()) == 3
 
 
 @pytest.mark.slow
