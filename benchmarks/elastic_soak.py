@@ -57,6 +57,8 @@ class _Soak:
         self._options, self._training = options, training
         self._draw = random.Random(options.seed)
         self._absent: dict[str, float] = {}  # when a worker starts again, or goes on
+        self._ends: set[str] = set()  # workers that were asked to end
+        self._disturbed: dict[str, float] = {}  # when a worker was last cut, or came back
         self._ended: list[Process] = []  # processes, of which others took the place
         self.faults: collections.Counter[str] = collections.Counter()
         self._hits: list[tuple[str, float, list[Process]]] = []  # kind, moment, who was well
@@ -93,11 +95,17 @@ class _Soak:
 
     def checksums(self) -> list[list[tuple[int, str]]]:
         """Returns the steps and checksums of each process that there was."""
-        return [each.checksums for each in (*self._ended, *self._training.processes.values())]
+        all_of_them = (*self._ended, *self._training.processes.values())
+        return [list(each.checksums) for each in all_of_them]  # running ones add more
 
     def _well(self) -> list[str]:
-        names = [name for name in self._training.processes if name.startswith("worker")]
-        return [name for name in names if name not in self._absent]
+        """Returns the workers that train: those that are back have made a step since then."""
+        workers = {k: v for k, v in self._training.processes.items() if k.startswith("worker")}
+        return [
+            name
+            for name, process in workers.items()
+            if name not in self._absent and process.steps_after(self._disturbed.get(name, 0.0))
+        ]
 
     def _do(self, kind: str, now: float) -> None:
         """Makes a fault happen, if two workers are well, so that one stays."""
@@ -117,8 +125,10 @@ class _Soak:
         elif kind == "cut":
             if not _cut(process.pid):
                 return
+            self._disturbed[victim] = time.monotonic()
         else:
             process.send(signal.SIGTERM if kind == "end" else signal.SIGKILL)
+            self._ends |= {victim} if kind == "end" else set()
             self._absent[victim] = now + self._draw.uniform(1, _LONGEST_ABSENCE_SECS)
         self.faults[kind] += 1
         print(f"{time.strftime('%T')} {kind} {victim}", flush=True)
@@ -131,14 +141,20 @@ class _Soak:
                 print(f"{name} has ended: {''.join(process.lines[-3:])}", flush=True)
                 self._replace(name)
         for name in [name for name, moment in self._absent.items() if moment <= now]:
+            process = self._training.processes[name]
+            if name in self._ends:
+                self._training.wait_for(f"end of {name}", lambda own=process: not own.is_running())
+            self._ends.discard(name)
             del self._absent[name]
-            if self._training.processes[name].is_running():
-                self._training.processes[name].send(signal.SIGCONT)
+            if process.is_running():
+                self._disturbed[name] = time.monotonic()
+                process.send(signal.SIGCONT)
             else:
                 self._replace(name)
 
     def _replace(self, name: str) -> None:
         self._ended.append(self._training.processes[name])
+        self._disturbed[name] = time.monotonic()
         self._training.start_again(name)
 
     def _sample(self) -> None:

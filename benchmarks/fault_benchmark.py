@@ -117,13 +117,14 @@ class Process:
 
     def _read(self) -> None:
         assert self._run.stdout
-        for line in self._run.stdout:
-            if found := re.match(r"step (\d+)(?: (\w+))?$", line):
-                self.steps.append(time.monotonic())
-                if found[2]:
-                    self.checksums.append((int(found[1]), found[2]))
-            else:
-                self.lines = [*self.lines[1 - _LINES :], line]
+        with self._run.stdout as output:
+            for line in output:
+                if found := re.match(r"step (\d+)(?: (\w+))?$", line):
+                    self.steps.append(time.monotonic())
+                    if found[2]:
+                        self.checksums.append((int(found[1]), found[2]))
+                else:
+                    self.lines = [*self.lines[1 - _LINES :], line]
 
     def steps_after(self, moment: float) -> int:
         return sum(step > moment for step in self.steps)

@@ -20,7 +20,8 @@ def main(
 ) -> None:
     """Trains until it is killed: a step exchanges so many random gradients, with momentum.
 
-    Gradients depend on the weights, so workers with other weights do not become equal again.
+    All subtract the same means, so workers whose weights differ do not become equal again. The
+    weights' share of the gradients keeps the weights small, so that their last digits show it.
     """
     terngrad.configure()
     group = terngrad.join(elastic=elastic, timeout_secs=timeout_secs)

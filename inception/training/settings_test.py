@@ -2,8 +2,10 @@ import dataclasses
 
 import pytest
 
+from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.training import settings
+from inception.training.sharded_state import own_settings
 from slim.datasets.dataset_factory import Dataset
 
 CONFIG = TrainConfig(dataset_name="mnist", net="lenet", batch_size=16, num_nodes=2, grad_bits=1)
@@ -70,6 +72,14 @@ def test_the_end_counts_where_the_learning_rate_falls_towards_it(dataset):
         settings.describe(config, dataset), settings.describe(longer, dataset)
     )
     assert found == "max_steps = 20 (was 10)"
+
+
+@pytest.mark.parametrize(("before", "now"), [("float", "ternary"), ("ternary", "float")])
+def test_another_codec_of_asynchronous_pulls_is_named(before, now):
+    hosts = {"worker_hosts": ("a:1",), "ps_hosts": ("p:1",), "cross_replica_sync": False}
+    own = lambda name: own_settings(ClusterConfig(**hosts, pull_codec=name))
+    noted = (settings.describe(CONFIG, None, own=own(name)) for name in (before, now))
+    assert settings.differences(*noted) == f"pull_codec = {now} (was {before})"
 
 
 def test_other_records_are_named_wherever_they_are(dataset):

@@ -41,12 +41,12 @@ class ShardedState:
 
 def own_settings(cluster: ClusterConfig) -> dict[str, object]:
     """Returns the settings that decide the result of asynchronous trainings only."""
-    coded = {"pull_codec": cluster.pull_codec} if cluster.pull_codec != FLOAT else {}
     return {
         "cross_replica_sync": False,
         "max_staleness": cluster.max_staleness,
         "pull_bits": cluster.pull_bits,
-    } | coded
+        "pull_codec": cluster.pull_codec,
+    }
 
 
 def make_sharded_state(
@@ -65,6 +65,8 @@ def make_sharded_state(
     configuration = settings.configuration(config, group.size)
     configuration |= settings.data_configuration(dataset, cluster.split_data)
     configuration |= {name: json.dumps(value) for name, value in own_settings(cluster).items()}
+    if cluster.pull_codec == FLOAT:  # files of runs before there was another one lack it
+        del configuration["pull_codec"]
     configuration["layout"] = layout.fingerprint().hex()
     configuration["kernels"] = training.kernel_choice.kernels.family
     plan = Plan(

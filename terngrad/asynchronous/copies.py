@@ -13,6 +13,7 @@ Friends".
 
 from __future__ import annotations
 
+import itertools
 import math
 import secrets
 from collections.abc import Iterable, Sequence
@@ -35,6 +36,7 @@ from terngrad.service.messages import Reply
 
 _CPU = "/CPU:0"
 FLOAT_BYTES = 4
+_AT_ONCE = 1 << 16  # values whose intermediate results stay in the cache, and take no memory
 
 
 class ChangeCode:
@@ -59,6 +61,7 @@ class ChangeCode:
         self._max_code = FEEDBACK_CODES[self._encoder]
         self._kernels = ReferenceKernels() if kernels.on_gpu else kernels
         self._shapes = [(size,) for size in sizes]
+        self._ends = list(itertools.accumulate(sizes))[:-1]  # of all variables but the last
         self._parts = tuple(map(_blocks, sizes))
         counts = (parts.sizes(size) for parts, size in zip(self._parts, sizes, strict=True))
         self._counts = np.float32([count for own in counts for count in own])
@@ -74,7 +77,7 @@ class ChangeCode:
         with tf.device(_CPU):
             zero = tf.constant(0)  # nothing is drawn
             key = DrawKey(tf.constant(0, tf.uint64), zero, zero)
-            values = tf.split(tf.constant(change), [size for (size,) in self._shapes])
+            values = [tf.constant(part) for part in np.split(change, self._ends)]
             stats = self._kernels.stats(values, self._parts)
             scales = ternary.nearest_scale(stats, tf.constant(self._counts), levels)
             places, bounds = range(len(values)), tf.fill(scales.shape, math.inf)
@@ -220,8 +223,11 @@ def changed(values: np.ndarray, change: np.ndarray) -> np.ndarray:
 
     Some threads flush these to zero and others do not, but copy and shadow must be equal.
     """
-    total = values + change
-    total[np.abs(total) < ternary.SMALLEST_NORMAL] = 0.0
+    total = np.empty_like(values)
+    for start in range(0, len(values), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        own = np.add(values[part], change[part], out=total[part])
+        own[np.abs(own) < ternary.SMALLEST_NORMAL] = 0.0
     return total
 
 

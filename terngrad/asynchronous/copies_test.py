@@ -163,6 +163,14 @@ def test_denormal_sums_are_zero_whether_or_not_a_thread_flushes_them():
     np.testing.assert_array_equal(changed(values, change), np.float32([0, 0, 0, 2]))
 
 
+def test_a_sum_of_values_of_many_blocks_is_that_of_all_at_once():
+    values, change = np.random.default_rng(5).normal(size=(2, 150_001)).astype(np.float32)
+    values[::7] = 1e-40
+    change[::7] = 0.0
+    expected = np.where(np.arange(len(values)) % 7, values + change, np.float32(0))
+    assert changed(values, change).tobytes() == expected.tobytes()
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 200])
 @pytest.mark.parametrize("bits", [1, 32])
 def test_law_7_the_bytes_of_a_change_are_those_of_its_variables(bits, count):

@@ -10,6 +10,7 @@ import os
 import random
 import re
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -211,7 +212,8 @@ def held_ports(count: int, host: str = "") -> Iterator[list[int]]:
     """Holds free ports for other processes; for arguments and errors see `free_ports`.
 
     Linux lets a process listen at a port that is held here, unless another one listens there. But
-    nobody finds the port to be free.
+    nobody finds the port to be free. Other systems would let nobody listen at the very address that
+    is held, so there the ports are only found.
     """
     candidates = _lasting()
     # Random order, so that processes that look at the same time find different ports.
@@ -225,6 +227,8 @@ def held_ports(count: int, host: str = "") -> Iterator[list[int]]:
                 found.append(port)
         if len(found) < count:
             raise OSError(f"{count} free ports are needed; only {len(found)} were found")
+        if sys.platform != "linux":
+            stack.close()
         yield found
 
 

@@ -141,3 +141,10 @@ def test_one_process_listens_at_a_held_port_which_nobody_finds(monkeypatch):
         with listen("127.0.0.1", held[0]), pytest.raises(PortError, match="already in use"):
             listen("127.0.0.1", held[0])
     assert free_ports(1) == held
+
+
+def test_ports_are_not_held_where_that_would_keep_the_others_from_listening(monkeypatch):
+    monkeypatch.setattr(addresses.sys, "platform", "darwin")
+    with held_ports(1, "127.0.0.1") as (port,), socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+        assert other.getsockname() == ("127.0.0.1", port)
