@@ -5,9 +5,9 @@
 
 For each worker a ps keeps a shadow, which is that worker's copy of the ps' parameters, bit for bit.
 A code is the nearest of three levels, with a scale for each `SUM_BLOCK` neighbours of a variable,
-as in codecs/sum_codec.py. What it does not say stays part of the difference, and so of a later
-change. The parameters themselves travel in the first pull of a stream, and in one of a worker that
-does not have the copy which the shadow is. See Gruntkowska, Tyurin and Richtarik, 2022, "EF21-P and
+as in codecs/sum_codec.py. The rest stays part of the difference, and so of a later change. The
+parameters themselves travel in the first pull of a stream, and in one of a worker that does not
+have the copy which the shadow is. See Gruntkowska, Tyurin and Richtarik, 2022, "EF21-P and
 Friends".
 """
 
