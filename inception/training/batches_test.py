@@ -224,8 +224,16 @@ def test_law_8_no_batch_is_given_twice_where_the_input_fails():
     assert training.seen == expected([0])
 
 
-@pytest.mark.parametrize("flags", [{}, {"local_steps": 2}, {"floating_grad_epoch": 1}])
-def test_a_step_that_is_compiled_early_is_traced_once_and_takes_no_batch(tmp_path, flags):
+@pytest.mark.parametrize(
+    ("flags", "kinds"),
+    [
+        ({}, 1),
+        ({"local_steps": 2, "codec": "ternary-feedback"}, 1),
+        ({"local_steps": 2, "local_fragments": 2, "codec": "ternary-feedback"}, 2),
+        ({"floating_grad_epoch": 2, "grad_bits": 1}, 2),
+    ],
+)
+def test_steps_that_are_compiled_early_are_traced_once_and_take_no_batch(tmp_path, flags, kinds):
     config = TrainConfig(
         dataset_name="mnist", net="mlp", benchmark_mode=True, batch_size=4, train_dir=str(tmp_path)
     )
@@ -234,7 +242,9 @@ def test_a_step_that_is_compiled_early_is_traced_once_and_takes_no_batch(tmp_pat
     preparation._compile(ready)
     for variable, value in zip(ready.shared, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
-    runner = ready.training.next_runner(is_float=False)
-    runner.many(iter(preparation.worker_batches(ready, 0)), 1)
-    assert runner._run.experimental_get_tracing_count() == 1
+    runners = {*ready.training.runners, *ready.training.float_runners}
+    assert len(runners) == kinds
+    for runner in runners:
+        runner.many(iter(preparation.worker_batches(ready, 0)), 1)
+        assert runner._run.experimental_get_tracing_count() == 1
     ready.lock.close()

@@ -172,9 +172,11 @@ def _restore(ready: Ready) -> Ready:
 
 
 def _compile(ready: Ready) -> None:
-    """Compiles the step before the others wait for it: they may be in the middle of a training."""
-    runner = ready.training.next_runner(is_float=False)
-    runner.compile(iter(worker_batches(ready, 0)))  # takes none of them
+    """Compiles all kinds of steps before the others wait for one: they may train already."""
+    training, batches = ready.training, iter(worker_batches(ready, 0))
+    for runner in dict.fromkeys([*training.runners, *training.float_runners]):
+        for each in filter(None, (runner, runner.excluded_runner)):
+            each.compile(batches)  # takes none of them
 
 
 def _note_classes(config: TrainConfig, dataset: Dataset) -> None:
