@@ -6,7 +6,8 @@ import pytest
 from absl import flags
 
 from benchmarks import accuracy_benchmark
-from benchmarks.accuracy_benchmark import RECIPES, _learning_rate, _Options, _row, _Training
+from benchmarks.accuracy_benchmark import _learning_rate, _Options, _row, _Training
+from benchmarks.recipes import RECIPES
 from inception.flags import command_line
 from inception.results.metrics import Metrics
 from inception.results.report import Curve, Run
