@@ -39,7 +39,8 @@ nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(?!(terngrad|slim|inception)\.).*"),
     ("py:class", r".*\.(Data|Optimizer)"),
-    ("py:class", r"terngrad\.ops\.(packing|updates)\..*|slim\.nets\.layers\..*"),
+    ("py:class", r"terngrad\.ops\.packing\..*|slim\.nets\.net_builder\.WeightDecay"),
+    ("py:class", r"terngrad\.ops\.gradient_kernels\.(Update|Averages)"),
 ]
 
 _COLON = "\ue000"  # stands for a colon that Napoleon must not see; private to this file

@@ -358,6 +358,7 @@ def test_only_a_worker_that_lacks_the_batch_of_its_step_reads_its_batches_anew(
         training=types.SimpleNamespace(
             step=step,
             memory=types.SimpleNamespace(variables={}),
+            exchange=types.SimpleNamespace(owner=None),
             last_batch=types.SimpleNamespace(
                 holds=lambda step: step == held, forget=lambda: forgotten.append(int(step))
             ),
