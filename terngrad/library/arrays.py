@@ -1,4 +1,4 @@
-"""Arrays as bytes that every engine moves, and what tells them apart."""
+"""Arrays as bytes that every engine moves, what tells them apart, and variables that hold them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 
 def fingerprint(values: Sequence[np.ndarray]) -> str:
@@ -42,3 +43,17 @@ def unpacked(words: np.ndarray, kinds: Sequence[tuple[Sequence[int], Any]]) -> l
         arrays.append(np.frombuffer(content, dtype, count, start).reshape(shape))
         start += count * np.dtype(dtype).itemsize
     return arrays
+
+
+def plain(variable: Any) -> tf.Variable:
+    """Returns TensorFlow's variable of a Keras variable, or the variable itself.
+
+    Raises:
+      TypeError: it is neither.
+    """
+    if isinstance(variable, tf.Variable):
+        return variable
+    if not isinstance(held := getattr(variable, "value", None), tf.Variable):
+        kind = type(variable).__name__
+        raise TypeError(f"a list of tf.Variables or Keras variables has an item of type {kind}")
+    return held

@@ -31,9 +31,10 @@ from terngrad.cluster.channel import MembershipError
 from terngrad.codecs.factory import largest_code
 from terngrad.exchange.operation_errors import OperationError
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, EXACT, FLOAT
+from terngrad.library.arrays import plain
 from terngrad.library.failures import reporting_failure
 from terngrad.library.graphs import check_graph
-from terngrad.library.group import Group, plain
+from terngrad.library.group import Group
 from terngrad.library.rates import write_rate
 from terngrad.library.reducer import Gradient, Reducer
 from terngrad.training.errors import NotFiniteError, broken_codes

@@ -19,7 +19,7 @@ from terngrad.exchange.operation_errors import OperationError
 from terngrad.exchange.parameter_server.exchange import StateSizeError
 from terngrad.exchange.two_shot import Transport
 from terngrad.library import objects
-from terngrad.library.arrays import check_numbers, fingerprint, octets, packed, unpacked
+from terngrad.library.arrays import check_numbers, fingerprint, octets, packed, plain, unpacked
 from terngrad.library.data_digest import digest
 from terngrad.library.join_config import JoinConfig
 from terngrad.library.leaving import Leaving
@@ -491,20 +491,6 @@ class Group(contextlib.AbstractContextManager):
     def _check_alike(self) -> None:
         if self._difference:
             raise MembershipError(f"all have left each other: {self._difference}")
-
-
-def plain(variable: Any) -> tf.Variable:
-    """Returns TensorFlow's variable of a Keras variable, or the variable itself.
-
-    Raises:
-      TypeError: it is neither.
-    """
-    if isinstance(variable, tf.Variable):
-        return variable
-    if not isinstance(held := getattr(variable, "value", None), tf.Variable):
-        kind = type(variable).__name__
-        raise TypeError(f"a list of tf.Variables or Keras variables has an item of type {kind}")
-    return held
 
 
 def _is_closed(configuration: Mapping[str, str], what: str = "") -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from terngrad.library.group import Group, plain
+from terngrad.library.arrays import plain
+from terngrad.library.group import Group
 from terngrad.library.reducer import Reducer, ReducerState, names_of
 from terngrad.training.local_step import make_fragments
 from terngrad.training.optimizers import Momentum

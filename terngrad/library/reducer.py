@@ -27,8 +27,9 @@ from terngrad.layout import (
     Policy,
     make_layout,
 )
+from terngrad.library.arrays import plain
 from terngrad.library.graphs import Calls, begin_after, check_graph
-from terngrad.library.group import Group, plain
+from terngrad.library.group import Group
 from terngrad.ops.gradient_kernels import Sums
 from terngrad.training import runtime
 from terngrad.training.nodes import row_of, values_of_row
@@ -153,13 +154,7 @@ class Reducer:
             draws=draws,
             sum_codec=sum_codec,
         )
-        if sum_codec != EXACT and not group.may_code_sums:
-            raise ValueError(
-                f"sum_codec is {sum_codec}; allowed is {EXACT} with num_replicas_to_aggregate, and "
-                "with elastic through a ps: a share of the means belongs to one process"
-            )
-        if not 0 <= memory_decay <= 1:
-            raise ValueError(f"memory_decay is {memory_decay}; allowed are numbers from 0 to 1")
+        _check_memory(group, sum_codec, memory_decay)
         names, held = _plain_by_name(variables, with_values=group.connection is not None)
         codec = gradients if isinstance(gradients, str) else _path_of(gradients)
         policy = Policy(
@@ -196,18 +191,17 @@ class Reducer:
         self._calls = Calls()
         self.state = ReducerState(step, self.memory.variables)
         group.step = step
-        settings = {
-            "gradients": codec,
-            "variables": self.layout.fingerprint().hex(),
-            "seed": str(seed),
-            "nodes": str(nodes),
-        }
-        configuration = {f"{name} of the reducer": value for name, value in settings.items()}
-        configuration |= {"kernels": kernels.compared, "tensorflow": tf.version.VERSION}
-        group.agree(configuration, "a new Reducer")
+        self._compare({"gradients": codec, "seed": str(seed), "nodes": str(nodes)})
         group.at_new_state.append(self.memory.clear)
         if not group.is_elastic:  # `Group.run_steps` copies the whole state
             group.broadcast(held)
+
+    def _compare(self, settings: Mapping[str, str]) -> None:
+        """Compares settings, variables and versions with those of the other processes."""
+        settings = {**settings, "variables": self.layout.fingerprint().hex()}
+        configuration = {f"{name} of the reducer": value for name, value in settings.items()}
+        configuration |= {"kernels": self.kernels.compared, "tensorflow": tf.version.VERSION}
+        self._group.agree(configuration, "a new Reducer")
 
     def __call__(self, gradients: Sequence[Gradient] | Sequence[Sequence[Gradient]]) -> list:
         """Returns the mean gradients over all nodes of all processes.
@@ -460,6 +454,16 @@ def _dense(gradient: Gradient, name: str, shape: tuple[int, ...]) -> tf.Tensor:
             f"reducer: the gradient of {name} has the shape {value.shape}; allowed is {shape}"
         )
     return tf.cast(tf.ensure_shape(value, shape), tf.float32)
+
+
+def _check_memory(group: Group, sum_codec: str, decay: float) -> None:
+    if sum_codec != EXACT and not group.may_code_sums:
+        raise ValueError(
+            f"sum_codec is {sum_codec}; allowed is {EXACT} with num_replicas_to_aggregate, and "
+            "with elastic through a ps: a share of the means belongs to one process"
+        )
+    if not 0 <= decay <= 1:
+        raise ValueError(f"memory_decay is {decay}; allowed are numbers from 0 to 1")
 
 
 def _path_of(codec: type) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from terngrad.library.group import Group, plain
+from terngrad.library.arrays import plain
+from terngrad.library.group import Group
 from terngrad.library.keras import (
     agreement,
     elastic,

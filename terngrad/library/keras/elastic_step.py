@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from terngrad.library.group import plain
+from terngrad.library.arrays import plain
 from terngrad.library.keras import state
 from terngrad.library.keras.optimizer import GradientExchange
 from terngrad.library.keras.step import SharedStep

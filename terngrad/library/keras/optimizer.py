@@ -12,7 +12,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from terngrad.library.group import Group, plain
+from terngrad.library.arrays import plain
+from terngrad.library.group import Group
 from terngrad.library.keras.internals import (
     ApplyHooks,
     AsOwnClass,

@@ -9,7 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from terngrad.library.group import Group, plain
+from terngrad.library.arrays import plain
+from terngrad.library.group import Group
 from terngrad.library.keras.internals import layers_of, lookup_of, own_state, seed_generators
 
 _NODES_APART = 0x9E3779B9  # odd: up to 2^32 nodes get different seeds

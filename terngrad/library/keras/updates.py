@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from terngrad.library.group import plain
+from terngrad.library.arrays import plain
 from terngrad.library.keras.internals import adam_slots, is_patched, own_class, place_of
 from terngrad.library.reducer import Reduced
 from terngrad.ops.gradient_kernels import GradientKernels, Sums, Update
