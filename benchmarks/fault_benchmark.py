@@ -9,10 +9,14 @@ for each engine and fault, in seconds:
 - is back: from its start, or the end of its stop, to its first step
 - ends: until the others ended, where the fault ends the training
 
+With --bandwidth each process has a host of its own (network namespaces on this machine, see
+network.sh; needs root), and a cable is pulled, too.
+
 torchft (PyTorch) is measured beside them if --torch_python names an interpreter that has it.
 
 python -m benchmarks.fault_benchmark
 python -m benchmarks.fault_benchmark --engines=all_reduce_elastic,torchft --torch_python=PYTHON
+python -m benchmarks.fault_benchmark --values=25000000 --bandwidth=1gbit
 """
 
 import contextlib
@@ -26,13 +30,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from benchmarks import report
+from benchmarks.host_network import HostNetwork, network
+from inception.cluster.namespaces import BANDWIDTH
 from inception.flags.table import TEXT, at_least, flag, number, refuse
-from terngrad.cluster.addresses import free_ports
+from terngrad.cluster.addresses import free_ports, split_address
 from terngrad.cluster.managed import launch_variables
 
 _STEPS = 5  # of each worker that is well, to call a training undisturbed
@@ -65,6 +71,7 @@ ENGINES = {
     "parameter_servers_elastic": Engine(2, True, ("kill", "kill_first", "stop", "kill_ps")),
     "torchft": Engine(0, True, ("kill", "kill_first", "stop"), is_torchft=True),
 }
+_LIGHTHOUSE = "lighthouse 0"  # of torchft: decides who takes part
 _TORCHFT = str(Path(__file__).parent / "workers" / "torchft_loop.py")
 
 
@@ -86,6 +93,9 @@ class _Options(TrainingOptions):
         "Distributed", tuple(ENGINES), "engines", tuple(ENGINES)[:-1]
     )
     torch_python: str = flag("Runtime", TEXT, "", "interpreter with torchft, for that engine")
+    bandwidth: str | None = flag(
+        "Distributed", BANDWIDTH, None, "of each process' own host; not set = all on this machine"
+    )
     rounds: int = flag("Runtime", at_least(1), 3, "number of faults of each kind")
 
 
@@ -162,22 +172,45 @@ class Training:
         engine: Engine,
         torch_python: str = "",
         more: Sequence[str] = (),
+        network: HostNetwork | None = None,
     ) -> None:
-        """Starts them; `more` are options of benchmarks/workers/fault.py."""
+        """Starts them; `more` are options of benchmarks/workers/fault.py.
+
+        Args:
+          options: what the processes are told.
+          engine: how they exchange gradients.
+          torch_python: interpreter with torchft, for that engine.
+          more: options of benchmarks/workers/fault.py.
+          network: a host for each process; None: all are on this one.
+        """
         self.engine = engine
-        self._torch_python, self._more = torch_python, more
+        self._torch_python, self._more, self._network = torch_python, more, network
         self._timeout_secs = _START_SECS + 10 * options.timeout_secs
         count = options.workers + engine.ps
-        self._control, *ports = free_ports(count + 1, "127.0.0.1")
-        hosts = [f"127.0.0.1:{port}" for port in ports]
+        if network:
+            hosts = network.addresses[:count]
+            self._control = split_address(hosts[0])[1] + 1
+        else:
+            self._control, *ports = free_ports(count + 1, "127.0.0.1")
+            hosts = [f"127.0.0.1:{port}" for port in ports]
         self._worker_hosts, self._ps_hosts = hosts[: options.workers], hosts[options.workers :]
         self._options = options
         names = [f"worker {rank}" for rank in range(options.workers)]
         names += [f"ps {index}" for index in range(engine.ps)]
-        names += ["lighthouse 0"] if engine.is_torchft else []
+        names += [_LIGHTHOUSE] if engine.is_torchft else []
+        self._host_of = {name: index for index, name in enumerate(names)}
         self.processes = {name: self._start(name) for name in names}
 
     def _start(self, name: str) -> Process:
+        command, variables = self._command(name)
+        if not self._network:
+            return Process(command, variables)
+        trusted = {launch_variables.INSECURE: "1", **self._network.environment}
+        trusted["GLOO_SOCKET_IFNAME"] = self._network.interface  # for torchft
+        command = self._network.on_host(self._host_of[name], command)
+        return Process(command, {**variables, **trusted})
+
+    def _command(self, name: str) -> tuple[list[str], Mapping[str, str]]:
         job, index = name.split()
         settings = self._options
         common = [str(settings.values), str(settings.pause_ms), str(settings.timeout_secs)]
@@ -185,12 +218,22 @@ class Training:
             hosts = (self._worker_hosts, int(index), self._control, self._ps_hosts, job)
             elastic = ["elastic"] if self.engine.is_elastic else []
             command = [sys.executable, "-m", "benchmarks.workers.fault", *common, *elastic]
-            command += self._more
-            return Process(command, launch_variables.variables(*hosts))
+            return [*command, *self._more], launch_variables.variables(*hosts)
         command = [self._torch_python, _TORCHFT]
-        if job == "lighthouse":
-            return Process([*command, job, str(self._control)], {})
-        return Process([*command, *common, f"http://127.0.0.1:{self._control}", index], {})
+        if name == _LIGHTHOUSE:
+            return [*command, job, str(self._control)], {}
+        lighthouse = f"http://{self._host(_LIGHTHOUSE)}:{self._control}"
+        return [*command, *common, lighthouse, index, self._host(name)], {}
+
+    def _host(self, name: str) -> str:
+        if not self._network:
+            return "127.0.0.1"
+        return split_address(self._network.addresses[self._host_of[name]])[0]
+
+    def connect(self, name: str, connected: bool) -> None:
+        """Pulls the cable of the host of a process, or puts it back."""
+        assert self._network
+        self._network.connect(self._host_of[name], connected)
 
     def start_again(self, name: str) -> None:
         self.processes[name] = self._start(name)
@@ -210,11 +253,14 @@ class Training:
         """
         end = time.monotonic() + self._timeout_secs
         while not condition():
-            if time.monotonic() > end:
+            runs = any(process.is_running() for process in self.processes.values())
+            if not runs or time.monotonic() > end:
                 output = "\n".join(
                     f"{name}: {''.join(process.lines)}" for name, process in self.processes.items()
                 )
-                raise RuntimeError(f"no {what} within {self._timeout_secs:g} s:\n{output}")
+                raise RuntimeError(
+                    f"no {what} within {self._timeout_secs:g} s, or all ended:\n{output}"
+                )
             time.sleep(_LOOK_SECS)
 
     def wait_for_steps(self, workers: Sequence[Process]) -> float:
@@ -231,8 +277,27 @@ class Training:
 
 
 def _victim(fault: str, options: _Options) -> str:
-    ranks = {"kill_first": 0, "kill": options.workers - 2, "stop": options.workers - 1}
-    return f"worker {ranks[fault]}" if fault in ranks else "ps 1"
+    if fault == "kill_ps":
+        return "ps 1"
+    ranks = {"kill_first": 0, "kill": options.workers - 2}
+    return f"worker {ranks.get(fault, options.workers - 1)}"
+
+
+def _hit(training: Training, fault: str, victim: str) -> None:
+    if fault == "pull":
+        training.connect(victim, False)
+    else:
+        stops = fault == "stop"
+        training.processes[victim].send(signal.SIGSTOP if stops else signal.SIGKILL)
+
+
+def _mend(training: Training, fault: str, victim: str) -> None:
+    if fault == "pull":
+        training.connect(victim, True)
+    elif fault == "stop":
+        training.processes[victim].send(signal.SIGCONT)
+    else:
+        training.start_again(victim)
 
 
 def _disturb(training: Training, options: _Options, fault: str) -> dict[str, float]:
@@ -243,15 +308,11 @@ def _disturb(training: Training, options: _Options, fault: str) -> dict[str, flo
     begin = training.wait_for_steps(others)
     found = {"a step": statistics.median(others[0].waits(begin))}
     fault_at = time.monotonic()
-    stops = fault == "stop"
-    training.processes[victim].send(signal.SIGSTOP if stops else signal.SIGKILL)
+    _hit(training, fault, victim)
     training.wait_for_steps(others)
     found["lost"] = max(max(each.waits(fault_at)) for each in others)
     back_at = time.monotonic()
-    if stops:
-        training.processes[victim].send(signal.SIGCONT)
-    else:
-        training.start_again(victim)
+    _mend(training, fault, victim)
     training.wait_for_steps(training.workers())
     found["joins"] = max(max(each.waits(back_at)) for each in others)
     if victim.startswith("worker"):
@@ -261,16 +322,28 @@ def _disturb(training: Training, options: _Options, fault: str) -> dict[str, flo
 
 def _end(options: _Options, engine: Engine, fault: str) -> dict[str, float]:
     """Lets a fault end a training; returns after how many seconds the others had ended."""
-    with contextlib.closing(Training(options, engine, options.torch_python)) as training:
+    with _training(options, engine) as training:
         training.wait_for_steps(training.workers())
         victim = _victim(fault, options)
         others = training.workers(but=[victim])
         begin = time.monotonic()
-        stops = fault == "stop"
-        training.processes[victim].send(signal.SIGSTOP if stops else signal.SIGKILL)
+        _hit(training, fault, victim)
         ended = lambda: not any(each.is_running() for each in others)
         training.wait_for("end of the others", ended)
         return {"ends": time.monotonic() - begin}
+
+
+@contextlib.contextmanager
+def _training(options: _Options, engine: Engine) -> Iterator[Training]:
+    """Runs a training until the block ends, on hosts of its own with --bandwidth."""
+    with contextlib.ExitStack() as stack:
+        hosts = None
+        if options.bandwidth:
+            size = options.workers + engine.ps + engine.is_torchft
+            hosts = stack.enter_context(network(size))
+            hosts.shape(options.bandwidth)
+        training = Training(options, engine, options.torch_python, network=hosts)
+        yield stack.enter_context(contextlib.closing(training))
 
 
 def main(options: _Options) -> None:
@@ -278,15 +351,16 @@ def main(options: _Options) -> None:
     if "torchft" in options.engines and not options.torch_python:
         raise refuse("torch_python", "", "the engine torchft needs an interpreter with torchft")
     rows, figures = [], {}
+    pulls = ("pull",) if options.bandwidth else ()
     for name in options.engines:
         engine = ENGINES[name]
         found: dict[str, list[dict[str, float]]] = {}
         if engine.faults:
-            with contextlib.closing(Training(options, engine, options.torch_python)) as training:
-                for fault in engine.faults * options.rounds:
+            with _training(options, engine) as training:
+                for fault in (*engine.faults, *pulls) * options.rounds:
                     found.setdefault(fault, []).append(_disturb(training, options, fault))
         else:
-            for fault in ("kill", "kill_first", "stop") * options.rounds:
+            for fault in ("kill", "kill_first", "stop", *pulls) * options.rounds:
                 found.setdefault(fault, []).append(_end(options, engine, fault))
         for fault, each in found.items():
             rows.append({"engine": name, "fault": fault, **_cells(each)})

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from benchmarks import report
 from inception.cluster import namespaces
-from terngrad.cluster.addresses import free_ports
-from terngrad.cluster.channel import split_address
+from terngrad.cluster.addresses import free_ports, split_address
 
 UNSHAPED = namespaces.UNSHAPED
 RATES = ("100mbit", "1gbit", UNSHAPED)

@@ -15,7 +15,7 @@ ROWS: tuple[Mapping[str, str], ...] = (
     {
         "terngrad.connect": "how processes connect: admission, TLS",
         "terngrad.cluster.addresses": "names and ports of hosts",
-        "terngrad.cluster.channel": "names and errors of a group's processes",
+        "terngrad.cluster.errors": "errors that name a process of a group",
         "terngrad.cluster.run_secret": "the secret that a launcher's processes share",
     },
     {"terngrad.cluster": "who takes part in a training, and who is alive"},

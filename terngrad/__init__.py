@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from terngrad import keras as keras
     from terngrad import numpy as numpy
-    from terngrad.cluster.channel import MembershipError
+    from terngrad.cluster.errors import MembershipError
     from terngrad.connect.certificates import Tls
     from terngrad.library.asynchronous import AsynchronousTraining
     from terngrad.library.group import Group
@@ -42,7 +42,7 @@ _MODULES = {
     "AsynchronousTraining": "terngrad.library.asynchronous",
     "Group": "terngrad.library.group",
     "LocalSteps": "terngrad.library.local_steps",
-    "MembershipError": "terngrad.cluster.channel",
+    "MembershipError": "terngrad.cluster.errors",
     "Reducer": "terngrad.library.reducer",
     "Tls": "terngrad.connect.certificates",
     "configure": "terngrad.training.runtime",

@@ -46,8 +46,7 @@ import sys
 from collections.abc import Sequence
 
 from terngrad.cluster import interfaces
-from terngrad.cluster.addresses import held_ports, host_and_port
-from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT
+from terngrad.cluster.addresses import CONTROL_PORT_ABOVE, LAST_PORT, held_ports, host_and_port
 from terngrad.cluster.managed import launch_variables
 from terngrad.launcher import gpus, hosts, processes, state
 from terngrad.launcher.process import Process

@@ -18,8 +18,7 @@ from terngrad.asynchronous import server as asynchronous
 from terngrad.asynchronous.snapshots import Keeping
 from terngrad.asynchronous.store import Store
 from terngrad.cluster import admission
-from terngrad.cluster.addresses import listen
-from terngrad.cluster.channel import split_address
+from terngrad.cluster.addresses import listen, split_address
 from terngrad.connect.calling import ChannelOpener
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.tls import Members

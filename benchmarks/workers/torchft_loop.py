@@ -1,6 +1,6 @@
 """One process of a training with torchft that prints each step, for benchmarks/fault_benchmark.py.
 
-python torchft_loop.py VALUES PAUSE_MS TIMEOUT_SECS LIGHTHOUSE RANK
+python torchft_loop.py VALUES PAUSE_MS TIMEOUT_SECS LIGHTHOUSE RANK ADDRESS
 
 or, for the process that decides who takes part:
 
@@ -8,6 +8,7 @@ python torchft_loop.py lighthouse PORT
 """
 
 import datetime
+import socket
 import sys
 import threading
 import time
@@ -26,10 +27,18 @@ def lighthouse(port: int) -> None:
     threading.Event().wait()
 
 
-def train(values: int, pause_secs: float, timeout_secs: float, address: str, rank: int) -> None:
-    """Trains until it is killed: a step exchanges so many random gradients, with momentum."""
+def train(
+    values: int, pause_secs: float, timeout_secs: float, lighthouse: str, rank: int, address: str
+) -> None:
+    """Trains until it is killed: a step exchanges so many random gradients, with momentum.
+
+    The others reach it at `address`.
+    """
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    # torchft and gloo find the own address by the machine's name, which hosts of a network on
+    # one machine share.
+    socket.gethostname = lambda: address
+    store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
     weight = torch.nn.Parameter(torch.zeros(values))
     plain = torch.optim.SGD([weight], lr=0.01, momentum=0.9)
     timeout = datetime.timedelta(seconds=timeout_secs)
@@ -47,9 +56,10 @@ def train(values: int, pause_secs: float, timeout_secs: float, address: str, ran
         timeout=timeout,
         rank=0,
         world_size=1,
-        store_addr="127.0.0.1",
+        store_addr=address,
         store_port=store.port,
-        lighthouse_addr=address,
+        hostname=address,
+        lighthouse_addr=lighthouse,
         replica_id=f"worker{rank}_",
     )
     optimizer = torchft.Optimizer(manager, plain)
@@ -69,8 +79,9 @@ def main(arguments: Sequence[str]) -> None:
     """Runs the process that the command line names."""
     if arguments[0] == "lighthouse":
         lighthouse(int(arguments[1]))
-    values, pause_ms, timeout_secs, address, rank = arguments
-    train(int(values), float(pause_ms) / 1000, float(timeout_secs), address, int(rank))
+    values, pause_ms, timeout_secs, lighthouse_address, rank, address = arguments
+    pause_secs = float(pause_ms) / 1000
+    train(int(values), pause_secs, float(timeout_secs), lighthouse_address, int(rank), address)
 
 
 if __name__ == "__main__":

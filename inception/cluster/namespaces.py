@@ -60,6 +60,10 @@ class NamespaceNetwork:
         """Limits the bandwidth of each host, in both directions, to a rate of BANDWIDTH."""
         self._configure("rate", str(self.size), rate)
 
+    def connect(self, index: int, connected: bool) -> None:
+        """Pulls the cable of a host, or puts it back."""
+        self._configure("cable", str(index), "up" if connected else "down")
+
     def on_host(self, index: int, command: Sequence[str]) -> list[str]:
         """Returns the command that runs a command on a host; see `environment`."""
         return ["bash", SCRIPT, "run", str(index), *command]

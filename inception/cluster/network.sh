@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Usage: network.sh up N | rate N RATE | run I COMMAND... | down
+# Usage: network.sh up N | rate N RATE | cable I up|down | run I COMMAND... | down
 # Makes hosts on one machine, for measurements: N network namespaces, terngrad-0 to terngrad-<N-1>.
 # Host I has an interface eth0 with address 10.77.0.<I+1>; a bridge joins them. Needs root and
 # iproute2. Set NETWORK=name in the environment to have another network at the same time.
 #   network.sh up 2              makes 2 hosts, as fast as the machine
 #   network.sh rate 2 1gbit      limits each host in both directions; RATE as for tc, or "unshaped"
+#   network.sh cable 0 down      pulls the cable of host 0; "up" puts it back
 #   network.sh run 0 hostname    runs a command on host 0
 #   network.sh down              removes all hosts
 set -euo pipefail
@@ -71,7 +72,8 @@ command -v ip >/dev/null && command -v tc >/dev/null || die "needs ip and tc (ip
 case "${1:-}:$#" in
   up:2) up "$2" ;;
   rate:3) rate "$2" "$3" ;;
+  cable:3) ip -n "${BRIDGE}" link set "port$2" "$3" ;;
   run:[3-9]* | run:[1-9][0-9]*) exec ip netns exec "${PREFIX}$2" "${@:3}" ;;
   down:1) down ;;
-  *) die "needs 'up N', 'rate N RATE', 'run I COMMAND...' or 'down'" ;;
+  *) die "needs 'up N', 'rate N RATE', 'cable I up|down', 'run I COMMAND...' or 'down'" ;;
 esac

@@ -19,7 +19,7 @@ from terngrad.asynchronous.copies import coded_bytes
 from terngrad.asynchronous.gradient import GradientStep
 from terngrad.asynchronous.plan import state_groups
 from terngrad.asynchronous.stepper import AsynchronousStepper
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.errors import MembershipError
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.layout import FLOAT
 from terngrad.library.failures import reporting_failure

@@ -12,7 +12,7 @@ import tensorflow as tf
 from inception.training.looping import say
 from inception.training.preparation import Ready
 from inception.training.restoring import memory_folder
-from terngrad.cluster.channel import FinishedError, MembershipError
+from terngrad.cluster.errors import FinishedError, MembershipError
 from terngrad.exchange.parameter_server.membership import LeftAloneError
 from terngrad.training import checkpoints
 from terngrad.training.errors import NotFiniteError

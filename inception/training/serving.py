@@ -16,7 +16,7 @@ from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.training.learning_rate import read_schedule
 from terngrad.asynchronous.server import Server as AsynchronousServer
-from terngrad.cluster.channel import name_of
+from terngrad.cluster.addresses import name_of
 from terngrad.connect.calling import ps_name
 from terngrad.exchange.parameter_server.server.server import Server as SynchronousServer
 from terngrad.library import serving

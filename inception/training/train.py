@@ -10,7 +10,7 @@ from inception.training.looping import run_loop, say
 from inception.training.preparation import Ready, worker_batches
 from inception.training.restoring import log_cleared_memory
 from inception.training.saving import Saver
-from terngrad.cluster.channel import DifferenceError
+from terngrad.cluster.errors import DifferenceError
 from terngrad.coordination.client import InterruptionError
 from terngrad.exchange.parameter_server.membership import LeftAloneError
 from terngrad.library.arrays import fingerprint

@@ -20,7 +20,7 @@ from inception.results import report
 from inception.training import train
 from slim.conversion import convert
 from slim.datasets import dataset_info
-from terngrad.cluster.channel import DifferenceError
+from terngrad.cluster.errors import DifferenceError
 from terngrad.testing import forked
 from terngrad.testing.processes import Started
 from terngrad.training import checkpoints, runtime

@@ -27,7 +27,8 @@ from terngrad.asynchronous.messages import (
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.remote import RemotePs
 from terngrad.asynchronous.space import Shard
-from terngrad.cluster.channel import MembershipError, name_of
+from terngrad.cluster.addresses import name_of
+from terngrad.cluster.errors import MembershipError
 from terngrad.connect.channel import KeepAlive
 from terngrad.connect.config import ConnectConfig
 from terngrad.service.messages import Call, Reply

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from terngrad.asynchronous.messages import ENTER, PULL, PUSH, collect, entry, frames
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.errors import MembershipError
 from terngrad.connect.calling import AwayError, ChannelOpener, Search, why_ended
 from terngrad.connect.channel import Channel, End, FrameError, KeepAlive
 from terngrad.connect.config import ConnectConfig

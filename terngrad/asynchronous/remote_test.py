@@ -6,7 +6,7 @@ from unittest import mock
 import pytest
 
 from terngrad.asynchronous import remote
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.errors import MembershipError
 from terngrad.testing.asynchronous import SECS, Worker, serving
 
 

@@ -8,7 +8,7 @@ import pytest
 from terngrad.asynchronous.chief import RunFile
 from terngrad.asynchronous.plan import state_bytes
 from terngrad.asynchronous.server import Caller
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.errors import MembershipError
 from terngrad.testing.asynchronous import SECS, Worker, serving, two_workers
 from terngrad.testing.nets import make_batches
 

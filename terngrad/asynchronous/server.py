@@ -31,7 +31,7 @@ from terngrad.asynchronous.plan import PlanError, Proposal
 from terngrad.asynchronous.store import OtherRunError, Store, UnkeptError
 from terngrad.asynchronous.updates import GradientError
 from terngrad.asynchronous.workers import HereAlreadyError, Workers, WorkerStream
-from terngrad.cluster.channel import name_of
+from terngrad.cluster.addresses import name_of
 from terngrad.connect.channel import Channel, End, Ending, FrameError
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.log_limiter import LogLimiter

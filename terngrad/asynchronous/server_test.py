@@ -18,7 +18,7 @@ from terngrad.asynchronous.remote import RemotePs
 from terngrad.asynchronous.server import Server
 from terngrad.asynchronous.snapshots import Keeping
 from terngrad.asynchronous.store import Store, UnkeptError
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.errors import MembershipError
 from terngrad.cluster.managed.role import Role
 from terngrad.connect import calling
 from terngrad.connect.channel import End, KeepAlive

@@ -17,7 +17,7 @@ from terngrad.asynchronous.snapshots import Keeper, Keeping
 from terngrad.asynchronous.space import Shard
 from terngrad.asynchronous.staleness import Staleness
 from terngrad.asynchronous.updates import Updates
-from terngrad.cluster.channel import name_of
+from terngrad.cluster.addresses import name_of
 from terngrad.cluster.membership import difference
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.training.schedules import Schedule

@@ -12,7 +12,7 @@ from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.space import Shard
 from terngrad.asynchronous.staleness import Bound
 from terngrad.asynchronous.store import Pushed, Store
-from terngrad.cluster.channel import LONGEST_REASON
+from terngrad.cluster.errors import LONGEST_REASON
 from terngrad.connect.channel import Channel
 from terngrad.connect.streams import GRACE_SECS
 from terngrad.service.figures import Figures

@@ -1,4 +1,4 @@
-"""At which addresses and ports a process listens, and which of them other machines can reach."""
+"""Names, addresses and ports of processes, and which addresses other machines can reach."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import random
 import re
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from terngrad.cluster.channel import PortError
+from terngrad.cluster.errors import MembershipError, PortError
 
+CONTROL_PORT_ABOVE = 1000  # of the chief's own port, unless the user says otherwise
+LAST_PORT = (1 << 16) - 1
 _OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _OUTGOING_ELSEWHERE = (49152, 65535)  # the IANA's dynamic ports
 
@@ -47,6 +49,25 @@ class Interface:
         """Returns the address from which to connect to another; None = of another family."""
         family = _family(address)
         return next((own for own in self.addresses if _family(own) == family), None)
+
+
+def name_of(rank: int, hosts: Sequence[str]) -> str:
+    """Returns the name of a process in messages."""
+    return f"worker {rank} ({hosts[rank]})" if rank < len(hosts) else f"worker {rank}"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Splits "host:port" or "[::1]:2222" into host and port.
+
+    Raises:
+      MembershipError: the address has another form.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or len(port) > 5 or not 0 < int(port) <= LAST_PORT:
+        raise MembershipError(f"{address!r} must be host:port, with a port from 1 to {LAST_PORT}")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise MembershipError(f"{address!r}: an IPv6 address must be in brackets, as [::1]:2222")
+    return host.strip("[]"), int(port)
 
 
 def listen(

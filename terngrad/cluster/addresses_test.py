@@ -13,7 +13,7 @@ from terngrad.cluster.addresses import (
     is_loopback,
     listen,
 )
-from terngrad.cluster.channel import PortError
+from terngrad.cluster.errors import PortError
 from terngrad.testing.limits import HANG_SECS
 
 

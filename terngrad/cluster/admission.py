@@ -21,15 +21,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from terngrad.cluster import run_secret
-from terngrad.cluster.addresses import listen
-from terngrad.cluster.channel import (
+from terngrad.cluster.addresses import listen, name_of, split_address
+from terngrad.cluster.errors import (
     LONGEST_REASON,
     ForeignError,
     MembershipError,
     OtherFailedError,
-    name_of,
     printable,
-    split_address,
 )
 from terngrad.cluster.heartbeat import BegunOperations
 from terngrad.connect.acceptor import Connection

@@ -11,7 +11,8 @@ import time
 import pytest
 
 from terngrad.cluster import admission
-from terngrad.cluster.channel import MembershipError, OtherFailedError, split_address
+from terngrad.cluster.addresses import split_address
+from terngrad.cluster.errors import MembershipError, OtherFailedError
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import MAGIC, VERSION, Hello, frame
 from terngrad.testing import threads

@@ -19,16 +19,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from terngrad.cluster.addresses import Interface, dial
+from terngrad.cluster.addresses import Interface, dial, name_of, split_address
 from terngrad.cluster.admission import Peer
-from terngrad.cluster.channel import (
-    DifferenceError,
-    ForeignError,
-    MembershipError,
-    SharedError,
-    name_of,
-    split_address,
-)
+from terngrad.cluster.errors import DifferenceError, ForeignError, MembershipError, SharedError
 from terngrad.cluster.heartbeat import BegunOperations, Heartbeat, StallDetector, divergence
 from terngrad.connect.config import ConnectConfig
 

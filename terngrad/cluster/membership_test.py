@@ -15,7 +15,7 @@ import time
 import pytest
 
 from terngrad.cluster.admission import join
-from terngrad.cluster.channel import MembershipError, SharedError
+from terngrad.cluster.errors import MembershipError, SharedError
 from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.cluster.membership import Membership, sleep, with_last_acts
 from terngrad.connect.config import ConnectConfig

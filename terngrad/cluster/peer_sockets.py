@@ -15,8 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from terngrad.cluster.addresses import listen
-from terngrad.cluster.channel import MembershipError, name_of, split_address
+from terngrad.cluster.addresses import listen, name_of, split_address
+from terngrad.cluster.errors import MembershipError
 from terngrad.connect.acceptor import Connection
 from terngrad.connect.calling import connect
 from terngrad.connect.channel import end_if_silent

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from terngrad.cluster.channel import MembershipError, PortError, split_address
+from terngrad.cluster.addresses import split_address
+from terngrad.cluster.errors import MembershipError, PortError
 from terngrad.cluster.peer_sockets import PeerSockets
 from terngrad.connect import listener
 from terngrad.connect.config import ConnectConfig

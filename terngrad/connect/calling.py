@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from terngrad.cluster.addresses import Interface, dial
-from terngrad.cluster.channel import MembershipError, split_address
+from terngrad.cluster.addresses import Interface, dial, split_address
+from terngrad.cluster.errors import MembershipError
 from terngrad.connect import introduction
 from terngrad.connect.acceptor import Connection
 from terngrad.connect.channel import Channel, End

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.errors import MembershipError
 from terngrad.connect.calling import ChannelOpener, why_ended
 from terngrad.connect.channel import End, Ending
 from terngrad.connect.config import ConnectConfig

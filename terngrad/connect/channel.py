@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from terngrad.cluster.channel import LONGEST_REASON
+from terngrad.cluster.errors import LONGEST_REASON
 from terngrad.connect.acceptor import Connection
 from terngrad.connect.tls import ChangedError, EncryptedSocket, EncryptionError, has_ended
 

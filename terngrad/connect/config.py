@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from terngrad.cluster.addresses import Interface
-from terngrad.cluster.channel import name_of
+from terngrad.cluster.addresses import Interface, name_of
 from terngrad.connect.introduction import Hello
 from terngrad.connect.tls import Members
 

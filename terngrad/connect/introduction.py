@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 
 from terngrad.cluster import run_secret
-from terngrad.cluster.channel import printable
+from terngrad.cluster.errors import printable
 
 VERSION = 13
 MAGIC = b"terngrad\n"

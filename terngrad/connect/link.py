@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.errors import MembershipError
 from terngrad.connect.calling import ChannelOpener, RefusedError, why_ended
 from terngrad.connect.channel import Channel, End, KeepAlive, Outbox
 from terngrad.connect.config import ConnectConfig

@@ -13,7 +13,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from terngrad.cluster.channel import LONGEST_REASON, name_of, split_address
+from terngrad.cluster.addresses import name_of, split_address
+from terngrad.cluster.errors import LONGEST_REASON
 from terngrad.connect import introduction
 from terngrad.connect.acceptor import Acceptor, Connection, Greeting, PendingConnection
 from terngrad.connect.config import ConnectConfig

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from terngrad.cluster.channel import printable
+from terngrad.cluster.errors import printable
 
 _PERIOD_SECS = 60.0
 _MOST = 20  # lines of a kind in a period

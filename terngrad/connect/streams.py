@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from functools import partial
 
-from terngrad.cluster.addresses import listen
-from terngrad.cluster.channel import name_of, split_address
+from terngrad.cluster.addresses import listen, name_of, split_address
 from terngrad.connect import listener
 from terngrad.connect.acceptor import Connection
 from terngrad.connect.channel import Channel, KeepAlive

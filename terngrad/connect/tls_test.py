@@ -10,8 +10,8 @@ import struct
 import pytest
 
 from terngrad.cluster import admission
-from terngrad.cluster.addresses import listen
-from terngrad.cluster.channel import MembershipError, split_address
+from terngrad.cluster.addresses import listen, split_address
+from terngrad.cluster.errors import MembershipError
 from terngrad.cluster.membership import Membership
 from terngrad.connect.certificates import serial_of
 from terngrad.connect.config import ConnectConfig

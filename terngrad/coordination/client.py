@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from terngrad.cluster.channel import FinishedError, MembershipError
+from terngrad.cluster.errors import FinishedError, MembershipError
 from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.connect.link import ChannelLink
 from terngrad.coordination import groups

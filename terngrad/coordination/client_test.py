@@ -2,7 +2,7 @@
 
 import pytest
 
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.errors import MembershipError
 from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.coordination.client import CoordinatorClient, Events, InterruptionError
 from terngrad.coordination.coordinator import Coordinator

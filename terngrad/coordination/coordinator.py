@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from terngrad.cluster.channel import LONGEST_REASON
+from terngrad.cluster.errors import LONGEST_REASON
 from terngrad.cluster.heartbeat import BegunOperations
 from terngrad.coordination import decisions, groups
 from terngrad.coordination.decisions import Ask, Dismiss, End

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from terngrad.cluster.channel import name_of
+from terngrad.cluster.addresses import name_of
 from terngrad.cluster.heartbeat import BegunOperations, StallDetector
 from terngrad.coordination import groups
 from terngrad.service.messages import StateReport, View

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from terngrad.cluster import launched
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.errors import MembershipError
 from terngrad.cluster.membership import end_process, reason_of, was_shown
 from terngrad.exchange.two_shot import Transport
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.cluster.channel import split_address
+from terngrad.cluster.addresses import split_address
 from terngrad.exchange.sockets import SocketTransport
 from terngrad.ops import tls
 from terngrad.ops.mesh import Mesh

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import tensorflow as tf
 
 from terngrad.cluster.admission import Peer
-from terngrad.cluster.channel import MembershipError, SharedError
+from terngrad.cluster.errors import MembershipError, SharedError
 from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.cluster.membership import Membership, end_process, with_last_acts
 from terngrad.connect.config import ConnectConfig

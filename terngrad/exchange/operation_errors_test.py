@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from terngrad.cluster import admission
-from terngrad.cluster.channel import MembershipError, SharedError
+from terngrad.cluster.errors import MembershipError, SharedError
 from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.connect.config import ConnectConfig
 from terngrad.exchange.operation_errors import reason, watching

@@ -11,7 +11,8 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from terngrad.cluster.channel import MembershipError, name_of, split_address
+from terngrad.cluster.addresses import name_of, split_address
+from terngrad.cluster.errors import MembershipError
 from terngrad.cluster.peer_sockets import PeerSockets
 from terngrad.connect.config import ConnectConfig
 from terngrad.exchange.exchange import Exchange, LocalBucket, Summed, unordered

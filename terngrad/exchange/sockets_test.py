@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from terngrad import ternary
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.errors import MembershipError
 from terngrad.cluster.peer_sockets import PeerSockets
 from terngrad.codecs.factory import make_codecs
 from terngrad.connect.config import ConnectConfig

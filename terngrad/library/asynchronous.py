@@ -27,7 +27,7 @@ from terngrad.asynchronous.gradient import (
 )
 from terngrad.asynchronous.plan import Plan, state_groups
 from terngrad.asynchronous.space import make_shards, make_space
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.errors import MembershipError
 from terngrad.codecs.factory import largest_code
 from terngrad.exchange.operation_errors import OperationError
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, EXACT, FLOAT

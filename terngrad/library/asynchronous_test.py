@@ -15,7 +15,7 @@ from terngrad.asynchronous.server import Server
 from terngrad.asynchronous.snapshots import Keeping
 from terngrad.asynchronous.space import make_shards, make_space
 from terngrad.asynchronous.store import Store
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.errors import MembershipError
 from terngrad.cluster.managed import launch_variables
 from terngrad.cluster.managed.role import Role
 from terngrad.layout import Policy, make_layout

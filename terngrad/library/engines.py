@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from terngrad.cluster import admission, launched
-from terngrad.cluster.channel import MembershipError, PortError, name_of
+from terngrad.cluster.addresses import name_of
+from terngrad.cluster.errors import MembershipError, PortError
 from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.cluster.membership import with_last_acts
 from terngrad.connect.config import ConnectConfig

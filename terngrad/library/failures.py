@@ -12,12 +12,8 @@ import threading
 from collections.abc import Iterator
 
 from terngrad.cluster import admission
-from terngrad.cluster.channel import (
-    LONGEST_REASON,
-    MembershipError,
-    OtherFailedError,
-    name_of,
-)
+from terngrad.cluster.addresses import name_of
+from terngrad.cluster.errors import LONGEST_REASON, MembershipError, OtherFailedError
 from terngrad.cluster.managed.role import LAUNCHED
 from terngrad.cluster.membership import end_because_of_another, reason_of
 from terngrad.connect.calling import ChannelOpener

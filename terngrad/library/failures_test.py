@@ -8,7 +8,7 @@ import time
 import pytest
 
 from terngrad.cluster import run_secret
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.errors import MembershipError
 from terngrad.cluster.managed.role import Role
 from terngrad.connect.config import ConnectConfig
 from terngrad.exchange.parameter_server.server.reduction import Reduction

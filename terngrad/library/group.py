@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from terngrad.cluster.channel import DifferenceError, MembershipError
+from terngrad.cluster.errors import DifferenceError, MembershipError
 from terngrad.cluster.heartbeat import STEP, Heartbeat
 from terngrad.coordination.client import InterruptionError
 from terngrad.exchange.connection import Connection

@@ -12,8 +12,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from terngrad.cluster import interfaces, run_secret
-from terngrad.cluster.addresses import Interface, is_loopback
-from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT, name_of, split_address
+from terngrad.cluster.addresses import (
+    CONTROL_PORT_ABOVE,
+    LAST_PORT,
+    Interface,
+    is_loopback,
+    name_of,
+    split_address,
+)
 from terngrad.cluster.managed import launch_variables
 from terngrad.cluster.managed.role import COLLECTIVE, LAUNCHED, SERVED, Role, control_address
 from terngrad.cluster.membership import end_because_of_another

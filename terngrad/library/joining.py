@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
-from terngrad.cluster.channel import split_address
+from terngrad.cluster.addresses import split_address
 from terngrad.cluster.managed import launch_variables
 from terngrad.cluster.managed.find import find
 from terngrad.cluster.managed.role import LAUNCHED, SERVED, NothingFoundError, Role, check_hosts

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.errors import MembershipError
 from terngrad.cluster.membership import note_shown, speaking, was_shown
 from terngrad.exchange.operation_errors import LOSSES, OperationError, reason
 

@@ -9,7 +9,7 @@ import types
 import pytest
 import tensorflow as tf
 
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.errors import MembershipError
 from terngrad.cluster.membership import was_shown
 from terngrad.library.group import Group
 from terngrad.testing.limits import HANG_SECS

@@ -16,7 +16,8 @@ from terngrad import allocator
 from terngrad.asynchronous.server import Server as AsynchronousServer
 from terngrad.asynchronous.snapshots import Keeping
 from terngrad.asynchronous.store import Store
-from terngrad.cluster.channel import MembershipError, PortError, split_address
+from terngrad.cluster.addresses import split_address
+from terngrad.cluster.errors import MembershipError, PortError
 from terngrad.cluster.membership import LOST_STATUS
 from terngrad.connect.calling import ps_name
 from terngrad.connect.log_limiter import LogLimiter

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from terngrad.cluster.channel import split_address
+from terngrad.cluster.addresses import split_address
 
 _CHUNK_BYTES = 1 << 12
 _DELAY_SECS = 0.02  # of each chunk

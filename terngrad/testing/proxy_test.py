@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from terngrad.cluster.channel import split_address
+from terngrad.cluster.addresses import split_address
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.proxy import Fault, Kind, Proxy
 

@@ -6,7 +6,7 @@ import socket
 import ssl
 from collections.abc import Iterable, Sequence
 
-from terngrad.cluster.channel import split_address
+from terngrad.cluster.addresses import split_address
 from terngrad.connect import introduction
 from terngrad.connect.certificates import Tls
 from terngrad.connect.channel import Channel, End, Ending

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from terngrad.cluster import admission
-from terngrad.cluster.channel import MembershipError, split_address
+from terngrad.cluster.addresses import split_address
+from terngrad.cluster.errors import MembershipError
 from terngrad.cluster.membership import difference
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.tls import Members

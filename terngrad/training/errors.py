@@ -8,7 +8,7 @@ from collections.abc import Container
 import numpy as np
 import tensorflow as tf
 
-from terngrad.cluster.channel import SharedError
+from terngrad.cluster.errors import SharedError
 from terngrad.layout import Layout
 from terngrad.training.classifier import Losses
 

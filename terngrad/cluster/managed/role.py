@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from terngrad.cluster.channel import CONTROL_PORT_ABOVE, MembershipError, split_address
+from terngrad.cluster.addresses import CONTROL_PORT_ABOVE, split_address
+from terngrad.cluster.errors import MembershipError
 
 SERVED, COLLECTIVE = "parameter_server", "collective"  # engines that connect the processes
 LAUNCHED = ("mpi", "horovod")  # engines whose launcher knows the processes

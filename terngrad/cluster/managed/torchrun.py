@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from terngrad.cluster import admission, interfaces, run_secret
-from terngrad.cluster.addresses import free_ports, host_and_port, is_loopback_address
+from terngrad.cluster.addresses import LAST_PORT, free_ports, host_and_port, is_loopback_address
 from terngrad.cluster.admission import Peer
-from terngrad.cluster.channel import LAST_PORT, MembershipError
+from terngrad.cluster.errors import MembershipError
 from terngrad.cluster.managed.role import ManagedError, Role, ranked, whole_number
 from terngrad.connect.config import ConnectConfig
 

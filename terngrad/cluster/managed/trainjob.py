@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from terngrad.cluster.addresses import host_and_port
-from terngrad.cluster.channel import CONTROL_PORT_ABOVE, LAST_PORT
+from terngrad.cluster.addresses import CONTROL_PORT_ABOVE, LAST_PORT, host_and_port
 from terngrad.cluster.managed.role import ManagedError, Role, ranked, whole_number
 
 _NODES, _RANK = "PET_NNODES", "PET_NODE_RANK"

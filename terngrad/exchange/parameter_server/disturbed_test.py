@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.cluster.channel import FinishedError
+from terngrad.cluster.errors import FinishedError
 from terngrad.coordination.client import InterruptionError
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection

@@ -32,8 +32,16 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 import tensorflow as tf
 
-from terngrad.cluster.addresses import Interface, host_and_port, is_loopback, listen
-from terngrad.cluster.channel import CONTROL_PORT_ABOVE, PortError, name_of, split_address
+from terngrad.cluster.addresses import (
+    CONTROL_PORT_ABOVE,
+    Interface,
+    host_and_port,
+    is_loopback,
+    listen,
+    name_of,
+    split_address,
+)
+from terngrad.cluster.errors import PortError
 from terngrad.cluster.membership import LOST_STATUS
 from terngrad.cluster.peer_sockets import PeerSockets
 from terngrad.connect.config import ConnectConfig

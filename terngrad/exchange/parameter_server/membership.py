@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from terngrad.cluster.channel import FinishedError, SharedError
+from terngrad.cluster.errors import FinishedError, SharedError
 from terngrad.cluster.heartbeat import GIVE_UP_TIME_OUTS, Heartbeat
 from terngrad.cluster.membership import compare, end_process, reason_of, was_shown
 from terngrad.exchange.parameter_server.worker.client import Client

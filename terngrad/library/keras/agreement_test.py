@@ -5,7 +5,7 @@ import pytest
 from keras.callbacks import EarlyStopping, LearningRateScheduler, ReduceLROnPlateau
 
 import terngrad.keras
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.errors import MembershipError
 from terngrad.library.group import Group
 from terngrad.library.keras import agreement
 from terngrad.testing.threads import on_all

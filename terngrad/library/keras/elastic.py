@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.errors import MembershipError
 from terngrad.library.group import Group
 from terngrad.library.keras import internals, state
 from terngrad.library.keras.elastic_step import ElasticStep, Place

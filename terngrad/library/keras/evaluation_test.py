@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import terngrad.keras
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.errors import MembershipError
 from terngrad.library.group import Group
 from terngrad.testing.threads import on_all
 

@@ -6,7 +6,7 @@ import collections
 import enum
 from collections.abc import Callable
 
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.errors import MembershipError
 from terngrad.connect.link import LinkEvents
 from terngrad.service.messages import Header
 

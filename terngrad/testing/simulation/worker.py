@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from terngrad.cluster.channel import FinishedError, MembershipError
+from terngrad.cluster.errors import FinishedError, MembershipError
 from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.link import LinkEvents

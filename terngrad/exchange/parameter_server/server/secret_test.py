@@ -7,7 +7,7 @@ from concurrent import futures
 import pytest
 
 from terngrad.cluster import run_secret
-from terngrad.cluster.channel import MembershipError
+from terngrad.cluster.errors import MembershipError
 from terngrad.connect import introduction
 from terngrad.connect.introduction import MAGIC, AdmissionError, Hello, UnprovenError, frame
 from terngrad.coordination.states import Rules

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from google.protobuf.message import DecodeError
 
 from terngrad import allocator
-from terngrad.cluster.channel import name_of
+from terngrad.cluster.addresses import name_of
 from terngrad.connect.calling import ps_name
 from terngrad.connect.channel import Channel, End, Ending, Outbox
 from terngrad.connect.config import ConnectConfig

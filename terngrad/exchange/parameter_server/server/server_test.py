@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from terngrad.cluster.channel import MembershipError, PortError
+from terngrad.cluster.errors import MembershipError, PortError
 from terngrad.connect.certificates import Tls, serial_of
 from terngrad.connect.channel import End
 from terngrad.connect.introduction import MAGIC, VERSION

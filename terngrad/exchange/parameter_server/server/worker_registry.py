@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from terngrad.cluster.channel import name_of
+from terngrad.cluster.addresses import name_of
 
 _BLINK_SECS = 1.0  # in which a broken stream is open again
 

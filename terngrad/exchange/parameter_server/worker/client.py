@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from terngrad.cluster.channel import OtherFailedError
+from terngrad.cluster.errors import OtherFailedError
 from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.link import ChannelLink, LinkEvents, SocketNetwork
