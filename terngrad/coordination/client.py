@@ -111,7 +111,7 @@ class CoordinatorClient:
 
         Raises:
           InterruptionError: all workers must report their states; call again after that.
-          MembershipError: the training ends.
+          MembershipError: the training ends, or the others are calls ahead.
         """
         self.tell_progress()  # first: it is compared with that of workers that have left
         return self._wait_for(self.ask_values(name, content, round_))
@@ -127,7 +127,7 @@ class CoordinatorClient:
             self._own_values[name] = own
             self._values.pop(name, None)
             self._send(own)
-        return lambda: self._values_of(name, number)
+        return lambda: self._values_of(name, number, is_of_view=round_ is None)
 
     def next_view(self, steps: int, *, is_live: bool) -> View:
         """Reports the state of this worker; waits for the next view and returns it.
@@ -301,9 +301,18 @@ class CoordinatorClient:
             contents = dict(zip(given.workers, given.contents, strict=True))
             self._values[given.name] = given.round, contents
 
-    def _values_of(self, name: str, round_: int) -> Mapping[int, bytes] | None:
+    def _values_of(self, name: str, round_: int, *, is_of_view: bool) -> Mapping[int, bytes] | None:
         found, values = self._values.get(name, (None, None))
-        return values if found == round_ else None
+        if found != round_:
+            return None
+        if not values:
+            if is_of_view:
+                return None  # a later view has begun, of which this worker will hear
+            raise MembershipError(
+                f"the other workers have made later calls than this one ({name}): this worker was "
+                "started again, and their program does not let it join"
+            )
+        return values
 
     def _wait_for(self, find: Callable[[], _T | None]) -> _T:
         with self.changed:

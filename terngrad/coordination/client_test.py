@@ -57,6 +57,17 @@ def test_workers_share_values_and_a_view_and_report_anew_when_one_joins_again(jo
     assert again().number > first.number
 
 
+def test_a_worker_that_begins_anew_hears_that_the_others_are_calls_ahead(joined):
+    (live, again), _, _ = joined
+    for call in range(4):
+        asked = [client.ask_values("sizes", b"a", call) for client in (live, again)]
+        assert all(find() == {0: b"a", 1: b"a"} for find in asked)
+    assert again.ask_values("sizes", b"a", 2)() == {0: b"a", 1: b"a"}
+    with pytest.raises(MembershipError, match="started again, and their program does not let it"):
+        again.ask_values("sizes", b"a", 1)()
+    assert live.ask_values("of a view", b"a")() is None
+
+
 def test_a_report_that_was_lost_with_its_stream_is_repeated_on_the_next(joined):
     clients, links, events = joined
     clients[0].ask_view(0, is_live=False)

@@ -13,7 +13,7 @@ import collections
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from terngrad.cluster.errors import LONGEST_REASON
 from terngrad.cluster.heartbeat import BegunOperations
@@ -62,7 +62,7 @@ class AllGather:
         """Adds a worker's value and notes that the worker waits for all values.
 
         After the values have been sent once, no other worker can add one: all workers must get
-        values of the same workers.
+        values of the same workers. If the others are rounds ahead, it gets no values.
 
         Raises:
           ValueError: there are too many names, or a name or a value is too long.
@@ -71,7 +71,8 @@ class AllGather:
         self._check(value, is_new=not rounds)
         newest = max(rounds, default=0)
         if value.round <= newest - _KEPT_ROUNDS:
-            return  # repeated on a new stream: no worker waits for it any more
+            self._send(worker, _values(value.name, value.round, {}))
+            return
         for past in [number for number in rounds if number <= value.round - _KEPT_ROUNDS]:
             del self._rounds[value.name, past]
         found = self._rounds.setdefault((value.name, value.round), _Round())
@@ -103,10 +104,7 @@ class AllGather:
                 continue
             if each.sent is None:
                 each.sent = frozenset(each.given)
-            order = Order()
-            order.values.name, order.values.round = name, number
-            order.values.workers.extend(sorted(each.given))
-            order.values.contents.extend(each.given[worker] for worker in sorted(each.given))
+            order = _values(name, number, each.given)
             for worker in each.waiting & connected:
                 self._send(worker, order)
             each.waiting.clear()
@@ -121,6 +119,14 @@ class AllGather:
             why = f"there are too many names; allowed are {_MOST_NAMES}"
         if why:
             raise ValueError(f"{what}: {why}")
+
+
+def _values(name: str, number: int, given: Mapping[int, bytes]) -> Order:
+    order = Order()
+    order.values.name, order.values.round = name, number
+    order.values.workers.extend(sorted(given))
+    order.values.contents.extend(given[worker] for worker in sorted(given))
+    return order
 
 
 class Coordinator:
