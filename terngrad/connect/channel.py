@@ -90,6 +90,7 @@ class Channel:
       changed: says that bytes have changed on the way, which is nobody's fault; None = they have
         not.
       beat_secs: between its heartbeats.
+      silence_secs: without a byte from the other side, after which the channel ends.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Channel:
         self.changed: ChangedError | None = None
         self.fault = ""
         self._is_cut = False
-        self._socket, self._longest, self._silence_secs = connected, longest, timeout_secs / 2
+        self._socket, self._longest, self.silence_secs = connected, longest, timeout_secs / 2
         beat_secs = (their_timeout_secs or timeout_secs) / 2 / _BEATS
         self.beat_secs = min(max(beat_secs, _SHORTEST_BEAT_SECS), _LONGEST_BEAT_SECS)
         self._received_at = self._sent_at = time.monotonic()
@@ -122,7 +123,7 @@ class Channel:
         self._readable = select.poll()
         self._readable.register(connected, select.POLLIN)
         connected.settimeout(None)
-        end_if_silent(connected, self._silence_secs)
+        end_if_silent(connected, self.silence_secs)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     @property
@@ -137,7 +138,7 @@ class Channel:
 
     def wait_at_most(self, secs: float) -> None:
         """Sets the silence after which the channel ends."""
-        self._silence_secs, self._received_at = secs, time.monotonic()
+        self.silence_secs, self._received_at = secs, time.monotonic()
 
     def release(self) -> None:
         """Returns the socket, which does not block, and gives up its ownership."""
@@ -260,12 +261,12 @@ class Channel:
         filled = 0
         try:
             while filled < len(view):
-                if not (count := self._receive(view[filled:], self._silence_secs)):
+                if not (count := self._receive(view[filled:], self.silence_secs)):
                     self.ending = Ending(End.LOST, "its connection ended")
                     return False
                 filled += count
         except TimeoutError:
-            self.ending = Ending(End.SILENT, f"nothing was received for {self._silence_secs:g} s")
+            self.ending = Ending(End.SILENT, f"nothing was received for {self.silence_secs:g} s")
             self.cut()
         except OSError as error:
             self.changed = error if isinstance(error, ChangedError) else None

@@ -228,15 +228,22 @@ class Coordinator:
         with self._lock:
             self.state.begin()
 
-    def disconnect(self, worker: int, why: str) -> None:
-        """Notes that a worker's stream has ended; in messages, `why` follows the worker's name."""
+    def disconnect(self, worker: int, why: str, silent_secs: float = 0.0) -> None:
+        """Notes that a worker's stream has ended.
+
+        Args:
+          worker: the worker.
+          why: follows the worker's name in messages.
+          silent_secs: for how long there has been no sign of the worker: it counts as lost since
+            then.
+        """
         with self._lock:
             if worker not in self.state.connected:
                 return
             interrupts = decisions.interrupts(self.state, worker)
             if self.state.records[worker].session.leaves:
                 why = "left"
-            self.state.lose(worker, why)
+            self.state.lose(worker, why, silent_secs=silent_secs)
             if not self.state.connected:
                 self._all_gather.clear()
             if self.outcome is None:

@@ -380,12 +380,15 @@ class CoordinatorState:
         record.lost_at, record.loss = None, ""
         return was_lost
 
-    def lose(self, worker: int, loss: str, *, hangs: bool = False) -> None:
+    def lose(
+        self, worker: int, loss: str, *, hangs: bool = False, silent_secs: float = 0.0
+    ) -> None:
         """Notes that a worker is lost: it may come back in time, but not if it hangs."""
         record = self.records[worker]
         record.change(WorkerEvent.ABANDON if hangs else WorkerEvent.DISCONNECT)
         comes_not_back = hangs or record.session.leaves
-        record.loss, record.lost_at = loss, -math.inf if comes_not_back else self.clock()
+        record.loss = loss
+        record.lost_at = -math.inf if comes_not_back else self.clock() - silent_secs
 
     def install(self, view: View) -> None:
         """Installs the next view; all workers with a report become its members."""

@@ -203,6 +203,15 @@ def one_lost_and_one_about_to_join():
     return cluster
 
 
+def test_a_silent_worker_is_lost_since_it_was_last_heard_of():
+    cluster, _ = begun(2, elastic=True)
+    cluster.lose(1, "is silent", silent_secs=SECS / 2)
+    cluster.pass_secs(SECS / 2 - 1)
+    assert cluster.taken() == {}
+    cluster.pass_secs(2)
+    assert cluster.taken() == {0: ["freeze"]}
+
+
 def test_a_lost_worker_is_named_beside_one_that_does_not_get_ready():
     cluster = one_lost_and_one_about_to_join()
     while cluster.outcome is None:

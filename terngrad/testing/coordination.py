@@ -61,9 +61,9 @@ class CoordinatedWorkers:
         for worker in workers:
             self.coordinator.connect(worker)
 
-    def lose(self, worker: int, why: str = "died") -> None:
+    def lose(self, worker: int, why: str = "died", silent_secs: float = 0.0) -> None:
         """Ends a worker's stream."""
-        self.coordinator.disconnect(worker, why)
+        self.coordinator.disconnect(worker, why, silent_secs)
 
     def reconnect(self, worker: int) -> None:
         """Ends a worker's stream and opens another."""

@@ -178,7 +178,8 @@ class Server:
 
         def send() -> None:
             outbox.send_all()
-            self._service.close_coordination(worker, None if self._stop.is_set() else stream.ending)
+            ending = None if self._stop.is_set() else stream.ending
+            self._service.close_coordination(worker, ending, stream.silent_secs)
             if why := stream.error:
                 why = self._streams.complain(channel, why)
             channel.finish(Ending(End.REFUSED, why) if why else Ending(End.DONE))
@@ -202,12 +203,14 @@ class _Stream:
       error: why reading stopped before the stream ended; "" if it did not.
       ending: how the stream ended, if the worker did not say goodbye.
       last: header of the worker's goodbye; None if there was none.
+      silent_secs: time without a sign of the worker, if that ended the stream; otherwise 0.
     """
 
     def __init__(self, channel: Channel, outbox: Outbox) -> None:
         self.channel, self._outbox = channel, outbox
         self.error, self.ending = "", "died: its stream ended"
         self.last: Header | None = None
+        self.silent_secs = 0.0
 
     def read(self, take: Callable[[memoryview], Header | None]) -> None:
         """Reads messages until the goodbye or the end of the stream; then the writing half ends."""
@@ -227,6 +230,8 @@ class _Stream:
             with contextlib.suppress(OSError):  # such as a full disk: then it is not logged
                 traceback.print_exc()
         finally:
+            if (found := self.channel.ending) and found.end is End.SILENT:
+                self.ending, self.silent_secs = f"is silent: {found.why}", self.channel.silence_secs
             self._outbox.close()
 
     def _object(self, error: Exception) -> None:

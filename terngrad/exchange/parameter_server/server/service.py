@@ -175,11 +175,17 @@ class Service:
         coordinator.connect(worker)
         return True
 
-    def close_coordination(self, worker: int, ending: str | None) -> None:
-        """Closes a worker's Meet stream; `ending` is None if this ps ended it."""
+    def close_coordination(self, worker: int, ending: str | None, silent_secs: float = 0.0) -> None:
+        """Closes a worker's Meet stream.
+
+        Args:
+          worker: the worker.
+          ending: how it ended; None if this ps ended it.
+          silent_secs: for how long there has been no sign of the worker.
+        """
         coordinator = self.coordinator
         if ending is not None and coordinator:
-            coordinator.disconnect(worker, ending)
+            coordinator.disconnect(worker, ending, silent_secs)
         # Before the lock: the coordinator sends orders, which take it, while it holds its own.
         is_left = self._moves and coordinator is not None and coordinator.is_left
         with self._lock:  # last: now the worker may open another
