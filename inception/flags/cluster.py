@@ -89,9 +89,9 @@ class ClusterConfig(Checked):
     elastic: bool = _distributed(
         BOOLEAN,
         False,
-        "continue without lost workers, and let them join again; with --ps_hosts without those, "
-        "and without ps other than the first, that are lost for longer than worker_timeout_secs; "
-        "not with mpi and horovod",
+        "continue without lost workers, and let them join again; with --ps_hosts also without "
+        "ps other than the first that are lost for longer than worker_timeout_secs; not with mpi "
+        "and horovod",
     )
     min_workers: int = _distributed(
         at_least(1),

@@ -114,7 +114,7 @@ class Rules:
     needed: int  # number of workers that make a step; the first ones if there are more
     elastic: bool  # whether to continue with fewer workers when lost ones do not come back
     timeout_secs: float  # longest time for which a worker may be lost
-    # The same once there was a view; None = timeout_secs.
+    # The same once there was a view, if others go on; None = timeout_secs.
     return_secs: float | None = None
     min_size: int = 1  # an elastic training waits while fewer workers are there
     wait_secs: float = math.inf  # longest wait for these, or for a majority; then it ends
@@ -264,9 +264,15 @@ class CoordinatorState:
 
     @property
     def limit_secs(self) -> float:
-        """Longest time for which a worker may be lost."""
-        return_secs = self.rules.return_secs
-        return self.rules.timeout_secs if self.view is None or return_secs is None else return_secs
+        """Longest time for which a worker may be lost.
+
+        Where nobody else has the state of the training, and no other ps can coordinate the lost
+        worker, it may be lost for longer.
+        """
+        rules, there = self.rules, self.connected & self.members
+        goes_on = rules.coordinator_moves or any(not self.records[i].lacks_state for i in there)
+        is_short = self.view is not None and rules.return_secs is not None and goes_on
+        return rules.return_secs if is_short else rules.timeout_secs
 
     @property
     def gone(self) -> set[int]:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from terngrad.coordination.states import Rules
 
 
-# For which a worker with a server of its own may be away. Where the process lives, another
-# connection takes milliseconds.
+# For which a worker may be away before an elastic training goes on without it. Where the process
+# lives, another connection takes milliseconds.
 _RETURN_SECS = 0.3
 
 
@@ -141,10 +141,10 @@ class JoinConfig:
             self.aggregated,
             self.elastic,
             self.timeout_secs,
-            self._return_secs,
+            self._return_secs if self.elastic else None,
             self.min_size,
             self.elastic_wait_secs,
-            coordinator_moves=self._return_secs is not None,
+            coordinator_moves=self.elastic and self.has_own_servers,
             lacks_kernels=self.lacks_kernels,
         )
 
@@ -169,7 +169,7 @@ class JoinConfig:
             self.timeout_secs,
             members,
             secret,
-            self._return_secs,
+            self._return_secs if self.elastic and self.has_own_servers else None,
             self.interface,
         )
 
@@ -221,9 +221,8 @@ class JoinConfig:
         return role.worker_hosts[role.task_id] if is_called else None
 
     @property
-    def _return_secs(self) -> float | None:
-        goes_on = self.has_own_servers and self.elastic
-        return min(_RETURN_SECS, self.timeout_secs) if goes_on else None
+    def _return_secs(self) -> float:
+        return min(_RETURN_SECS, self.timeout_secs)
 
     @property
     def control_address(self) -> str:

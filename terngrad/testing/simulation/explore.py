@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 from terngrad.testing.simulation.cluster import TIMEOUT_SECS, SimulatedCluster
-from terngrad.testing.simulation.own_servers import OwnServersCluster
+from terngrad.testing.simulation.own_servers import RETURN_SECS, OwnServersCluster
 
 _SHORT_SECS = (1.0, 1.0, 2.0)
 _LONG_SECS = (0.8 * TIMEOUT_SECS, 1.2 * TIMEOUT_SECS, 11 * TIMEOUT_SECS)
@@ -38,7 +38,10 @@ class History:
         self._workers, self._servers = self._random.choice((1, 2, 2, 3, 3, 3)), pick(1, 2)
         needed = max(1, self._workers - self._random.choice((0, 0, 1, 2)))
         elastic, late = self._random.random() < 0.5, pick(0, 8)
-        self._cluster = SimulatedCluster(self._workers, self._servers, needed, elastic, number)
+        rules = {"return_secs": RETURN_SECS} if elastic else {}
+        self._cluster = SimulatedCluster(
+            self._workers, self._servers, needed, elastic, number, **rules
+        )
         for ps in range(self._servers):
             self._cluster.start_ps(ps)
         for worker in range(self._workers):

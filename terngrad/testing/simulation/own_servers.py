@@ -12,7 +12,7 @@ from terngrad.testing.simulation.mesh import LEFT, MeshEnd, MeshWorker
 from terngrad.testing.simulation.worker import SimulatedWorker
 
 _STEPS = 20  # so that workers come back, and are lost again
-_RETURN_SECS = 1.0
+RETURN_SECS = 1.0
 _WAIT_SECS = 150.0  # longer than any fault of a history
 _GOOD_ENDINGS = {"done", "dismissed", "a ps cannot be reached", LEFT}
 _MOST_LATE = 1  # step that a worker may still make when others are in a later view
@@ -53,7 +53,7 @@ class OwnServersCluster(SimulatedCluster):
         Without `has_mesh` the ps add.
         """
         self._has_mesh = has_mesh
-        rules = {"return_secs": _RETURN_SECS, "coordinator_moves": True, "wait_secs": _WAIT_SECS}
+        rules = {"return_secs": RETURN_SECS, "coordinator_moves": True, "wait_secs": _WAIT_SECS}
         self._meshes: dict[bytes, dict[int, MeshEnd]] = {}  # by view, worker
         super().__init__(workers, workers, needed, True, seed, steps, **rules)
         self._ledger = OneHistory(self.workers)
@@ -68,7 +68,7 @@ class OwnServersCluster(SimulatedCluster):
         if self.servers[rank].service is None:
             self.servers[rank].start()
         reaches = lambda ps: self._parts[ps] == self._parts[rank]
-        self.workers[rank] = self._new_worker(rank, return_secs=_RETURN_SECS, reaches=reaches)
+        self.workers[rank] = self._new_worker(rank, return_secs=RETURN_SECS, reaches=reaches)
 
     def _new_worker(self, rank: int, **more: Any) -> SimulatedWorker:
         if not self._has_mesh:
