@@ -106,8 +106,7 @@ def assert_equal_bits(runs, teller, coded=()):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("servers", "coded"), [(0, ()), (1, ()), (0, CODED)])
 def test_law_4_a_loss_and_a_return_give_the_bits_of_the_same_views_forced_by_hand(servers, coded):
-    timeout = 5 if servers else HANG_SECS  # for which a ps keeps the place of a lost worker
-    with three_workers(servers, f"timeout_secs={timeout:.0f}", *coded) as (runs, start):
+    with three_workers(servers, f"timeout_secs={HANG_SECS:.0f}", *coded) as (runs, start):
         teller = runs[-1] if servers else runs[0]
         wait_for_step(runs[_LAST], 20)
         runs[_LAST].process.send_signal(signal.SIGKILL)

@@ -68,8 +68,6 @@ def kill(run):
 def test_the_others_go_on_without_a_killed_worker_and_end_with_the_same_bits(servers, sum_codec):
     """Also in a second fit; the learning rate follows the number of workers."""
     options = ("--epochs=2", "--fits=2", "--scaling=linear", f"--sum_codec={sum_codec}")
-    if servers:  # a lost worker may come back within the time-out
-        options = (*options, "--timeout_secs=30")
     with cluster(*options, servers=servers) as (runs, _):
         runs[0].wait_for("^epoch 0 batch 5 ")
         kill(runs[1])
