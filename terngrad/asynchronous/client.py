@@ -22,6 +22,8 @@ from terngrad.asynchronous.messages import (
     PUSH,
     STATE,
     RunStatus,
+    exactly,
+    sizes_text,
     status_in,
 )
 from terngrad.asynchronous.plan import Plan
@@ -70,7 +72,7 @@ def read_pulled(replies: Sequence[tuple[Reply, bytearray]], copies: Sequence[Cop
     first = replies[0][0]
     parameters, statistics = [], []
     for ps, (copy, (reply, content)) in enumerate(zip(copies, replies, strict=True)):
-        check_bytes(ps, content, copy.bytes_of(is_coded=reply.coded))
+        check_bytes(ps, content, copy.sizes_of(is_coded=reply.coded))
         try:
             values, moving = copy.take(reply, content)
         except ValueError as error:
@@ -88,14 +90,20 @@ def read_pulled(replies: Sequence[tuple[Reply, bytearray]], copies: Sequence[Cop
     )
 
 
-def check_bytes(ps: int, content: bytearray, size: int) -> None:
-    """Raises MembershipError unless a ps has sent `size` bytes."""
-    if len(content) != size:
-        raise MembershipError(f"ps {ps} sent {len(content)} bytes; allowed are {size}")
+def check_bytes(ps: int, content: bytearray, sizes: range) -> None:
+    """Raises MembershipError unless a ps has sent as many bytes as are allowed."""
+    if len(content) not in sizes:
+        text = f"ps {ps} sent {len(content)} bytes; allowed are {sizes_text([sizes])}"
+        raise MembershipError(text)
 
 
 class Client:
-    """The calls of one worker."""
+    """The calls of one worker.
+
+    Attributes:
+      bytes_pushed: of its gradients so far, without headers.
+      bytes_pulled: of the parameters that it got, without headers.
+    """
 
     def __init__(
         self,
@@ -127,6 +135,7 @@ class Client:
         ]
         self._log, self._stopped = log, stopped
         self._sequence = 0
+        self.bytes_pushed = self.bytes_pulled = 0
         incarnation = secrets.randbits(63) + 1
         self._alive = KeepAlive()
         self._servers = [
@@ -195,6 +204,7 @@ class Client:
             copy=self._copies[ps].number,
         )
         push = lambda ps: self._ask(ps, call(ps), self._copies[ps].sizes, contents[ps])
+        self.bytes_pushed += sum(map(len, contents))
         return self._read(self._alike(push, self._pull_one))
 
     def fetch(self, sizes: Sequence[int], *, last: bool = False) -> tuple[int, list[bytearray]]:
@@ -204,10 +214,10 @@ class Client:
           sizes: bytes of each state.
           last: pushes wait until this worker calls `bye`, so that this state is the last.
         """
-        fetch = lambda ps: self._ask(ps, Call(act=FETCH, last=last), [sizes[ps]])
+        fetch = lambda ps: self._ask(ps, Call(act=FETCH, last=last), [exactly(sizes[ps])])
         replies = self._alike(fetch, fetch)
         for ps, (_, content) in enumerate(replies):
-            check_bytes(ps, content, sizes[ps])
+            check_bytes(ps, content, exactly(sizes[ps]))
         return replies[0][0].version, [content for _, content in replies]
 
     def take_staleness(self) -> list[int]:
@@ -266,6 +276,7 @@ class Client:
         return [status_in(reply) for reply in replies]
 
     def _read(self, replies: Sequence[tuple[Reply, bytearray]]) -> Pulled:
+        self.bytes_pulled += sum(len(content) for _, content in replies)
         return read_pulled(replies, self._copies)
 
     def _pull_one(self, ps: int) -> tuple[Reply, bytearray]:
@@ -273,7 +284,7 @@ class Client:
         return self._ask(ps, Call(act=PULL, copy=copy.number), copy.sizes)
 
     def _ask(
-        self, ps: int, call: Call, sizes: Collection[int], content: bytes = b""
+        self, ps: int, call: Call, sizes: Collection[range], content: bytes = b""
     ) -> tuple[Reply, bytearray]:
         """Pushes, pulls or fetches; if the ps has another run by now, only pulls."""
         server = self._servers[ps]

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from terngrad.asynchronous.messages import ENTER, PULL, PUSH, collect, entry, frames
+from terngrad.asynchronous.messages import ENTER, PULL, PUSH, collect, entry, frames, sizes_text
 from terngrad.cluster.errors import MembershipError
 from terngrad.connect.calling import AwayError, ChannelOpener, Search, why_ended
 from terngrad.connect.channel import Channel, End, FrameError, KeepAlive
@@ -67,7 +67,7 @@ class RemotePs:
         self,
         call: Call,
         content: bytes | memoryview = b"",
-        sizes: Collection[int] = (),
+        sizes: Collection[range] = (),
         again: Callable[[Reply], Call | None] = lambda reply: None,
     ) -> tuple[Reply, bytearray]:
         """Calls, and waits for the reply.
@@ -119,7 +119,7 @@ class RemotePs:
         self,
         call: Call,
         content: bytes | memoryview,
-        sizes: Collection[int],
+        sizes: Collection[range],
         again: Callable[[Reply], Call | None],
     ) -> tuple[Reply, bytearray]:
         search: Search | None = None
@@ -176,7 +176,7 @@ class RemotePs:
         return Call(act=ENTER, incarnation=self._incarnation)
 
     def _exchange(
-        self, call: Call, content: bytes | memoryview, sizes: Collection[int]
+        self, call: Call, content: bytes | memoryview, sizes: Collection[range]
     ) -> tuple[Reply, bytearray]:
         channel = self._stream
         self._received_at = time.monotonic()
@@ -189,10 +189,9 @@ class RemotePs:
             if message is None:
                 raise self._lost()
             reply, first = split_frame(message, Reply)
-            if reply.size and reply.size not in sizes:  # before memory is allocated for it
+            if reply.size and not any(reply.size in own for own in sizes):  # before it is allocated
                 self._drop()
-                allowed = " or ".join(map(str, sizes)) or "0"
-                text = f"{self._name} sent {reply.size} bytes; allowed are {allowed}"
+                text = f"{self._name} sent {reply.size} bytes; allowed are {sizes_text(sizes)}"
                 raise MembershipError(text)
             return reply, collect(reply, first, messages)
         except FrameError:

@@ -12,7 +12,18 @@ import pytest
 
 from terngrad.asynchronous import messages, remote
 from terngrad.asynchronous.client import Client
-from terngrad.asynchronous.messages import BEGIN, BYE, ENTER, FETCH, MORE, PULL, PUSH, STATE, frames
+from terngrad.asynchronous.messages import (
+    BEGIN,
+    BYE,
+    ENTER,
+    FETCH,
+    MORE,
+    PULL,
+    PUSH,
+    STATE,
+    exactly,
+    frames,
+)
 from terngrad.asynchronous.plan import MAX_ELEMENTS, Plan, PlanError, state_bytes
 from terngrad.asynchronous.remote import RemotePs
 from terngrad.asynchronous.server import Server
@@ -286,7 +297,7 @@ def test_a_worker_tries_again_while_a_ps_cannot_write_snapshots(served, ps, monk
 
     monkeypatch.setattr(Store, "push", fail_twice)
     monkeypatch.setattr(remote, "_UNKEPT_PAUSE_SECS", 0.01)
-    ps.call(Call(act=PUSH, sequence=1), gradient(), sizes=[512])
+    ps.call(Call(act=PUSH, sequence=1), gradient(), sizes=[exactly(512)])
     assert served[0].store.version == 1
     assert [line.partition(") ")[2] for line in ps.log] == [
         "cannot apply gradients now: no space left; tries again until it can."
@@ -295,7 +306,7 @@ def test_a_worker_tries_again_while_a_ps_cannot_write_snapshots(served, ps, monk
 
 def test_a_ps_whose_parameters_travel_as_floats_numbers_no_copies(served, ps):
     for named in (0, 5):
-        reply, content = ps.call(Call(act=PULL, copy=named), sizes=[512])
+        reply, content = ps.call(Call(act=PULL, copy=named), sizes=[exactly(512)])
         assert (reply.copy, reply.coded) == (0, False)
         assert content == served[0].store.pulled()[1]
 

@@ -219,7 +219,7 @@ def test_one_worker_with_coded_pulls_gives_what_the_formulas_of_ef21_p_give(tmp_
     for i in range(steps):
         for place, gradient in zip(places, gradients_in(places, copies, i), strict=True):
             row[place.start : place.start + place.size] -= np.float32(RATE) * gradient
-        shadow += code.read(code.write(row - shadow))
+        shadow += code.write(row - shadow).values
         for place in places:
             value = shadow[place.start : place.start + place.size]
             copies[place.variable].assign(value.reshape(SHAPES[place.variable]))
