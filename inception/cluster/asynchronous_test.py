@@ -280,7 +280,7 @@ def test_a_run_is_noted_before_it_begins(tmp_path):
     states = SimpleNamespace(pack=list)
     chief = Chief(DyingChief(), PLAN, states, RunFile(str(tmp_path)), print)
     with pytest.raises(SystemExit):
-        chief.begin_or_go_on(3, None)
+        chief.begin_or_resume(3, None)
     assert noted == [(PLAN.run, PLAN.configuration)]
 
 

@@ -57,7 +57,7 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
         chief = _chief(ready, client) if group.is_chief else None
         if chief:
             with reporting_failure(joining):
-                chief.begin_or_go_on(int(ready.training.step), ready.checkpoint)
+                chief.begin_or_resume(int(ready.training.step), ready.checkpoint)
         else:
             client.await_run()
         stack.enter_context(stop)

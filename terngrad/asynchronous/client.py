@@ -187,7 +187,7 @@ class Client:
 
     def pull(self) -> Pulled:
         """Pulls the current parameters."""
-        return self._read(self._alike(self._pull_one, self._pull_one))
+        return self._read(self._of_one_run(self._pull_one, self._pull_one))
 
     def push(self, contents: Sequence[bytes], versions: Sequence[int]) -> Pulled:
         """Pushes a gradient, and pulls new parameters; each ps applies its part at most once.
@@ -205,7 +205,7 @@ class Client:
         )
         push = lambda ps: self._ask(ps, call(ps), self._copies[ps].sizes, contents[ps])
         self.bytes_pushed += sum(map(len, contents))
-        return self._read(self._alike(push, self._pull_one))
+        return self._read(self._of_one_run(push, self._pull_one))
 
     def fetch(self, sizes: Sequence[int], *, last: bool = False) -> tuple[int, list[bytearray]]:
         """Returns the global step, and the state of each ps.
@@ -215,7 +215,7 @@ class Client:
           last: pushes wait until this worker calls `bye`, so that this state is the last.
         """
         fetch = lambda ps: self._ask(ps, Call(act=FETCH, last=last), [exactly(sizes[ps])])
-        replies = self._alike(fetch, fetch)
+        replies = self._of_one_run(fetch, fetch)
         for ps, (_, content) in enumerate(replies):
             check_bytes(ps, content, exactly(sizes[ps]))
         return replies[0][0].version, [content for _, content in replies]
@@ -236,7 +236,7 @@ class Client:
         return True
 
     def bye(
-        self, *, done: bool = False, stop: bool = False, saved: bool = False, looks: bool = False
+        self, *, done: bool = False, stop: bool = False, saved: bool = False, waits: bool = False
     ) -> bool:
         """Tells the ps that this worker ends; returns whether all of them confirmed it.
 
@@ -244,10 +244,10 @@ class Client:
           done: it ends because the run is finished.
           stop: the other workers must end, too.
           saved: the state of the ps is in a checkpoint.
-          looks: wait for ps that are away, and inform them once they are back.
+          waits: wait for ps that are away, and inform them once they are back.
         """
         call = Call(act=BYE, done=done, stop=stop, saved=saved)
-        if looks:
+        if waits:
             try:
                 self._on_all(lambda ps: self._servers[ps].call(call))
                 return True
@@ -302,7 +302,7 @@ class Client:
             if call.act == PUSH:  # the gradient does not belong to the parameters of the ps
                 call, content = Call(act=PULL), b""
 
-    def _alike(
+    def _of_one_run(
         self,
         ask: Callable[[int], tuple[Reply, bytearray]],
         again: Callable[[int], tuple[Reply, bytearray]],

@@ -16,10 +16,10 @@ from terngrad.service.messages import LONGEST_RESULT, Call, Reply, split_frame
 
 _STOP_SECS = 5.0  # how long a worker that was asked to end waits for a ps
 _BYE_SECS = 2.0
-_UNKEPT_PAUSE_SECS = 1.0
+_UNAVAILABLE_PAUSE_SECS = 1.0
 
 
-class _UnkeptError(AwayError):
+class _UnavailableError(AwayError):
     """A ps cannot apply a gradient now, because no snapshot can be written."""
 
 
@@ -59,7 +59,7 @@ class RemotePs:
         self._log, self._stopped = log, stopped
         self._stream: Channel | None = None
         self._stream_was_open = self._was_there = False
-        self._unkept = ""  # the last such reason that was logged
+        self._why_unavailable = ""  # the last such reason that was logged
         self._received_at: float | None = None  # last sign of the ps in a call; None between calls
         self._using, self._closed = threading.Lock(), threading.Event()
 
@@ -140,13 +140,13 @@ class RemotePs:
                 if search and search.was_there:  # only now: it may take a stream but not the call
                     self._log(f"{self._name} is back.")
                 return found
-            except _UnkeptError as error:  # the ps is there, so this is no search
-                search, pause_secs = None, _UNKEPT_PAUSE_SECS
+            except _UnavailableError as error:  # the ps is there, so this is no search
+                search, pause_secs = None, _UNAVAILABLE_PAUSE_SECS
                 if self._stopped():  # it ends without this gradient
                     call, content = Call(act=PULL), b""
-                if str(error) != self._unkept:
+                if str(error) != self._why_unavailable:
                     self._log(f"{error}; tries again until it can.")
-                self._unkept = str(error)
+                self._why_unavailable = str(error)
             except AwayError as error:
                 search = search or self._begin_search(error)
                 if self._stopped():
@@ -214,7 +214,7 @@ class RemotePs:
         end = channel.ending.end if channel.ending else End.ENDED
         if end is End.REFUSED:
             return MembershipError(text)
-        return _UnkeptError(text) if end is End.UNKEPT else AwayError(text)
+        return _UnavailableError(text) if end is End.UNAVAILABLE else AwayError(text)
 
     def _unused(self) -> MembershipError:
         return MembershipError(f"{self._name} is not called any more: this worker ends")
