@@ -15,7 +15,7 @@ from concurrent import futures
 import pytest
 
 from terngrad.asynchronous import server as asynchronous
-from terngrad.asynchronous.snapshots import Keeping
+from terngrad.asynchronous.snapshots import SnapshotSettings
 from terngrad.asynchronous.store import Store
 from terngrad.cluster import admission
 from terngrad.cluster.addresses import listen, split_address
@@ -113,7 +113,7 @@ def asynchronous_ps(tls, folder):
     """A ps of asynchronous training."""
     (host,) = free_addresses(1)
     make = lambda text: schedules.fixed(0.1)
-    store = Store(0, 1, WORKERS, ReferenceKernels(), make, Keeping(str(folder), 10), print)
+    store = Store(0, 1, WORKERS, ReferenceKernels(), make, SnapshotSettings(str(folder), 10), print)
     server = asynchronous.Server(config_of([host], 0, tls=tls), store)
     server.start(host)
     caller = ChannelOpener(config_of([host], 1, tls=tls), "Update", 0, LONGEST_RESULT)

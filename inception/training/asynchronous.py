@@ -15,7 +15,7 @@ from inception.training.preparation import Ready, prepare, worker_batches
 from inception.training.train import how_to_go_on
 from terngrad.asynchronous.chief import Chief, RunFile, States
 from terngrad.asynchronous.client import Client, Pulled
-from terngrad.asynchronous.copies import coded_bytes
+from terngrad.asynchronous.copies import most_coded_bytes
 from terngrad.asynchronous.gradient import GradientStep
 from terngrad.asynchronous.plan import state_groups
 from terngrad.asynchronous.stepper import AsynchronousStepper
@@ -28,6 +28,7 @@ from terngrad.library.join_config import JoinConfig
 from terngrad.training import checkpoints
 from terngrad.training.reduction import Reduction
 from terngrad.training.signals import StopRequest
+from terngrad.training.summaries import Counted
 
 _LOOK_SECS = 1.0
 
@@ -56,7 +57,7 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
         chief = _chief(ready, client) if group.is_chief else None
         if chief:
             with reporting_failure(joining):
-                chief.begin_or_go_on(int(ready.training.step), ready.checkpoint)
+                chief.begin_or_resume(int(ready.training.step), ready.checkpoint)
         else:
             client.await_run()
         stack.enter_context(stop)
@@ -142,12 +143,19 @@ def _loop(ready: Ready, client: Client, chief: Chief | None, stop: StopRequest) 
     )
     save = lambda step: _save(ready, chief) if chief else None
     traffic = lambda codecs: _traffic(ready, codecs)
-    run_loop(ready, stepper, save, traffic, stop, saves_last=False)
+    counted = lambda: Counted(stepper.own_step, client.bytes_pushed, client.bytes_pulled)
+    is_counted, before = ready.sharded.plan.pull_codec != FLOAT, counted()
+    counts = counted if is_counted else None
+    run_loop(ready, stepper, save, traffic, stop, saves_last=False, counted=counts)
+    if is_counted and stepper.own_step:
+        octets = (client.bytes_pulled - before.received) / stepper.own_step
+        bits = 8 * octets / training.layout.size
+        say(f"Pulled {octets:.0f} bytes a step, {bits:.3g} bits a parameter, on average.")
     return stepper.pulled
 
 
 def _traffic(ready: Ready, codecs: Sequence[Codec]) -> list[Payload]:
-    """Returns the bytes that a worker pushes and pulls in a step, by variable."""
+    """Returns the most bytes that a worker pushes and pulls in a step, by variable."""
     by_variable: dict[int, Payload] = {}
     for codec in codecs:
         by_variable |= codec.payload(ready.config.nodes, ready.config.nodes)
@@ -156,7 +164,7 @@ def _traffic(ready: Ready, codecs: Sequence[Codec]) -> list[Payload]:
     if plan.pull_codec == FLOAT:
         pulled = [size * plan.pull_bits / 8 for size in sizes]
     else:
-        coded = coded_bytes(plan, shards)
+        coded = most_coded_bytes(plan, shards)
         pulled = [coded[i] for i in range(len(sizes))]
     return [Payload(by_variable[i].sent, octets) for i, octets in enumerate(pulled)]
 

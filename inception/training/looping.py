@@ -25,10 +25,12 @@ def run_loop(
     stop: StopRequest,
     *,
     saves_last: bool = True,
+    counted: Callable[[], Counted] | None = None,
 ) -> tuple[str | None, bool]:
     """Trains from the stepper's step on; for arguments and results see `Loop`.
 
-    `traffic` returns the bytes that a worker exchanges in a step, by variable.
+    `traffic` returns the bytes that a worker exchanges in a step, by variable; `counted`, see
+    `SummaryWriter`, what it has exchanged, if its exchange does not count that.
 
     Raises:
       ValueError: a record is bad, or the training diverged.
@@ -50,7 +52,7 @@ def run_loop(
             save=save,
             saves_last=saves_last,
             saves_soon=ready.saves_soon,
-            writer=_writer(ready, stepper.step, traffic),
+            writer=_writer(ready, stepper.step, traffic, counted),
             profile_dir=config.train_dir,
             first_step_made=spinner.stop,
             unsaved=_newest_or_none(config.train_dir) if is_chief else "see the chief's log",
@@ -99,14 +101,17 @@ def _cadence(ready: Ready) -> Cadence:
 
 
 def _writer(
-    ready: Ready, step: int, traffic: Callable[[Sequence[Codec]], Sequence[Payload]]
+    ready: Ready,
+    step: int,
+    traffic: Callable[[Sequence[Codec]], Sequence[Payload]],
+    counted: Callable[[], Counted] | None,
 ) -> SummaryWriter | None:
     config = ready.config
     if not (ready.group.is_chief and config.save_summaries_secs > 0):
         return None
-    counted = functools.partial(_counted, ready)
-    counts = counted if ready.training.exchange.packs_codes else None
-    writer = SummaryWriter(config.train_dir, ready.training.layout, traffic, counted=counts)
+    if ready.training.exchange.packs_codes:
+        counted = functools.partial(_counted, ready)
+    writer = SummaryWriter(config.train_dir, ready.training.layout, traffic, counted=counted)
     if config.max_steps:
         writer.plan(learning_rate(config, ready.steps_per_epoch), step, config.max_steps)
     return writer

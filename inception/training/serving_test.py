@@ -124,7 +124,7 @@ def holder():
         figures.updated(worker)
         figures.received(worker, 1_000_000)
         figures.sent(worker, 2_000_000)
-    figures.held(0, 1.5)
+    figures.blocked(0, 1.5)
     figures.dropped(1)
     now[0] = 10.0
     store = SimpleNamespace(version=50_000, take_staleness=lambda: Staleness(3, 6, 4))

@@ -15,7 +15,7 @@ from inception.training.build import Training
 from inception.training.learning_rate import write_schedule
 from inception.training.restoring import log_cleared_memory
 from slim.datasets.dataset_factory import Dataset
-from terngrad.asynchronous.copies import FLOAT_BYTES, ChangeCode, change_codes, coded_bytes
+from terngrad.asynchronous.copies import FLOAT_BYTES, ChangeCode, change_codes, most_coded_bytes
 from terngrad.asynchronous.gradient import check_codecs
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.space import Shard, make_shards
@@ -103,9 +103,9 @@ def print_sharded_state(
     whole = sum(shard.pulled_bytes(sharded.plan.pull_bits) for shard in shards)
     pulled = f"{whole}"
     if sharded.plan.pull_codec != FLOAT:
-        coded = sum(coded_bytes(sharded.plan, shards).values())
+        coded = sum(most_coded_bytes(sharded.plan, shards).values())
         coded += FLOAT_BYTES * sum(shard.statistics for shard in shards)
-        pulled = f"{coded:.0f}, at first {whole}"
+        pulled = f"at most {coded:.0f}, at first {whole}"
     print(
         f"{config.net}: {layout.size} parameters in {len(layout.names)} variables, "
         f"{len(layout.coded)} of them {kind}, on {len(shards)} ps; each of "

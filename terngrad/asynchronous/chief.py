@@ -138,7 +138,7 @@ class Chief:
         self._client, self._plan, self._states = client, plan, states
         self._run_file, self._log = run_file, log
 
-    def begin_or_go_on(self, step: int, checkpoint: str | None) -> None:
+    def begin_or_resume(self, step: int, checkpoint: str | None) -> None:
         """Sends the variables to the ps, unless the ps hold a newer state of the same run.
 
         Args:
@@ -179,5 +179,5 @@ class Chief:
     def end(self, *, done: bool, stopped: bool) -> None:
         """Ends the run after its last state was saved: it is done, or this worker was stopped."""
         # If a ps does not know, it continues the run, and a restarted chief must continue it, too.
-        if self._client.bye(done=done, stop=stopped, saved=True, looks=True):
+        if self._client.bye(done=done, stop=stopped, saved=True, waits=True):
             self._run_file.remove()

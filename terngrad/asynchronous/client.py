@@ -22,6 +22,8 @@ from terngrad.asynchronous.messages import (
     PUSH,
     STATE,
     RunStatus,
+    exactly,
+    sizes_text,
     status_in,
 )
 from terngrad.asynchronous.plan import Plan
@@ -70,7 +72,7 @@ def read_pulled(replies: Sequence[tuple[Reply, bytearray]], copies: Sequence[Cop
     first = replies[0][0]
     parameters, statistics = [], []
     for ps, (copy, (reply, content)) in enumerate(zip(copies, replies, strict=True)):
-        check_bytes(ps, content, copy.bytes_of(is_coded=reply.coded))
+        check_bytes(ps, content, copy.sizes_of(is_coded=reply.coded))
         try:
             values, moving = copy.take(reply, content)
         except ValueError as error:
@@ -88,14 +90,20 @@ def read_pulled(replies: Sequence[tuple[Reply, bytearray]], copies: Sequence[Cop
     )
 
 
-def check_bytes(ps: int, content: bytearray, size: int) -> None:
-    """Raises MembershipError unless a ps has sent `size` bytes."""
-    if len(content) != size:
-        raise MembershipError(f"ps {ps} sent {len(content)} bytes; allowed are {size}")
+def check_bytes(ps: int, content: bytearray, sizes: range) -> None:
+    """Raises MembershipError unless a ps has sent as many bytes as are allowed."""
+    if len(content) not in sizes:
+        text = f"ps {ps} sent {len(content)} bytes; allowed are {sizes_text([sizes])}"
+        raise MembershipError(text)
 
 
 class Client:
-    """The calls of one worker."""
+    """The calls of one worker.
+
+    Attributes:
+      bytes_pushed: of its gradients so far, without headers.
+      bytes_pulled: of the parameters that it got, without headers.
+    """
 
     def __init__(
         self,
@@ -127,6 +135,7 @@ class Client:
         ]
         self._log, self._stopped = log, stopped
         self._sequence = 0
+        self.bytes_pushed = self.bytes_pulled = 0
         incarnation = secrets.randbits(63) + 1
         self._alive = KeepAlive()
         self._servers = [
@@ -178,7 +187,7 @@ class Client:
 
     def pull(self) -> Pulled:
         """Pulls the current parameters."""
-        return self._read(self._alike(self._pull_one, self._pull_one))
+        return self._read(self._of_one_run(self._pull_one, self._pull_one))
 
     def push(self, contents: Sequence[bytes], versions: Sequence[int]) -> Pulled:
         """Pushes a gradient, and pulls new parameters; each ps applies its part at most once.
@@ -195,7 +204,8 @@ class Client:
             copy=self._copies[ps].number,
         )
         push = lambda ps: self._ask(ps, call(ps), self._copies[ps].sizes, contents[ps])
-        return self._read(self._alike(push, self._pull_one))
+        self.bytes_pushed += sum(map(len, contents))
+        return self._read(self._of_one_run(push, self._pull_one))
 
     def fetch(self, sizes: Sequence[int], *, last: bool = False) -> tuple[int, list[bytearray]]:
         """Returns the global step, and the state of each ps.
@@ -204,10 +214,10 @@ class Client:
           sizes: bytes of each state.
           last: pushes wait until this worker calls `bye`, so that this state is the last.
         """
-        fetch = lambda ps: self._ask(ps, Call(act=FETCH, last=last), [sizes[ps]])
-        replies = self._alike(fetch, fetch)
+        fetch = lambda ps: self._ask(ps, Call(act=FETCH, last=last), [exactly(sizes[ps])])
+        replies = self._of_one_run(fetch, fetch)
         for ps, (_, content) in enumerate(replies):
-            check_bytes(ps, content, sizes[ps])
+            check_bytes(ps, content, exactly(sizes[ps]))
         return replies[0][0].version, [content for _, content in replies]
 
     def take_staleness(self) -> list[int]:
@@ -226,7 +236,7 @@ class Client:
         return True
 
     def bye(
-        self, *, done: bool = False, stop: bool = False, saved: bool = False, looks: bool = False
+        self, *, done: bool = False, stop: bool = False, saved: bool = False, waits: bool = False
     ) -> bool:
         """Tells the ps that this worker ends; returns whether all of them confirmed it.
 
@@ -234,10 +244,10 @@ class Client:
           done: it ends because the run is finished.
           stop: the other workers must end, too.
           saved: the state of the ps is in a checkpoint.
-          looks: wait for ps that are away, and inform them once they are back.
+          waits: wait for ps that are away, and inform them once they are back.
         """
         call = Call(act=BYE, done=done, stop=stop, saved=saved)
-        if looks:
+        if waits:
             try:
                 self._on_all(lambda ps: self._servers[ps].call(call))
                 return True
@@ -266,6 +276,7 @@ class Client:
         return [status_in(reply) for reply in replies]
 
     def _read(self, replies: Sequence[tuple[Reply, bytearray]]) -> Pulled:
+        self.bytes_pulled += sum(len(content) for _, content in replies)
         return read_pulled(replies, self._copies)
 
     def _pull_one(self, ps: int) -> tuple[Reply, bytearray]:
@@ -273,7 +284,7 @@ class Client:
         return self._ask(ps, Call(act=PULL, copy=copy.number), copy.sizes)
 
     def _ask(
-        self, ps: int, call: Call, sizes: Collection[int], content: bytes = b""
+        self, ps: int, call: Call, sizes: Collection[range], content: bytes = b""
     ) -> tuple[Reply, bytearray]:
         """Pushes, pulls or fetches; if the ps has another run by now, only pulls."""
         server = self._servers[ps]
@@ -291,7 +302,7 @@ class Client:
             if call.act == PUSH:  # the gradient does not belong to the parameters of the ps
                 call, content = Call(act=PULL), b""
 
-    def _alike(
+    def _of_one_run(
         self,
         ask: Callable[[int], tuple[Reply, bytearray]],
         again: Callable[[int], tuple[Reply, bytearray]],

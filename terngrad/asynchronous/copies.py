@@ -5,7 +5,8 @@
 
 For each worker a ps keeps a shadow, which is that worker's copy of the ps' parameters, bit for bit.
 A code is the nearest of three levels, with a scale for each `SUM_BLOCK` neighbours of a variable,
-as in codecs/sum_codec.py. The rest stays part of the difference, and so of a later change. The
+as in codecs/sum_codec.py. The rest stays part of the difference, and so of a later change. Codes
+travel in the prefix code (terngrad/prefix_code.py), as pushes and sums of other trainings do. The
 parameters themselves travel in the first pull of a stream, and in one of a worker that does not
 have the copy which the shadow is. See Gruntkowska, Tyurin and Richtarik, 2022, "EF21-P and
 Friends".
@@ -23,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from terngrad import ternary
+from terngrad.asynchronous.messages import exactly
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.space import Shard
 from terngrad.codecs.feedback_codec import STEPS
@@ -31,7 +33,7 @@ from terngrad.layout import FEEDBACK_CODES, FLOAT, PULL_CODECS
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.parts import Parts
-from terngrad.planes import GROUP, SUM_BLOCK, plane_count
+from terngrad.planes import GROUP, SUM_BLOCK, fits, plane_count
 from terngrad.service.messages import Reply
 
 _CPU = "/CPU:0"
@@ -39,14 +41,26 @@ FLOAT_BYTES = 4
 _AT_ONCE = 1 << 16  # values whose intermediate results stay in the cache, and take no memory
 
 
+class Change(NamedTuple):
+    """A change that is sent.
+
+    Attributes:
+      content: its code.
+      values: what the code stands for, float32.
+    """
+
+    content: bytes
+    values: np.ndarray
+
+
 class ChangeCode:
-    """Writes and reads changes of a shard's parameters: units of codes, then their bit planes.
+    """Writes and reads changes of a shard's parameters: units of codes, then the packed codes.
 
     It holds no state. Operations run eagerly: within a function Grappler might round otherwise.
 
     Attributes:
       size: number of the shard's parameters.
-      bytes: of a change.
+      allowed_bytes: bytes that a change may have; the most are those of the codes' bit planes.
     """
 
     def __init__(self, codec: str, sizes: Sequence[int], kernels: GradientKernels) -> None:
@@ -55,11 +69,12 @@ class ChangeCode:
         Args:
           codec: one of `layout.PULL_CODECS`.
           sizes: of the variables, with padding; together they are whole groups of 32 values.
-          kernels: encode and decode; others give the same bits.
+          kernels: encode and decode, and pack codes; others give the same bits.
         """
         self._encoder = PULL_CODECS[codec]
         self._max_code = FEEDBACK_CODES[self._encoder]
         self._kernels = ReferenceKernels() if kernels.on_gpu else kernels
+        self._packing = kernels.packing
         self._shapes = [(size,) for size in sizes]
         self._ends = list(itertools.accumulate(sizes))[:-1]  # of all variables but the last
         self._parts = tuple(map(_blocks, sizes))
@@ -67,12 +82,13 @@ class ChangeCode:
         self._counts = np.float32([count for own in counts for count in own])
         self._planes = plane_count(self._max_code)
         self.size = sum(sizes)
-        self.bytes = int(_bytes(sizes, self._planes))
+        most = int(_most_bytes(sizes, self._planes))
+        self.allowed_bytes = range(FLOAT_BYTES * len(self._counts), most + 1)
 
-    def write(self, change: np.ndarray) -> bytes | None:
-        """Returns the code of a change, float32 [size]; None if a scale would not be finite."""
+    def write(self, change: np.ndarray) -> Change | None:
+        """Codes a change, float32 [size]; returns None if a scale would not be finite."""
         if not self.size:
-            return b""
+            return Change(b"", change)
         levels = self._max_code * STEPS[self._max_code]
         with tf.device(_CPU):
             zero = tf.constant(0)  # nothing is drawn
@@ -84,22 +100,43 @@ class ChangeCode:
             words = self._kernels.encode(
                 values, places, bounds, scales, key, self._encoder, self._parts
             )
-            units = ternary.unit(scales, self._max_code).numpy()
-        return units.tobytes() + words.numpy().tobytes() if np.isfinite(units).all() else None
+            units = ternary.unit(scales, self._max_code)
+            if not np.isfinite(units).all():
+                return None
+            packed = self._packing.pack(words.numpy().data, self._max_code)
+            content = b"".join([units.numpy().tobytes(), packed])
+            return Change(content, self._decode(words, units))
 
-    def read(self, content: bytes | bytearray) -> np.ndarray:
-        """Returns the change that a code of the right size stands for, float32 [size]."""
+    def read(self, content: bytes | bytearray | memoryview) -> np.ndarray:
+        """Returns the change that a code stands for, float32 [size].
+
+        Args:
+          content: the code, of `allowed_bytes`.
+
+        Raises:
+          ValueError: it is no code of so many finite values; the text says what a ps has sent.
+        """
         if not self.size:
             return np.zeros(0, np.float32)
         units = np.frombuffer(content, "<f4", len(self._counts))
-        words = np.frombuffer(content, "<u4", self.size // GROUP * self._planes, units.nbytes)
+        words = np.empty((self.size // GROUP, self._planes), "<u4")
+        packed = memoryview(content)[units.nbytes :]
+        try:
+            self._packing.unpack(packed, self._max_code, words.reshape(-1).view(np.uint8))
+        except ValueError as error:
+            raise ValueError(f"sent a malformed change: {error}") from None
+        are_planes = packed.nbytes == words.nbytes  # which may hold any integers
+        if are_planes and not fits(words, self.size, self._max_code):
+            raise ValueError(f"sent a change with codes above {self._max_code}")
+        if not np.isfinite(units).all():
+            raise ValueError("sent a change with units that are not finite")
         with tf.device(_CPU):
-            planes = tf.constant(words.reshape(-1, self._planes))
-            nodes = tf.constant(1)
-            parts = self._kernels.decode(
-                planes, tf.constant(units), nodes, self._shapes, self._parts
-            )
-            return tf.concat(parts, 0).numpy()
+            return self._decode(tf.constant(words), tf.constant(units))
+
+    def _decode(self, words: tf.Tensor, units: tf.Tensor) -> np.ndarray:
+        nodes = tf.constant(1)
+        parts = self._kernels.decode(words, units, nodes, self._shapes, self._parts)
+        return tf.concat(parts, 0).numpy()
 
 
 def change_codes(
@@ -112,12 +149,12 @@ def change_codes(
     return [ChangeCode(plan.pull_codec, own, kernels) for own in sizes]
 
 
-def coded_bytes(plan: Plan, shards: Iterable[Shard]) -> dict[int, float]:
-    """Returns the bytes of a change of the parameters by variable."""
+def most_coded_bytes(plan: Plan, shards: Iterable[Shard]) -> dict[int, float]:
+    """Returns the most bytes that a change of the parameters takes, by variable."""
     planes = plane_count(FEEDBACK_CODES[PULL_CODECS[plan.pull_codec]])
     found: dict[int, float] = {}
     for own in (own for shard in shards for own in shard.ranges):
-        found[own.variable] = found.get(own.variable, 0) + _bytes([own.size], planes)
+        found[own.variable] = found.get(own.variable, 0) + _most_bytes([own.size], planes)
     return found
 
 
@@ -125,7 +162,7 @@ class Sent(NamedTuple):
     """What a ps sends a worker.
 
     Attributes:
-      content: parameters, or a change, then the moving statistics.
+      content: parameters, then the moving statistics; or these, then a change.
       copy: number of the copy that the worker has then; 0 = none.
       is_coded: whether it is a change.
     """
@@ -165,9 +202,9 @@ class Shadow:
             self._code, self.values = code, values.copy()
             self.number = secrets.randbits(62) + 1  # no other stream has it
             return Sent(content, self.number)
-        self.values = changed(self.values, code.read(change))
+        self.values = changed(self.values, change.values)
         self.number += 1
-        return Sent(change + content[values.nbytes :], self.number, is_coded=True)
+        return Sent(content[values.nbytes :] + change.content, self.number, is_coded=True)
 
 
 class Copy:
@@ -190,32 +227,35 @@ class Copy:
         self._values: np.ndarray | None = None
 
     @property
-    def sizes(self) -> list[int]:
-        """Bytes of the contents that a reply may have: parameters, and a change."""
-        return [self.bytes_of(is_coded=False)] + [self.bytes_of(is_coded=True)] * bool(self._code)
+    def sizes(self) -> list[range]:
+        """Bytes that a reply's content may have: of parameters, and of a change."""
+        return [self.sizes_of(is_coded=False)] + [self.sizes_of(is_coded=True)] * bool(self._code)
 
-    def bytes_of(self, *, is_coded: bool) -> int:
-        """Returns the bytes of a reply's content."""
+    def sizes_of(self, *, is_coded: bool) -> range:
+        """Returns the bytes that a reply's content of one kind may have."""
         if is_coded and self._code:
-            return self._code.bytes + FLOAT_BYTES * self._shard.statistics
-        return self._shard.pulled_bytes(self._bits)
+            statistics, allowed = FLOAT_BYTES * self._shard.statistics, self._code.allowed_bytes
+            return range(statistics + allowed.start, statistics + allowed.stop)
+        return exactly(self._shard.pulled_bytes(self._bits))
 
     def take(self, reply: Reply, content: bytearray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the parameters and moving statistics of a reply, whose size is right.
 
         Raises:
-          ValueError: it is a change of another copy; the text says what a ps has sent.
+          ValueError: it is a change of another copy, or its codes are malformed; the text says what
+            a ps has sent. The copy stays as it was.
         """
         if reply.coded:
             if not self._code or self._values is None or reply.copy != self.number + 1:
                 raise ValueError(f"sent copy {reply.copy} as a change of copy {self.number}")
-            values = changed(self._values, self._code.read(content))
-            start = self._code.bytes
+            statistics = np.frombuffer(content, "<f4", self._shard.statistics)
+            change = self._code.read(memoryview(content)[statistics.nbytes :])
+            values = changed(self._values, change)
         else:
             values = np.frombuffer(content, f"<f{self._bits // 8}", self._shard.size)
-            start = values.nbytes
+            statistics = np.frombuffer(content, "<f4", offset=values.nbytes)
         self.number, self._values = reply.copy, values
-        return values, np.frombuffer(content, "<f4", offset=start)
+        return values, statistics
 
 
 def changed(values: np.ndarray, change: np.ndarray) -> np.ndarray:
@@ -235,6 +275,6 @@ def _blocks(size: int) -> Parts:
     return Parts(SUM_BLOCK, -(-size // SUM_BLOCK))
 
 
-def _bytes(sizes: Sequence[int], planes: int) -> float:
+def _most_bytes(sizes: Sequence[int], planes: int) -> float:
     scales = sum(_blocks(size).count for size in sizes)
     return FLOAT_BYTES * scales + sum(sizes) * planes / 8

@@ -4,20 +4,25 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from terngrad import prefix_code
 from terngrad.asynchronous.copies import (
     ChangeCode,
     Copy,
     Shadow,
     change_codes,
     changed,
-    coded_bytes,
+    most_coded_bytes,
 )
+from terngrad.asynchronous.messages import exactly
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.space import make_shards
 from terngrad.layout import Policy
 from terngrad.ops.reference import ReferenceKernels
-from terngrad.planes import GROUP, SUM_BLOCK
+from terngrad.planes import GROUP, SUM_BLOCK, pack_integers
 from terngrad.service.messages import Reply
 from terngrad.testing.plans import PLAN
 from terngrad.training.runtime import choose_kernels
@@ -50,8 +55,8 @@ class Pair:
         return self.shadow.next(self.code, parameters.tobytes() + MOVING, named)
 
     def take(self, sent):
-        assert len(sent.content) == self.copy.bytes_of(is_coded=sent.is_coded)
-        assert len(sent.content) in self.copy.sizes
+        assert len(sent.content) in self.copy.sizes_of(is_coded=sent.is_coded)
+        assert self.copy.sizes_of(is_coded=sent.is_coded) in self.copy.sizes
         reply = Reply(copy=sent.copy, coded=sent.is_coded)
         values, statistics = self.copy.take(reply, bytearray(sent.content))
         assert statistics.tobytes() == MOVING
@@ -105,7 +110,7 @@ def test_the_error_of_a_copy_stays_within_a_multiple_of_what_changes_between_pul
 def test_a_code_leaves_less_than_the_whole_change_however_heavy_its_tails(degrees):
     code = code_of()
     change = np.random.default_rng(3).standard_t(degrees, code.size).astype(np.float32)
-    left = change - code.read(code.write(change))
+    left = change - code.write(change).values
     start = 0
     for size in SIZES:
         for first in range(start, start + size, SUM_BLOCK):
@@ -173,30 +178,30 @@ def test_a_sum_of_values_of_many_blocks_is_that_of_all_at_once():
 
 @pytest.mark.parametrize("count", [1, 2, 3, 200])
 @pytest.mark.parametrize("bits", [1, 32])
-def test_law_7_the_bytes_of_a_change_are_those_of_its_variables(bits, count):
+def test_law_7_the_most_bytes_of_a_change_are_those_of_its_variables(bits, count):
     names = ["a/kernel", "a/bias", "b/kernel"]
     plan = dataclasses.replace(
         CODED, names=tuple(names), shapes=((70, 50), (9,), (7, 11)), policy=Policy(grad_bits=bits)
     )
     shards = shard_of(plan, count)
-    by_variable = coded_bytes(plan, shards)
+    by_variable = most_coded_bytes(plan, shards)
     assert by_variable.keys() == set(range(len(names)))
-    lengths = []
+    most = 0
     for shard, code in zip(shards, change_codes(plan, shards, NATIVE), strict=True):
         assert sum(own.size for own in shard.ranges) == code.size == shard.size
         change = code.write(parameters_of(shard))
-        assert len(change) == code.bytes
-        assert code.read(change).shape == (shard.size,)
-        lengths.append(len(change))
-    assert sum(lengths) == sum(by_variable.values())
-    assert sum(lengths) < plan.layout().size * (0.4 if count < 200 else 4)
+        assert len(change.content) in code.allowed_bytes
+        assert code.read(change.content).shape == (shard.size,)
+        most += code.allowed_bytes[-1]
+    assert most == sum(by_variable.values())
+    assert most < plan.layout().size * (0.4 if count < 200 else 4)
 
 
 def test_parameters_that_travel_as_floats_have_no_codes():
     (shard,) = shard_of(PLAN)
     assert change_codes(PLAN, [shard], NATIVE) == [None]
     copy = Copy(shard, 16, None)
-    assert copy.sizes == [shard.size * 2]
+    assert copy.sizes == [exactly(shard.size * 2)]
     content = parameters_of(shard).astype(np.float16).tobytes()
     values, _ = copy.take(Reply(), bytearray(content))
     assert values.tobytes() == content and copy.number == 0
@@ -205,7 +210,110 @@ def test_parameters_that_travel_as_floats_have_no_codes():
 def test_a_change_has_a_scale_for_each_block_of_a_variable():
     code = code_of()
     blocks = sum(-(-size // SUM_BLOCK) for size in SIZES)
-    assert code.bytes == 4 * blocks + 8 * code.size // GROUP
+    assert code.allowed_bytes[0] == 4 * blocks
+    assert code.allowed_bytes[-1] == 4 * blocks + 8 * code.size // GROUP
+
+
+def change_of(size, share, seed=0):
+    """A change of a share of all values, of two magnitudes."""
+    draws = np.random.default_rng(seed)
+    values = draws.choice(np.float32([1.0, -1.0, 3.0, -3.0]), size)
+    return np.where(draws.random(size) < share, values, np.float32(0))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.05, 0.5, 1.0])
+def test_kernels_agree_on_a_changes_bytes_and_on_what_they_stand_for(share):
+    codes = [code_of(), code_of(REFERENCE)]
+    change = change_of(codes[0].size, share)
+    (first, values), (second, other) = (code.write(change) for code in codes)
+    assert first == second and values.tobytes() == other.tobytes()
+    for code in codes:
+        assert code.read(first).tobytes() == values.tobytes()
+        assert code.read(memoryview(bytearray(first))).tobytes() == values.tobytes()
+
+
+def test_law_7_a_change_takes_the_bytes_of_its_prefix_code_and_at_most_2_bits():
+    code = code_of(sizes=(70_000, 25, 7))
+    units, most = code.allowed_bytes[0], code.allowed_bytes[-1]
+    shares = 0.0, 0.01, 0.1, 0.3, 1.0
+    bits = []
+    for share in shares:
+        content, values = code.write(change_of(code.size, share))
+        words = pack_integers(tf.constant(np.sign(values)), 2).numpy()
+        packed = prefix_code.pack(words, 1).tobytes()
+        assert content[units:] == packed
+        bits.append(8 * len(packed) / code.size)
+    assert bits == sorted(bits) and bits[-1] <= 8 * (most - units) / code.size == 2
+    assert bits[0] < 0.01 and bits[1] < 0.15 and bits[2] < 0.7 and bits[3] < 1.4, bits
+
+
+def test_a_copy_is_the_shadow_over_random_pulls_of_all_densities():
+    pair, draws = Pair(), np.random.default_rng(7)
+    parameters, kinds = parameters_of(pair.shard), set()
+    for i in range(60):
+        if draws.random() < 0.1:
+            pair.sent(parameters)  # lost
+        sent = pair.sent(parameters)
+        kinds.add((sent.is_coded, len(sent.content) == pair.copy.sizes[1][-1]))
+        assert pair.take(sent).tobytes() == pair.shadow.values.tobytes()
+        change = change_of(pair.shard.size, draws.random() ** 4, i)
+        parameters = parameters + np.float32(10.0 ** draws.uniform(-30, 3)) * change
+    assert kinds >= {(False, False), (True, False)}
+
+
+MALFORMED = {
+    "too few bytes": lambda content: content[:-1],
+    "too many bytes": lambda content: content + b"\0",
+    "a header of no form": lambda content: content[:-16] + b"\7" + content[-15:],
+    "no codes": lambda content: content[: code_of().allowed_bytes[0]],
+}
+
+
+@pytest.mark.parametrize("kernels", [NATIVE, REFERENCE])
+@pytest.mark.parametrize("spoil", MALFORMED.values(), ids=MALFORMED)
+def test_law_10_a_malformed_change_is_named(kernels, spoil):
+    code = code_of(kernels)
+    content = code.write(np.zeros(code.size, np.float32)).content
+    code.read(content)
+    with pytest.raises(ValueError, match=r"^sent a malformed change: "):
+        code.read(spoil(content))
+
+
+@pytest.mark.parametrize("kernels", [NATIVE, REFERENCE])
+def test_law_10_planes_of_other_codes_and_units_that_are_not_finite_are_named(kernels):
+    code = code_of(kernels)
+    units, most = code.allowed_bytes[0], code.allowed_bytes[-1]
+    planes = np.zeros((code.size // GROUP, 2), "<u4")
+    planes[5] = 0b0100, 0b0110  # the integers -2 and -1
+    with pytest.raises(ValueError, match=r"^sent a change with codes above 1$"):
+        code.read(bytes(units) + planes.tobytes())
+    planes[5, 0] = 0b0110
+    assert len(bytes(units) + planes.tobytes()) == most
+    code.read(bytes(units) + planes.tobytes())
+    broken = np.full(units // 4, np.inf, "<f4").tobytes()
+    with pytest.raises(ValueError, match=r"^sent a change with units that are not finite$"):
+        code.read(broken + planes.tobytes())
+
+
+@given(st.lists(st.tuples(st.integers(0, 4000), st.integers(1, 255)), min_size=1, max_size=6))
+@settings(max_examples=60)
+def test_law_10_a_spoiled_change_is_read_or_refused_and_then_leaves_the_copy(spoiled):
+    pair = Pair()
+    parameters = parameters_of(pair.shard)
+    before = pair.pull(parameters).tobytes()
+    sent = pair.sent(parameters + change_of(pair.shard.size, 0.1))
+    content = bytearray(sent.content)
+    for place, value in spoiled:
+        content[place % len(content)] ^= value
+    number = pair.copy.number
+    try:
+        values, _ = pair.copy.take(Reply(copy=sent.copy, coded=True), content)
+    except ValueError as error:
+        assert str(error).startswith("sent a ") and pair.copy.number == number
+        assert pair.copy.take(Reply(copy=sent.copy, coded=True), bytearray(sent.content))
+        assert pair.shadow.values.tobytes() != before
+    else:
+        assert values.shape == (pair.shard.size,) and np.isfinite(values).all()
 
 
 def test_plans_of_earlier_versions_pull_floats():

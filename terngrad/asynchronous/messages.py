@@ -15,7 +15,7 @@ BYE: the worker ends.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from terngrad.asynchronous.fields import UNREADABLE
@@ -74,6 +74,17 @@ def _put(content: bytearray, start: int, piece: memoryview) -> int:
         raise FrameError(f"more content than the {len(content)} bytes announced")
     content[start:end] = piece
     return end
+
+
+def exactly(size: int) -> range:
+    """Returns the sizes of a content that has `size` bytes and no others."""
+    return range(size, size + 1)
+
+
+def sizes_text(sizes: Iterable[range]) -> str:
+    """Returns sizes in words, such as "512 or 16 to 64"."""
+    texts = (f"{own[0]} to {own[-1]}" if len(own) > 1 else str(own[0]) for own in sizes)
+    return " or ".join(texts) or "0"
 
 
 class RunStatus(NamedTuple):

@@ -43,7 +43,7 @@ class Plan:
       momentum: momentum of the optimizer.
       averages_decay: decay of the moving averages; 0 = no averages.
       max_steps: updates after which the run is finished.
-      max_staleness: see `Bound`; -1 = no bound.
+      max_staleness: see `StalenessBound`; -1 = no bound.
       pull_bits: bits of a parameter that is sent to a worker, 32 or 16.
       schedule: text from which the ps' program makes the learning rate.
       configuration: settings that must be equal on all workers, by name.

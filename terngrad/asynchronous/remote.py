@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from terngrad.asynchronous.messages import ENTER, PULL, PUSH, collect, entry, frames
+from terngrad.asynchronous.messages import ENTER, PULL, PUSH, collect, entry, frames, sizes_text
 from terngrad.cluster.errors import MembershipError
 from terngrad.connect.calling import AwayError, ChannelOpener, Search, why_ended
 from terngrad.connect.channel import Channel, End, FrameError, KeepAlive
@@ -16,10 +16,10 @@ from terngrad.service.messages import LONGEST_RESULT, Call, Reply, split_frame
 
 _STOP_SECS = 5.0  # how long a worker that was asked to end waits for a ps
 _BYE_SECS = 2.0
-_UNKEPT_PAUSE_SECS = 1.0
+_UNAVAILABLE_PAUSE_SECS = 1.0
 
 
-class _UnkeptError(AwayError):
+class _UnavailableError(AwayError):
     """A ps cannot apply a gradient now, because no snapshot can be written."""
 
 
@@ -59,7 +59,7 @@ class RemotePs:
         self._log, self._stopped = log, stopped
         self._stream: Channel | None = None
         self._stream_was_open = self._was_there = False
-        self._unkept = ""  # the last such reason that was logged
+        self._why_unavailable = ""  # the last such reason that was logged
         self._received_at: float | None = None  # last sign of the ps in a call; None between calls
         self._using, self._closed = threading.Lock(), threading.Event()
 
@@ -67,7 +67,7 @@ class RemotePs:
         self,
         call: Call,
         content: bytes | memoryview = b"",
-        sizes: Collection[int] = (),
+        sizes: Collection[range] = (),
         again: Callable[[Reply], Call | None] = lambda reply: None,
     ) -> tuple[Reply, bytearray]:
         """Calls, and waits for the reply.
@@ -119,7 +119,7 @@ class RemotePs:
         self,
         call: Call,
         content: bytes | memoryview,
-        sizes: Collection[int],
+        sizes: Collection[range],
         again: Callable[[Reply], Call | None],
     ) -> tuple[Reply, bytearray]:
         search: Search | None = None
@@ -140,13 +140,13 @@ class RemotePs:
                 if search and search.was_there:  # only now: it may take a stream but not the call
                     self._log(f"{self._name} is back.")
                 return found
-            except _UnkeptError as error:  # the ps is there, so this is no search
-                search, pause_secs = None, _UNKEPT_PAUSE_SECS
+            except _UnavailableError as error:  # the ps is there, so this is no search
+                search, pause_secs = None, _UNAVAILABLE_PAUSE_SECS
                 if self._stopped():  # it ends without this gradient
                     call, content = Call(act=PULL), b""
-                if str(error) != self._unkept:
+                if str(error) != self._why_unavailable:
                     self._log(f"{error}; tries again until it can.")
-                self._unkept = str(error)
+                self._why_unavailable = str(error)
             except AwayError as error:
                 search = search or self._begin_search(error)
                 if self._stopped():
@@ -176,7 +176,7 @@ class RemotePs:
         return Call(act=ENTER, incarnation=self._incarnation)
 
     def _exchange(
-        self, call: Call, content: bytes | memoryview, sizes: Collection[int]
+        self, call: Call, content: bytes | memoryview, sizes: Collection[range]
     ) -> tuple[Reply, bytearray]:
         channel = self._stream
         self._received_at = time.monotonic()
@@ -189,10 +189,9 @@ class RemotePs:
             if message is None:
                 raise self._lost()
             reply, first = split_frame(message, Reply)
-            if reply.size and reply.size not in sizes:  # before memory is allocated for it
+            if reply.size and not any(reply.size in own for own in sizes):  # before it is allocated
                 self._drop()
-                allowed = " or ".join(map(str, sizes)) or "0"
-                text = f"{self._name} sent {reply.size} bytes; allowed are {allowed}"
+                text = f"{self._name} sent {reply.size} bytes; allowed are {sizes_text(sizes)}"
                 raise MembershipError(text)
             return reply, collect(reply, first, messages)
         except FrameError:
@@ -215,7 +214,7 @@ class RemotePs:
         end = channel.ending.end if channel.ending else End.ENDED
         if end is End.REFUSED:
             return MembershipError(text)
-        return _UnkeptError(text) if end is End.UNKEPT else AwayError(text)
+        return _UnavailableError(text) if end is End.UNAVAILABLE else AwayError(text)
 
     def _unused(self) -> MembershipError:
         return MembershipError(f"{self._name} is not called any more: this worker ends")

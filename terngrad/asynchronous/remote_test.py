@@ -6,6 +6,7 @@ from unittest import mock
 import pytest
 
 from terngrad.asynchronous import remote
+from terngrad.asynchronous.copies import Sent, Shadow
 from terngrad.cluster.errors import MembershipError
 from terngrad.testing.asynchronous import SECS, Worker, serving
 
@@ -51,6 +52,27 @@ def test_a_ps_that_would_send_too_much_is_named_before_anything_is_allocated(tmp
         with pytest.raises(MembershipError, match="sent 1048576 bytes; allowed are"):
             worker.client.pull()
     assert allocated and not any(allocated)
+
+
+def test_a_change_of_the_wrong_size_is_refused_unread_and_a_malformed_one_is_named(tmp_path):
+    with serving(tmp_path) as (_, hosts):
+        worker = Worker(hosts, pull_codec="ternary")
+        worker.begin()
+        before = worker.client.pull().parameters[0].tobytes()
+        ((whole, coded),) = (copy.sizes for copy in worker.client._copies)
+        text = f"sent {coded[-1] + 1} bytes; allowed are {whole[0]} or {coded[0]} to {coded[-1]}$"
+        for size, named in ((coded[-1] + 1, text), (coded[-1] - 1, "ps 0 sent a malformed change")):
+            sent = lambda shadow, code, content, number, size=size: Sent(
+                bytes(size), number + 1, is_coded=True
+            )
+            with (
+                mock.patch.object(Shadow, "next", sent),
+                pytest.raises(MembershipError, match=named),
+            ):
+                worker.client.pull()
+        (copy,) = worker.client._copies
+        assert copy._values.tobytes() == before
+        assert worker.client.pull().parameters[0].tobytes() == before  # after a gap
 
 
 def test_an_error_of_a_ps_is_named_and_not_tried_again(tmp_path, capfd):

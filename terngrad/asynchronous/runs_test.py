@@ -7,7 +7,7 @@ import pytest
 
 from terngrad.asynchronous.chief import RunFile
 from terngrad.asynchronous.plan import state_bytes
-from terngrad.asynchronous.server import Caller
+from terngrad.asynchronous.server import CallHandler
 from terngrad.cluster.errors import MembershipError
 from terngrad.testing.asynchronous import SECS, Worker, serving, two_workers
 from terngrad.testing.nets import make_batches
@@ -16,7 +16,7 @@ from terngrad.testing.nets import make_batches
 @pytest.mark.slow
 @pytest.mark.parametrize("arrives", [False, True])
 def test_a_run_begins_though_a_stream_breaks_when_the_state_is_sent(tmp_path, monkeypatch, arrives):
-    taken, broken = Caller._state, []
+    taken, broken = CallHandler._state, []
 
     def breaking(caller, call, content):
         reply = taken(caller, call, content) if broken or arrives else None
@@ -25,7 +25,7 @@ def test_a_run_begins_though_a_stream_breaks_when_the_state_is_sent(tmp_path, mo
             raise OSError  # as if the worker cannot be reached any more
         return reply
 
-    monkeypatch.setattr(Caller, "_state", breaking)
+    monkeypatch.setattr(CallHandler, "_state", breaking)
     with serving(tmp_path) as (_, hosts):
         worker = Worker(hosts)
         worker.begin()

@@ -28,9 +28,9 @@ from terngrad.asynchronous.messages import (
     read_entry,
 )
 from terngrad.asynchronous.plan import PlanError, Proposal
-from terngrad.asynchronous.store import OtherRunError, Store, UnkeptError
+from terngrad.asynchronous.store import NoSnapshotError, OtherRunError, Store
 from terngrad.asynchronous.updates import GradientError
-from terngrad.asynchronous.workers import HereAlreadyError, Workers, WorkerStream
+from terngrad.asynchronous.workers import AlreadyConnectedError, Workers, WorkerStream
 from terngrad.cluster.addresses import name_of
 from terngrad.connect.channel import Channel, End, Ending, FrameError
 from terngrad.connect.config import ConnectConfig
@@ -86,7 +86,7 @@ class Server:
         deadline = time.monotonic() + secs
         while not self._is_over() and (left := deadline - time.monotonic()) > 0:
             self.workers.wait(left)
-            self.store.keep_again()
+            self.store.retry_snapshot()
             self._log.flush()
         return self._is_over()
 
@@ -106,7 +106,7 @@ class Server:
     def _update(self, worker: int, channel: Channel) -> Sequence[Callable[[], None]]:
         """See `Open`."""
         self.workers.arrive(worker, channel)
-        caller, requests = Caller(self.workers, worker, channel), _Requests()
+        caller, requests = CallHandler(self.workers, worker, channel), _Requests()
 
         def answer() -> None:
             ending = self._answer(caller, channel, requests)
@@ -115,7 +115,7 @@ class Server:
 
         return [lambda: self._read(caller, channel, requests), answer]
 
-    def _read(self, caller: Caller, channel: Channel, requests: _Requests) -> None:
+    def _read(self, caller: CallHandler, channel: Channel, requests: _Requests) -> None:
         """Reads a worker's messages, also while it waits for an answer; notes when it leaves."""
         last = None
         try:
@@ -127,21 +127,21 @@ class Server:
             self.workers.leave(caller.stream)
             requests.put(last)
 
-    def _answer(self, caller: Caller, channel: Channel, requests: _Requests) -> Ending:
+    def _answer(self, caller: CallHandler, channel: Channel, requests: _Requests) -> Ending:
         """Answers a worker's calls; returns why it does so no more."""
         worker = caller.stream.worker
         refuse = functools.partial(self._refuse, channel)
         try:
             for frame in caller.replies(iter(requests)):
                 channel.send(frame)
-        except HereAlreadyError:
+        except AlreadyConnectedError:
             return Ending(End.ENDED, str(self._streams.refuse_second(worker)))
         except OtherRunError:
             if caller.stream.is_pushing:
                 self.workers.figures.dropped(worker)
             return Ending(End.ENDED, "another run has begun")
-        except UnkeptError as error:
-            return Ending(End.UNKEPT, str(error))
+        except NoSnapshotError as error:
+            return Ending(End.UNAVAILABLE, str(error))
         except (FrameError, PlanError, GradientError, CallError, DecodeError) as error:
             return refuse(f"{name_of(worker, self._hosts)}: {error}")
         except OSError:  # the worker has left
@@ -182,7 +182,7 @@ class _Requests:
             yield message
 
 
-class Caller:
+class CallHandler:
     """One worker's stream of calls.
 
     Attributes:
@@ -210,7 +210,7 @@ class Caller:
 
         Raises:
           CallError, PlanError, GradientError, FrameError, DecodeError: a call is wrong.
-          OtherRunError, HereAlreadyError: the worker must enter again.
+          OtherRunError, AlreadyConnectedError: the worker must enter again.
         """
         acts = {
             ENTER: self._enter,
@@ -230,7 +230,7 @@ class Caller:
             if call.act != ENTER and not self.stream.incarnation:
                 raise CallError(f"act is {call.act} in the first call; allowed is {ENTER} (ENTER)")
             if call.act == BYE:
-                self._workers.part(self.stream, call)
+                self._workers.note_end(self.stream, call)
                 yield from frames(self._workers.reply(self._store.status))
                 return
             if call.act not in acts:
@@ -270,7 +270,7 @@ class Caller:
 
     def _begin(self, call: Call, content: bytearray) -> Iterator[bytes]:
         del call
-        self._begins = self._store.expect(content)
+        self._begins = self._store.read_plan(content)
         return self._reply(self._store.status)
 
     def _state(self, call: Call, content: bytearray) -> Iterator[bytes]:
@@ -289,7 +289,7 @@ class Caller:
             stream.run, stream.worker, stream.incarnation, call.sequence, call.version, content
         )
         stream.is_pushing = False
-        self._workers.note(stream.worker, pushed)
+        self._workers.count_push(stream.worker, pushed)
         self._workers.await_turn(stream)
         return self._pull(call, content)
 
@@ -304,7 +304,7 @@ class Caller:
     def _fetch(self, call: Call, content: bytearray) -> Iterator[bytes]:
         del content
         if call.last:
-            self._workers.hold_pushes(self.stream)
+            self._workers.pause_pushes(self.stream)
         status, state = self._store.state()
         self._check_run(status)
         return self._reply(status, Sent(state), self._workers.unreported(self.stream.worker))

@@ -12,12 +12,23 @@ import pytest
 
 from terngrad.asynchronous import messages, remote
 from terngrad.asynchronous.client import Client
-from terngrad.asynchronous.messages import BEGIN, BYE, ENTER, FETCH, MORE, PULL, PUSH, STATE, frames
+from terngrad.asynchronous.messages import (
+    BEGIN,
+    BYE,
+    ENTER,
+    FETCH,
+    MORE,
+    PULL,
+    PUSH,
+    STATE,
+    exactly,
+    frames,
+)
 from terngrad.asynchronous.plan import MAX_ELEMENTS, Plan, PlanError, state_bytes
 from terngrad.asynchronous.remote import RemotePs
 from terngrad.asynchronous.server import Server
-from terngrad.asynchronous.snapshots import Keeping
-from terngrad.asynchronous.store import Store, UnkeptError
+from terngrad.asynchronous.snapshots import SnapshotSettings
+from terngrad.asynchronous.store import NoSnapshotError, Store
 from terngrad.cluster.errors import MembershipError
 from terngrad.cluster.managed.role import Role
 from terngrad.connect import calling
@@ -40,9 +51,9 @@ SECS = HANG_SECS
 def empty(tmp_path):
     """A ps without parameters, and its address."""
     (host,) = free_addresses(1)
-    keeping = Keeping(str(tmp_path), 10)
+    settings = SnapshotSettings(str(tmp_path), 10)
     make = lambda text: schedules.fixed(0.1)
-    store = Store(0, 1, WORKERS, ReferenceKernels(), make, keeping, print)
+    store = Store(0, 1, WORKERS, ReferenceKernels(), make, settings, print)
     server = Server(config_of([host], 0), store)
     server.start(host)
     yield server, host
@@ -53,7 +64,7 @@ def empty(tmp_path):
 def served(empty):
     """A ps that holds the parameters of PLAN, and its address."""
     store = empty[0].store
-    plan, shard, size = store.expect(PLAN.to_json().encode())
+    plan, shard, size = store.read_plan(PLAN.to_json().encode())
     store.begin(plan, shard, bytes(size), 0)
     return empty
 
@@ -242,7 +253,7 @@ def test_a_failure_that_the_chief_reports_counts_until_a_run_begins(empty):
     assert server.workers.present == [0]
     report_failure(host, "the disk is full")
     assert server.workers.failure == "the disk is full"
-    *_, size = server.store.expect(PLAN.to_json().encode())
+    *_, size = server.store.read_plan(PLAN.to_json().encode())
     client.begin(PLAN, [bytes(size)], 0)
     assert not server.workers.failure
     client.close()
@@ -277,7 +288,7 @@ def test_a_worker_whose_messages_a_ps_cannot_take_ends_with_one_line(ps):
 
 
 def test_a_worker_tries_again_while_a_ps_cannot_write_snapshots(served, ps, monkeypatch):
-    errors, push = iter([UnkeptError("no space left")] * 2), Store.push
+    errors, push = iter([NoSnapshotError("no space left")] * 2), Store.push
 
     def fail_twice(*arguments):
         if error := next(errors, None):
@@ -285,8 +296,8 @@ def test_a_worker_tries_again_while_a_ps_cannot_write_snapshots(served, ps, monk
         return push(*arguments)
 
     monkeypatch.setattr(Store, "push", fail_twice)
-    monkeypatch.setattr(remote, "_UNKEPT_PAUSE_SECS", 0.01)
-    ps.call(Call(act=PUSH, sequence=1), gradient(), sizes=[512])
+    monkeypatch.setattr(remote, "_UNAVAILABLE_PAUSE_SECS", 0.01)
+    ps.call(Call(act=PUSH, sequence=1), gradient(), sizes=[exactly(512)])
     assert served[0].store.version == 1
     assert [line.partition(") ")[2] for line in ps.log] == [
         "cannot apply gradients now: no space left; tries again until it can."
@@ -295,7 +306,7 @@ def test_a_worker_tries_again_while_a_ps_cannot_write_snapshots(served, ps, monk
 
 def test_a_ps_whose_parameters_travel_as_floats_numbers_no_copies(served, ps):
     for named in (0, 5):
-        reply, content = ps.call(Call(act=PULL, copy=named), sizes=[512])
+        reply, content = ps.call(Call(act=PULL, copy=named), sizes=[exactly(512)])
         assert (reply.copy, reply.coded) == (0, False)
         assert content == served[0].store.pulled()[1]
 
@@ -321,7 +332,7 @@ def test_streams_that_never_enter_leave_places_for_those_that_do(served):
 def test_the_memory_that_copies_of_the_workers_take_is_logged(served, capfd):
     coded = dataclasses.replace(PLAN, pull_codec="ternary", shapes=((50_000, 3), (3,)))
     for plan, line in ((coded, "0.60 MB each, 1.20 MB for all 2"), (PLAN, "")):
-        own, shard, size = served[0].store.expect(plan.to_json().encode())
+        own, shard, size = served[0].store.read_plan(plan.to_json().encode())
         served[0].store.begin(own, shard, bytes(size), 0)
         output = capfd.readouterr().out
         assert line in output and ("keeps a copy of the parameters" in output) == bool(line)
@@ -338,5 +349,5 @@ def test_a_plan_survives_its_text():
 
 def test_the_state_has_the_parameters_the_slots_and_the_averages(served):
     plan = dataclasses.replace(PLAN, optimizer="adam", averages_decay=0.9, statistics=5)
-    _, shard, size = served[0].store.expect(plan.to_json().encode())
+    _, shard, size = served[0].store.read_plan(plan.to_json().encode())
     assert size == state_bytes(plan, shard) == 4 * (4 * 128 + 5)

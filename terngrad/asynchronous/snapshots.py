@@ -29,7 +29,7 @@ from terngrad.asynchronous.updates import Updates
 
 _MAGIC = b"terngrad snapshot 1\n"
 _LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
-_KEPT = 3  # the newest might be damaged, or have what a faulty worker pushed
+_MOST_FILES = 3  # the newest might be damaged, or have what a faulty worker pushed
 _LONGEST_DESCRIPTION = 1 << 24
 _SPARE_BYTES = 1 << 16  # for descriptions that grow
 _SAVING = "snapshot.saving"  # one name, so that kills leave one file
@@ -46,7 +46,7 @@ class SnapshotError(ValueError):
     """A file is not a snapshot, or is damaged."""
 
 
-class Writer:
+class SnapshotWriter:
     """Writes the snapshots of a folder.
 
     Between two snapshots it holds what the next one needs, so that neither a lack of descriptors
@@ -108,7 +108,7 @@ class Writer:
         os.fsync(self._folder_descriptor)
         older = [p for p in all_snapshots(self._folder) if version_of(p) < version]
         for other in all_snapshots(self._folder):
-            if other != path and other not in older[-(_KEPT - 1) :]:
+            if other != path and other not in older[-(_MOST_FILES - 1) :]:
                 os.remove(other)
         return path
 
@@ -222,7 +222,7 @@ def undamaged(folder: str, log: Callable[[str], None]) -> Iterator[tuple[str, di
 
 
 @dataclasses.dataclass(frozen=True)
-class Keeping:
+class SnapshotSettings:
     """Where a ps writes snapshots, and how often.
 
     Attributes:
@@ -237,7 +237,7 @@ class Keeping:
     chosen: int = -1
 
 
-class Kept(NamedTuple):
+class Snapshot(NamedTuple):
     """A snapshot that this ps can load."""
 
     path: str
@@ -247,7 +247,7 @@ class Kept(NamedTuple):
     version: int
 
 
-class Keeper:
+class SnapshotManager:
     """Writes and reads the snapshots of one ps. Not for several threads at once.
 
     Attributes:
@@ -256,46 +256,46 @@ class Keeper:
 
     def __init__(
         self,
-        keeping: Keeping,
+        settings: SnapshotSettings,
         ps: int,
         ps_count: int,
         log: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Keeps snapshots for ps `ps` of `ps_count`; `log` is called with lines for the log.
+        """Manages the snapshots of ps `ps` of `ps_count`; `log` is called with lines for the log.
 
         Raises:
           LookupError, OSError: see `choose`.
         """
         self.failure = ""
-        self._keeping, self._log, self._clock = keeping, log, clock
+        self._settings, self._log, self._clock = settings, log, clock
         self._place = {"ps": ps, "ps_count": ps_count}
-        self._writer = Writer(keeping.folder)
-        self._kept_version: float = _NEVER
+        self._writer = SnapshotWriter(settings.folder)
+        self._saved_version: float = _NEVER
         self._pause_secs, self._retry_at = 0.0, 0.0
-        if keeping.steps:
-            choose(keeping.folder, keeping.chosen, log)
+        if settings.steps:
+            choose(settings.folder, settings.chosen, log)
 
-    def begin(self, kept_version: float = _NEVER) -> None:
-        """Notes that the parameters were replaced; `kept_version` has a snapshot."""
-        self._kept_version = kept_version
+    def reset(self, saved_version: float = _NEVER) -> None:
+        """Notes that the parameters were replaced; `saved_version` has a snapshot."""
+        self._saved_version = saved_version
 
     def is_due(self, version: int) -> bool:
         """Returns whether another update would be one too many without a snapshot of `version`."""
-        steps = self._keeping.steps
-        return bool(steps) and version - self._kept_version >= steps
+        steps = self._settings.steps
+        return bool(steps) and version - self._saved_version >= steps
 
     def may_retry(self) -> bool:
         """Returns whether the pause after a failed attempt is over."""
         return self._clock() >= self._retry_at
 
-    def keep(self, plan_text: str, applied: Applied, updates: Updates) -> None:
+    def save(self, plan_text: str, applied: Applied, updates: Updates) -> None:
         """Writes a snapshot, unless this version has one or snapshots are off.
 
         A failure is logged; the next attempt should wait for `may_retry`.
         """
         version = updates.version
-        if not self._keeping.steps or version == self._kept_version:
+        if not self._settings.steps or version == self._saved_version:
             return
         description = self._place | {
             "applied": {str(worker): pair for worker, pair in applied.items()},
@@ -315,7 +315,7 @@ class Keeper:
         if self.failure:
             self._log(f"Wrote the snapshot of step {version}, and applies updates again.")
         self.failure, self._pause_secs, self._retry_at = "", 0.0, 0.0
-        self._kept_version = version
+        self._saved_version = version
         try:
             self._writer.reserve(len(state))
         except OSError as error:
@@ -325,26 +325,26 @@ class Keeper:
         """Gives back the space that is reserved for the next snapshot."""
         self._writer.close()
 
-    def newest(self, propose: Callable[[bytes], Proposal]) -> Kept | None:
-        """Loads the newest undamaged snapshot, if this ps wrote it; `propose` reads its plan."""
-        if not self._keeping.steps:
+    def load_newest(self, read_plan: Callable[[bytes], Proposal]) -> Snapshot | None:
+        """Loads the newest undamaged snapshot, if this ps wrote it; `read_plan` reads its plan."""
+        if not self._settings.steps:
             return None
-        for path, description, content in undamaged(self._keeping.folder, self._log):
+        for path, description, content in undamaged(self._settings.folder, self._log):
             try:
-                kept = self._read(path, description, content, propose)
+                snapshot = self._read(path, description, content, read_plan)
             except UNREADABLE as error:
                 self._log(f"{path} is not used: {error}")
                 return None
             if np.isfinite(np.frombuffer(content, "<f4")).all():
-                return kept
+                return snapshot
             set_aside(path, "it has values that are not finite", self._log)
         return None
 
     def _read(
-        self, path: str, description: dict, content: bytes, propose: Callable[[bytes], Proposal]
-    ) -> Kept:
+        self, path: str, description: dict, content: bytes, read_plan: Callable[[bytes], Proposal]
+    ) -> Snapshot:
         """Reads a snapshot; raises one of `UNREADABLE` if it is not of this ps."""
-        proposal = propose(description["plan"].encode())
+        proposal = read_plan(description["plan"].encode())
         place = {name: description[name] for name in self._place}
         if place != self._place:
             raise PlanError(f"it was written by ps {place['ps']} of {place['ps_count']}")
@@ -352,4 +352,4 @@ class Keeper:
             allowed = proposal.state_bytes
             raise PlanError(f"{len(content)} bytes of state; allowed are {allowed}")
         applied = {int(w): tuple(pair) for w, pair in description["applied"].items()}
-        return Kept(path, proposal, applied, content, version_of(path))
+        return Snapshot(path, proposal, applied, content, version_of(path))

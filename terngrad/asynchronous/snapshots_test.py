@@ -13,8 +13,8 @@ import pytest
 
 from terngrad.asynchronous import snapshots
 from terngrad.asynchronous import store as store_module
-from terngrad.asynchronous.snapshots import Keeper, Keeping
-from terngrad.asynchronous.store import Pushed, UnkeptError
+from terngrad.asynchronous.snapshots import SnapshotManager, SnapshotSettings
+from terngrad.asynchronous.store import NoSnapshotError, PushOutcome
 from terngrad.asynchronous.updates import Updates
 from terngrad.testing.asynchronous import SECS, begun, push, store_in
 from terngrad.testing.plans import CONFIGURATION, PLAN, gradient
@@ -71,7 +71,7 @@ def test_a_damaged_snapshot_is_named_and_an_older_one_is_used(tmp_path):
 
 @pytest.mark.parametrize("cut", [0, 10, 100])
 def test_a_snapshot_that_is_cut_short_is_named(tmp_path, cut):
-    path = snapshots.Writer(str(tmp_path)).save(5, {"plan": "x" * 50}, bytes(1000))
+    path = snapshots.SnapshotWriter(str(tmp_path)).save(5, {"plan": "x" * 50}, bytes(1000))
     os.truncate(path, cut)
     with pytest.raises(snapshots.SnapshotError, match=rf"{path} is (not a snapshot|damaged)"):
         snapshots.load(path)
@@ -101,14 +101,14 @@ def test_no_kill_leaves_more_than_one_unfinished_snapshot(tmp_path, monkeypatch)
         patched.setattr(os, "fsync", killed)
         for version in (4, 8):
             with pytest.raises(SystemExit):
-                snapshots.Writer(str(tmp_path)).save(version, {}, bytes(1000))
+                snapshots.SnapshotWriter(str(tmp_path)).save(version, {}, bytes(1000))
     assert len(os.listdir(tmp_path)) == 1
-    snapshots.Writer(str(tmp_path)).save(8, {}, bytes(1000))
+    snapshots.SnapshotWriter(str(tmp_path)).save(8, {}, bytes(1000))
     assert os.listdir(tmp_path) == ["snapshot-8"]
 
 
 def test_a_snapshot_is_written_where_no_descriptor_is_left(tmp_path):
-    writer = snapshots.Writer(str(tmp_path))
+    writer = snapshots.SnapshotWriter(str(tmp_path))
     writer.save(4, {}, bytes(1000))
     writer.reserve(1000)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -125,7 +125,7 @@ class _Disk:
 
     def __init__(self, monkeypatch):
         self.is_full, self.attempts = True, 0
-        save = snapshots.Writer.save
+        save = snapshots.SnapshotWriter.save
 
         def failing(writer, *arguments):
             self.attempts += 1
@@ -133,31 +133,31 @@ class _Disk:
                 raise OSError(errno.ENOSPC, "No space left on device")
             return save(writer, *arguments)
 
-        monkeypatch.setattr(snapshots.Writer, "save", failing)
+        monkeypatch.setattr(snapshots.SnapshotWriter, "save", failing)
 
 
 def test_a_ps_that_cannot_write_snapshots_applies_no_updates_that_it_could_lose(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(store_module, "_UNKEPT_SECS", 0.2)
+    monkeypatch.setattr(store_module, "_SNAPSHOT_SECS", 0.2)
     lines = []
     store = begun(store_in(tmp_path, log=lines.append))
     push(store, 3)
     disk = _Disk(monkeypatch)
     push(store, 1, first=4)  # the fourth makes a snapshot due
-    with pytest.raises(UnkeptError, match=r"no snapshot of step 4 .* No space left on device"):
+    with pytest.raises(NoSnapshotError, match=r"no snapshot of step 4 .* No space left on device"):
         push(store, 1, first=5)
-    assert store.push(PLAN.run, 0, 7, 4, 0, gradient()) == Pushed.KNOWN  # it was applied
+    assert store.push(PLAN.run, 0, 7, 4, 0, gradient()) == PushOutcome.REPEATED  # it was applied
     assert store.pulled()[1] and store.version == 4
     assert any("No space left on device; tries again in 1 s" in line for line in lines)
     assert store_in(tmp_path).version == 0  # as promised: no more than 4 were lost
     with futures.ThreadPoolExecutor(1) as threads:
-        monkeypatch.setattr(store_module, "_UNKEPT_SECS", SECS)
+        monkeypatch.setattr(store_module, "_SNAPSHOT_SECS", SECS)
         waiting = threads.submit(push, store, 1, 0, 5)
         disk.is_full = False
         deadline = time.monotonic() + SECS
         while not waiting.done() and time.monotonic() < deadline:
-            store.keep_again()
+            store.retry_snapshot()
             time.sleep(0.05)
         assert waiting.result() is None
     assert lines[-1] == "Wrote the snapshot of step 4, and applies updates again."
@@ -166,29 +166,31 @@ def test_a_ps_that_cannot_write_snapshots_applies_no_updates_that_it_could_lose(
 
 def test_a_snapshot_that_fails_is_tried_again_with_growing_pauses(tmp_path, monkeypatch):
     disk, now, lines = _Disk(monkeypatch), [0.0], []
-    keeper = Keeper(Keeping(str(tmp_path), 4), 0, 1, lines.append, clock=lambda: now[0])
-    updates = Updates(PLAN, store_in(tmp_path).expect(PLAN.to_json().encode()).shard, None, None)
+    manager = SnapshotManager(
+        SnapshotSettings(str(tmp_path), 4), 0, 1, lines.append, clock=lambda: now[0]
+    )
+    updates = Updates(PLAN, store_in(tmp_path).read_plan(PLAN.to_json().encode()).shard, None, None)
     tried = []
     for second in range(100):
         now[0] = float(second)
-        if keeper.may_retry():
+        if manager.may_retry():
             tried.append(second)
-            keeper.keep("", {}, updates)
+            manager.save("", {}, updates)
     assert tried == [0, 1, 3, 7, 15, 31, 61, 91]
     assert disk.attempts == len(lines) == len(tried)
     disk.is_full, now[0] = False, 200.0
-    keeper.keep("", {}, updates)
-    assert not keeper.failure and not keeper.is_due(3) and keeper.is_due(4)
+    manager.save("", {}, updates)
+    assert not manager.failure and not manager.is_due(3) and manager.is_due(4)
 
 
 def test_a_run_whose_first_snapshot_fails_waits_with_its_first_update(tmp_path, monkeypatch):
-    monkeypatch.setattr(store_module, "_UNKEPT_SECS", 0.2)
+    monkeypatch.setattr(store_module, "_SNAPSHOT_SECS", 0.2)
     disk = _Disk(monkeypatch)
     store = begun(store_in(tmp_path))
-    with pytest.raises(UnkeptError):
+    with pytest.raises(NoSnapshotError):
         push(store, 1)
     disk.is_full = False
-    store.keep()
+    store.save_snapshot()
     push(store, 1)
     assert store.version == 1
 
@@ -223,7 +225,7 @@ def test_an_older_snapshot_may_be_chosen_once(tmp_path):
 def test_an_unusable_snapshot_is_reported_and_an_older_one_is_loaded(tmp_path, monkeypatch):
     push(begun(store_in(tmp_path)), 4)
     description, content = snapshots.load(f"{tmp_path}/snapshot-4")
-    writer = snapshots.Writer(str(tmp_path))
+    writer = snapshots.SnapshotWriter(str(tmp_path))
     writer.save(4, description, np.float32(np.nan).tobytes() + content[4:])
 
     def refuse(*names):

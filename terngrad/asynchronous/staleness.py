@@ -10,7 +10,7 @@ from collections.abc import Callable
 _LOOK_SECS = 0.5
 
 
-class Bound:
+class StalenessBound:
     """Counts the workers' steps, and holds back workers that are too many steps ahead.
 
     Only active workers count: workers that are held back or made a step in the last `timeout_secs`
@@ -27,7 +27,7 @@ class Bound:
         self._clock = clock
         self._steps: dict[int, int] = {}
         self._seen_at: dict[int, float] = {}
-        self._held: set[int] = set()
+        self._waiting: set[int] = set()
         self._changed = threading.Condition()
 
     def step(self, worker: int) -> None:
@@ -47,20 +47,20 @@ class Bound:
             self._steps.pop(worker, None)
             self._changed.notify_all()
 
-    def wait(self, worker: int, steps: int, goes_on: Callable[[], bool]) -> float:
+    def wait(self, worker: int, steps: int, continues: Callable[[], bool]) -> float:
         """Waits until a worker is at most `steps` ahead of the slowest (-1 = no bound).
 
-        Also returns soon after `goes_on` becomes false.
+        Also returns soon after `continues` becomes false.
 
         Returns:
           The seconds that the worker was held back.
         """
         with self._changed:
             began = self._clock()
-            self._held.add(worker)
-            while steps >= 0 and self._ahead(worker) > steps and goes_on():
+            self._waiting.add(worker)
+            while steps >= 0 and self._ahead(worker) > steps and continues():
                 self._changed.wait(_LOOK_SECS)
-            self._held.discard(worker)
+            self._waiting.discard(worker)
             self._seen_at[worker] = self._clock()
             return self._seen_at[worker] - began
 
@@ -69,7 +69,7 @@ class Bound:
 
     def _counting(self) -> dict[int, int]:
         oldest = self._clock() - self._timeout_secs
-        takes_part = lambda worker: worker in self._held or self._seen_at[worker] > oldest
+        takes_part = lambda worker: worker in self._waiting or self._seen_at[worker] > oldest
         return {worker: n for worker, n in self._steps.items() if takes_part(worker)}
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from terngrad.asynchronous.copies import FLOAT_BYTES, ChangeCode, change_codes
 from terngrad.asynchronous.messages import CallError, RunStatus
 from terngrad.asynchronous.plan import Plan, Proposal, read_proposal
-from terngrad.asynchronous.snapshots import Keeper, Keeping
+from terngrad.asynchronous.snapshots import SnapshotManager, SnapshotSettings
 from terngrad.asynchronous.space import Shard
 from terngrad.asynchronous.staleness import Staleness
 from terngrad.asynchronous.updates import Updates
@@ -22,7 +22,7 @@ from terngrad.cluster.membership import difference
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.training.schedules import Schedule
 
-_UNKEPT_SECS = 5.0  # how long a push waits for a snapshot
+_SNAPSHOT_SECS = 5.0  # how long a push waits for a snapshot
 _UNREPORTED = 512  # values of staleness that wait for worker 0's next call
 
 
@@ -30,15 +30,15 @@ class OtherRunError(Exception):
     """This ps does not, or no longer, hold the worker's run: the worker must enter again."""
 
 
-class UnkeptError(Exception):
+class NoSnapshotError(Exception):
     """No update can be applied now, since no snapshot can be written; a later push may succeed."""
 
 
-class Pushed(enum.Enum):
+class PushOutcome(enum.Enum):
     """What became of a gradient."""
 
     APPLIED = 1
-    KNOWN = 2  # an earlier copy was applied
+    REPEATED = 2  # an earlier copy was applied
     DROPPED = 3  # the run has all its updates, or has ended
 
 
@@ -69,7 +69,7 @@ class Store:
         worker_hosts: Sequence[str],
         kernels: GradientKernels,
         make_schedule: Callable[[str], Schedule],
-        keeping: Keeping,
+        settings: SnapshotSettings,
         log: Callable[[str], None],
     ) -> None:
         """Loads the newest snapshot, if there is one, for the workers of its run.
@@ -80,7 +80,7 @@ class Store:
           worker_hosts: "host:port" of each worker, for messages.
           kernels: decode gradients.
           make_schedule: reads a plan's `schedule`; raises ValueError if it cannot.
-          keeping: where and when to write snapshots.
+          settings: where and when to write snapshots.
           log: called with lines for the log.
 
         Raises:
@@ -88,7 +88,7 @@ class Store:
         """
         self._ps, self._ps_count, self._worker_hosts = ps, ps_count, worker_hosts
         self._kernels, self._make_schedule = kernels, make_schedule
-        self._keeper, self._log = Keeper(keeping, ps, ps_count, log), log
+        self._snapshots, self._log = SnapshotManager(settings, ps, ps_count, log), log
         self._lock = threading.RLock()
         self._pushes, self._pushes_changed = _Pushes.APPLY, threading.Condition(self._lock)
         self._current: _CurrentRun | None = None
@@ -96,11 +96,12 @@ class Store:
         self._applied: dict[int, tuple[int, int]] = {}  # see `Applied`
         self._staleness = Staleness()
         self._unreported: collections.deque[int] = collections.deque(maxlen=_UNREPORTED)
-        if kept := self._keeper.newest(self.expect):
-            self._load(kept.proposal.plan, kept.proposal.shard, kept.content, kept.version)
-            self._keeper.begin(kept.version)
-            self._applied = dict(kept.applied)
-            log(f"Loaded {kept.path}; waits for the workers of its run.")
+        if snapshot := self._snapshots.load_newest(self.read_plan):
+            plan, shard, _ = snapshot.proposal
+            self._load(plan, shard, snapshot.content, snapshot.version)
+            self._snapshots.reset(snapshot.version)
+            self._applied = dict(snapshot.applied)
+            log(f"Loaded {snapshot.path}; waits for the workers of its run.")
 
     @property
     def status(self) -> RunStatus:
@@ -115,8 +116,8 @@ class Store:
     @property
     def version(self) -> int:
         """Number of updates that were applied."""
-        held = self._current
-        return held.updates.version if held else 0
+        current = self._current
+        return current.updates.version if current else 0
 
     @property
     def is_finished(self) -> bool:
@@ -125,9 +126,9 @@ class Store:
 
     @property
     def max_staleness(self) -> int:
-        """Bound on the staleness in the run; -1 = no bound."""
-        held = self._current
-        return held.plan.max_staleness if held else -1
+        """StalenessBound on the staleness in the run; -1 = no bound."""
+        current = self._current
+        return current.plan.max_staleness if current else -1
 
     def pushed_bytes(self, run: str) -> int:
         """Returns the bytes of a gradient of a run; for the errors see `push`."""
@@ -151,7 +152,7 @@ class Store:
                     raise CallError(text)
             return self.status
 
-    def expect(self, content: bytes | bytearray) -> Proposal:
+    def read_plan(self, content: bytes | bytearray) -> Proposal:
         """Reads the plan of a run that may begin; PlanError if it cannot be followed."""
         return read_proposal(bytes(content), self._ps, self._ps_count, self._make_schedule)
 
@@ -170,8 +171,8 @@ class Store:
             self._load(plan, shard, content, version)
             self._applied.clear()
             self._confirmed = True
-            self._let_pushes(_Pushes.APPLY)
-            self.keep()
+            self._set_pushes(_Pushes.APPLY)
+            self.save_snapshot()
         self._log(f"{text}.")
 
     def push(
@@ -182,7 +183,7 @@ class Store:
         sequence: int,
         version: int,
         content: bytes | bytearray,
-    ) -> Pushed:
+    ) -> PushOutcome:
         """Applies a worker's gradient, unless it was applied before or the run has ended.
 
         Args:
@@ -196,37 +197,38 @@ class Store:
         Raises:
           CallError, GradientError: the gradient cannot be applied.
           OtherRunError: this ps does not hold that run's parameters.
-          UnkeptError: another update could be lost, since no snapshot can be written; after a wait.
+          NoSnapshotError: after a wait; another update could be lost, as no snapshot is written.
         """
-        held = self._of(run)
-        gradient = held.updates.check(content)
+        current = self._of(run)
+        gradient = current.updates.check(content)
         with self._lock:
-            push = held, worker, incarnation, sequence
-            if (pushed := self._unapplied(*push)) is None and self._keeper.is_due(self.version):
-                is_due = lambda: held is self._current and self._keeper.is_due(self.version)
-                if not self._pushes_changed.wait_for(lambda: not is_due(), _UNKEPT_SECS):
-                    raise UnkeptError(self._keeper.failure)
-                pushed = self._unapplied(*push)
-            if pushed is not None:
-                return pushed
-            held.updates.apply(gradient)
+            push = current, worker, incarnation, sequence
+            skipped = self._outcome_if_skipped(*push)
+            if skipped is None and self._snapshots.is_due(self.version):
+                is_due = lambda: current is self._current and self._snapshots.is_due(self.version)
+                if not self._pushes_changed.wait_for(lambda: not is_due(), _SNAPSHOT_SECS):
+                    raise NoSnapshotError(self._snapshots.failure)
+                skipped = self._outcome_if_skipped(*push)
+            if skipped is not None:
+                return skipped
+            current.updates.apply(gradient)
             self._applied[worker] = (incarnation, sequence)
             self._note_staleness(max(0, self.version - 1 - version))
-            if self._keeper.is_due(self.version):
-                self.keep()
-            return Pushed.APPLIED
+            if self._snapshots.is_due(self.version):
+                self.save_snapshot()
+            return PushOutcome.APPLIED
 
-    def hold_pushes(self) -> None:
-        """Makes pushes wait for `go_on` or `end`."""
-        self._let_pushes(_Pushes.WAIT)
+    def pause_pushes(self) -> None:
+        """Makes pushes wait for `resume_pushes` or `end`."""
+        self._set_pushes(_Pushes.WAIT)
 
-    def go_on(self) -> None:
+    def resume_pushes(self) -> None:
         """Lets pushes be applied again."""
-        self._let_pushes(_Pushes.APPLY)
+        self._set_pushes(_Pushes.APPLY)
 
     def end(self) -> None:
         """Ends the run, perhaps before it has all its updates; drops later pushes."""
-        self._let_pushes(_Pushes.DROP)
+        self._set_pushes(_Pushes.DROP)
 
     def pulled(self) -> tuple[RunStatus, bytes]:
         """Returns the parameters as workers pull them; no bytes while the run waits."""
@@ -236,8 +238,8 @@ class Store:
 
     def change_code(self, run: str) -> ChangeCode | None:
         """Returns what codes changes of a run's parameters; None = they travel as `pulled`."""
-        held = self._current
-        return held.change_code if held and held.plan.run == run else None
+        current = self._current
+        return current.change_code if current and current.plan.run == run else None
 
     def state(self) -> tuple[RunStatus, bytes]:
         """Returns the state for a checkpoint; no bytes while the run waits."""
@@ -258,51 +260,51 @@ class Store:
             found, self._staleness = self._staleness, Staleness()
             return found
 
-    def keep(self) -> None:
+    def save_snapshot(self) -> None:
         """Writes a snapshot, unless there is nothing new or snapshots are off."""
         with self._lock:
             if self._current and self._confirmed:
-                self._keeper.keep(
+                self._snapshots.save(
                     self._current.plan.to_json(), self._applied, self._current.updates
                 )
                 self._pushes_changed.notify_all()
 
-    def keep_again(self) -> None:
+    def retry_snapshot(self) -> None:
         """Writes a snapshot that could not be written before, if it is time to; call it often."""
         with self._lock:
-            if self._keeper.failure and self._keeper.may_retry():
-                self.keep()
+            if self._snapshots.failure and self._snapshots.may_retry():
+                self.save_snapshot()
 
     def close(self) -> None:
-        """Writes a last snapshot, and ends the keeping."""
+        """Writes a last snapshot, and gives back the space reserved for the next."""
         with self._lock:
-            self.keep()
-            self._keeper.close()
+            self.save_snapshot()
+            self._snapshots.close()
 
-    def _unapplied(
-        self, held: _CurrentRun, worker: int, incarnation: int, sequence: int
-    ) -> Pushed | None:
+    def _outcome_if_skipped(
+        self, current: _CurrentRun, worker: int, incarnation: int, sequence: int
+    ) -> PushOutcome | None:
         """Returns what becomes of a gradient that is not applied; None = it is to be applied."""
         while self._pushes == _Pushes.WAIT:
             self._pushes_changed.wait()
-        if held is not self._current:
+        if current is not self._current:
             raise OtherRunError
         process, last = self._applied.get(worker, (incarnation, 0))
         if process == incarnation and sequence <= last:
-            return Pushed.KNOWN
+            return PushOutcome.REPEATED
         if self._pushes == _Pushes.DROP or self.is_finished:
-            return Pushed.DROPPED
+            return PushOutcome.DROPPED
         return None
 
     def _of(self, run: str) -> _CurrentRun:
-        held = self._current
-        if held is None and not run:
+        current = self._current
+        if current is None and not run:
             raise CallError("this ps holds no parameters; worker 0 must first begin a run")
-        if held is None or run != held.plan.run or not self._confirmed:
+        if current is None or run != current.plan.run or not self._confirmed:
             raise OtherRunError
-        return held
+        return current
 
-    def _let_pushes(self, pushes: _Pushes) -> None:
+    def _set_pushes(self, pushes: _Pushes) -> None:
         with self._lock:
             self._pushes = pushes
             self._pushes_changed.notify_all()
@@ -317,7 +319,7 @@ class Store:
         updates.load(content, version)
         (code,) = change_codes(plan, [shard], self._kernels)
         self._current = _CurrentRun(plan, shard, updates, code)
-        self._keeper.begin()
+        self._snapshots.reset()
         if code:
             own, workers = code.size * FLOAT_BYTES / 1e6, len(self._worker_hosts)
             self._log(

@@ -8,7 +8,7 @@ import pytest
 
 from terngrad.asynchronous import snapshots
 from terngrad.asynchronous.messages import CallError
-from terngrad.asynchronous.store import OtherRunError, Pushed
+from terngrad.asynchronous.store import OtherRunError, PushOutcome
 from terngrad.asynchronous.updates import Updates
 from terngrad.testing.asynchronous import SECS, begun, push, store_in
 from terngrad.testing.plans import CONFIGURATION, PLAN, gradient
@@ -27,7 +27,7 @@ def test_a_gradient_of_another_run_is_not_applied(tmp_path):
 def test_a_gradient_that_comes_while_a_run_begins_is_not_applied_to_it(tmp_path, monkeypatch):
     store = begun(store_in(tmp_path))
     checking, saving = threading.Event(), threading.Event()
-    save, check = snapshots.Writer.save, Updates.check
+    save, check = snapshots.SnapshotWriter.save, Updates.check
 
     def save_slowly(*args):
         saving.set()
@@ -39,7 +39,7 @@ def test_a_gradient_that_comes_while_a_run_begins_is_not_applied_to_it(tmp_path,
         assert saving.wait(SECS)
         return check(updates, content)
 
-    monkeypatch.setattr(snapshots.Writer, "save", save_slowly)
+    monkeypatch.setattr(snapshots.SnapshotWriter, "save", save_slowly)
     monkeypatch.setattr(Updates, "check", check_slowly)
     with futures.ThreadPoolExecutor(2) as threads:
         pushed = threads.submit(push, store, 1)
@@ -68,8 +68,11 @@ def test_a_run_that_begins_replaces_another_or_goes_on_is_logged(tmp_path):
 
 def test_pushes_wait_for_the_end_of_a_run_or_for_its_going_on(tmp_path):
     store = begun(store_in(tmp_path))
-    for then, outcome in [(store.go_on, Pushed.APPLIED), (store.end, Pushed.DROPPED)]:
-        store.hold_pushes()
+    for then, outcome in [
+        (store.resume_pushes, PushOutcome.APPLIED),
+        (store.end, PushOutcome.DROPPED),
+    ]:
+        store.pause_pushes()
         with futures.ThreadPoolExecutor(1) as threads:
             sequence = store.version + 1
             pushed = threads.submit(store.push, PLAN.run, 0, 7, sequence, 0, gradient())
@@ -94,9 +97,9 @@ def test_no_update_comes_after_the_last(tmp_path):
     store = begun(store_in(tmp_path), version=PLAN.max_steps - 2)
     push(store, 5)
     assert store.version == PLAN.max_steps and store.is_finished
-    assert store.push(PLAN.run, 0, 7, 2, 99, gradient()) == Pushed.KNOWN
-    assert store.push(PLAN.run, 1, 7, 1, 99, gradient()) == Pushed.DROPPED
-    store.keep()
+    assert store.push(PLAN.run, 0, 7, 2, 99, gradient()) == PushOutcome.REPEATED
+    assert store.push(PLAN.run, 1, 7, 1, 99, gradient()) == PushOutcome.DROPPED
+    store.save_snapshot()
     again = store_in(tmp_path)
     assert again.version == PLAN.max_steps and not again.is_finished  # another run may begin
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from terngrad.asynchronous.messages import RunStatus
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.space import Shard
-from terngrad.asynchronous.staleness import Bound
-from terngrad.asynchronous.store import Pushed, Store
+from terngrad.asynchronous.staleness import StalenessBound
+from terngrad.asynchronous.store import PushOutcome, Store
 from terngrad.cluster.errors import LONGEST_REASON
 from terngrad.connect.channel import Channel
 from terngrad.connect.streams import GRACE_SECS
@@ -21,7 +21,7 @@ from terngrad.service.messages import Call, Reply
 _LOOK_SECS = 0.5
 
 
-class HereAlreadyError(Exception):
+class AlreadyConnectedError(Exception):
     """Another process of the same worker is connected."""
 
 
@@ -61,23 +61,23 @@ class Workers:
         Args:
           store: the parameters that workers push to and pull from.
           workers: number of workers.
-          timeout_secs: see `is_over`, `Bound`.
+          timeout_secs: see `is_over`, `StalenessBound`.
           holds_back: whether this ps holds back workers that are too far ahead. Only one ps does,
             so that no worker waits twice.
         """
         self.store = store
         self.figures = Figures(workers)
         self._workers, self._timeout_secs, self._holds_back = workers, timeout_secs, holds_back
-        self._bound = Bound(timeout_secs)
+        self._bound = StalenessBound(timeout_secs)
         self._changed = threading.Condition()
         self._streams: dict[int, WorkerStream] = {}
         self._arriving: dict[int, Channel] = {}
         self._done = False  # whether a worker reported that the run has all its updates
-        self._parted: set[int] = set()
+        self._ended: set[int] = set()
         self._end: Call | None = None  # the call by which worker 0 ended the run
         self._end_at, self._left_at = 0.0, time.monotonic()
         self.failure = ""
-        self._have_come: set[int] = set()  # of a training that has not begun
+        self._seen: set[int] = set()  # that have connected to a training that has not begun
 
     @property
     def present(self) -> list[int]:
@@ -107,7 +107,7 @@ class Workers:
         with self._changed:
             now = time.monotonic()
             if self.failure:  # those that come later learn it, too
-                all_know = len(self._have_come) == self._workers and not self._streams
+                all_know = len(self._seen) == self._workers and not self._streams
                 return all_know or now > self._end_at + self._timeout_secs
             empty_secs = 0.0 if self._streams else now - self._left_at
             if self._end is None:
@@ -116,7 +116,7 @@ class Workers:
             if self._streams:
                 return now > self._end_at + self._timeout_secs
             # A worker that is reconnecting should still find this ps.
-            return len(self._parted) == self._workers or empty_secs > GRACE_SECS
+            return len(self._ended) == self._workers or empty_secs > GRACE_SECS
 
     def wait(self, secs: float) -> None:
         """Waits until a worker leaves, up to `secs`."""
@@ -135,21 +135,21 @@ class Workers:
         """Notes a stream that has entered, perhaps another one of the same process.
 
         Raises:
-          HereAlreadyError: another process of this worker is connected.
+          AlreadyConnectedError: another process of this worker is connected.
         """
         worker = stream.worker
         with self._changed:
             there = self._streams.get(worker)
             if there and there.incarnation != stream.incarnation and there.channel.is_open:
-                raise HereAlreadyError
+                raise AlreadyConnectedError
             self._streams[worker] = stream
             if self._arriving.get(worker) is stream.channel:
                 del self._arriving[worker]
-            self._parted.discard(worker)
-            self._have_come.add(worker)
+            self._ended.discard(worker)
+            self._seen.add(worker)
             if worker == 0:  # it is back, so the run has not ended
                 self._end, self.failure = None, ""
-                self.store.go_on()
+                self.store.resume_pushes()
         if there:
             there.channel.cut()
         if not stream.channel.is_open:
@@ -166,7 +166,7 @@ class Workers:
         """Begins a run, see `Store`; ends streams of other runs, so that the workers enter it."""
         with self._changed:
             self._done, self._end, self.failure = False, None, ""
-            self._parted.clear()
+            self._ended.clear()
         self.store.begin(plan, shard, content, version)
         with self._changed:
             others = [s for s in self._streams.values() if s.run not in ("", plan.run)]
@@ -174,10 +174,10 @@ class Workers:
             if other is not chief:
                 other.channel.cut()
 
-    def part(self, stream: WorkerStream, call: Call) -> None:
+    def note_end(self, stream: WorkerStream, call: Call) -> None:
         """Notes that a worker ends, and why."""
         with self._changed:
-            self._parted.add(stream.worker)
+            self._ended.add(stream.worker)
             if stream.run != self.store.status.run:
                 return
             self._done |= call.done
@@ -194,29 +194,29 @@ class Workers:
         with self._changed:
             if worker == 0 and self.store.status.waits:
                 self.failure = " ".join(why[:LONGEST_REASON].split())
-                self._have_come.add(0)
+                self._seen.add(0)
                 self._end_at = time.monotonic()
 
-    def hold_pushes(self, chief: WorkerStream) -> None:
+    def pause_pushes(self, chief: WorkerStream) -> None:
         """Makes pushes wait for the end of the run, unless worker 0 has left."""
         with self._changed:
             if self._streams.get(0) is chief:
-                self.store.hold_pushes()
+                self.store.pause_pushes()
 
     def await_turn(self, stream: WorkerStream) -> None:
-        """Holds back a worker that is too far ahead, see `Bound`."""
+        """Holds back a worker that is too far ahead, see `StalenessBound`."""
         if self._holds_back:
             channel = stream.channel
-            goes_on = lambda: channel.is_open and not self._end and not self.store.is_finished
-            secs = self._bound.wait(stream.worker, self.store.max_staleness, goes_on)
-            self.figures.held(stream.worker, secs)
+            continues = lambda: channel.is_open and not self._end and not self.store.is_finished
+            secs = self._bound.wait(stream.worker, self.store.max_staleness, continues)
+            self.figures.blocked(stream.worker, secs)
 
-    def note(self, worker: int, pushed: Pushed) -> None:
+    def count_push(self, worker: int, pushed: PushOutcome) -> None:
         """Counts a worker's gradient."""
-        if pushed == Pushed.APPLIED:
+        if pushed == PushOutcome.APPLIED:
             self._bound.step(worker)
             self.figures.updated(worker)
-        elif pushed == Pushed.DROPPED:
+        elif pushed == PushOutcome.DROPPED:
             self.figures.dropped(worker)
 
     def reply(self, status: RunStatus, unreported: Sequence[int] = ()) -> Reply:
@@ -248,5 +248,5 @@ class Workers:
                 self._left_at = time.monotonic()
                 self._bound.leave(worker)
                 if worker == 0 and self._end is None:  # it was lost before it ended the run
-                    self.store.go_on()
+                    self.store.resume_pushes()
             self._changed.notify_all()

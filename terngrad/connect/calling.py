@@ -30,7 +30,7 @@ _ENDINGS = {
     End.DONE: "{name} ended before this worker",
     End.REFUSED: "{name} refused this worker: {why}",
     End.ENDED: "{name} ended this worker's stream: {why}",
-    End.UNKEPT: "{name} cannot apply gradients now: {why}",
+    End.UNAVAILABLE: "{name} cannot apply gradients now: {why}",
     End.LOST: "{name} died or cannot be reached: {why}",
     End.SILENT: "{name} no longer answers: {why}",
 }

@@ -22,7 +22,7 @@ from terngrad.testing.addresses import free_addresses
         (Ending(End.REFUSED, "why"), "ps 0 refused this worker: why"),
         (Ending(End.DONE), "ps 0 ended before this worker"),
         (Ending(End.ENDED, "another run"), "ps 0 ended this worker's stream: another run"),
-        (Ending(End.UNKEPT, "full"), "ps 0 cannot apply gradients now: full"),
+        (Ending(End.UNAVAILABLE, "full"), "ps 0 cannot apply gradients now: full"),
         (Ending(End.LOST, "reset"), "ps 0 died or cannot be reached: reset"),
         (Ending(End.SILENT, "nothing\nwas"), "ps 0 no longer answers: nothing was"),
         (None, "ps 0 ended this worker's stream: it was given up"),

@@ -69,7 +69,7 @@ class End(enum.Enum):
     DONE = "done"
     REFUSED = "refused"  # what this side sent; it need not try again
     ENDED = "ended"  # it may open another channel
-    UNKEPT = "unkept"  # the other side cannot take it now
+    UNAVAILABLE = "unavailable"  # the other side cannot take it now
     LOST = "lost"  # without a word
     SILENT = "silent"  # likewise; nothing was received for too long
 

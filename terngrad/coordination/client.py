@@ -1,4 +1,4 @@
-"""A worker's half of the coordination: what it tells the coordinator, and what it waits for."""
+"""A worker's half of the coordination: what it reports, and what it waits for."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class CoordinatorClient:
         left.end()
         link.start()
 
-    def tell_progress(self) -> None:
+    def send_progress(self) -> None:
         """Reports the progress of this worker."""
         heartbeat, report = self._heartbeat, Report()
         report.progress.is_stepping = heartbeat.batches is not None
@@ -113,7 +113,7 @@ class CoordinatorClient:
           InterruptionError: all workers must report their states; call again after that.
           MembershipError: the training ends, or the others are calls ahead.
         """
-        self.tell_progress()  # first: it is compared with that of workers that have left
+        self.send_progress()  # first: it is compared with that of workers that have left
         return self._wait_for(self.ask_values(name, content, round_))
 
     def ask_values(
@@ -139,7 +139,7 @@ class CoordinatorClient:
         Raises:
           MembershipError: the training ends.
         """
-        self.tell_progress()
+        self.send_progress()
         return self._wait_for(self.ask_view(steps, is_live=is_live))
 
     def ask_view(self, steps: int, *, is_live: bool) -> Callable[[], View | None]:
@@ -198,11 +198,11 @@ class CoordinatorClient:
         """Reports that this worker has the gradients of a step."""
         self._send(Report(ready=step))
 
-    def tell_lost(self, servers: Collection[int]) -> None:
+    def report_lost(self, servers: Collection[int]) -> None:
         """Reports which ps this worker does without."""
         self._send(Report(lost_ps=groups.pack(servers)))
 
-    def tell_ended(self, servers: Collection[int], in_view: Collection[int]) -> None:
+    def report_ended(self, servers: Collection[int], in_view: Collection[int]) -> None:
         """Reports at the addresses of which ps nobody listens.
 
         Args:
@@ -226,7 +226,7 @@ class CoordinatorClient:
 
     def leave(self) -> None:
         """Reports that this worker is done, and how far it came."""
-        self.tell_progress()
+        self.send_progress()
         self._send(Report(bye=True))
 
     def end(self, timeout_secs: float) -> None:

@@ -1,7 +1,7 @@
 """The states of a training and of its workers, as the coordinator sees them.
 
-A worker tells the coordinator its state: the number of steps that it has made, its last view, and
-whether it has the state of the training. That message is a `StateReport`.
+A worker reports its state: the number of steps that it has made, its last view, and whether it has
+the state of the training. That message is a `StateReport`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Status(enum.Enum):
     CONNECTED = "connected, and has not reported its state, or must wait before it may join"
     WAITING = "has reported its state, and waits for a view"
     TRAINING = "a member of the last view"
-    DISMISSED = "was told that the training is done, and must leave"
+    DISMISSED = "was informed that the training is done, and must leave"
     HUNG = "was abandoned, and its streams were cut"
     RECONNECTED = "was abandoned, and is connected again; no view waits for its report"
     FINISHED = "has reported that it is done, and left"
@@ -42,7 +42,7 @@ class WorkerEvent(enum.Enum):
     DISCONNECT = "its stream ends"
     REPORT = "it reports its state"
     INSTALL = "it is a member of the new view"
-    DISMISS = "it is told that the training is done"
+    DISMISS = "it is informed that the training is done"
     ABANDON = "it hangs, and the others continue without it"
     FINISH = "it reports that it is done"
 
@@ -53,7 +53,7 @@ class Phase(enum.Enum):
     STARTING = "no worker has reported its state"
     FORMING = "the workers report their states, for a new view"
     STEPPING = "the members of the view make steps"
-    CLOSING = "some workers are done, and the others were told so"
+    CLOSING = "some workers are done, and the others were informed"
     ENDED = "there is an outcome"
 
 
@@ -354,15 +354,15 @@ class CoordinatorState:
 
         Nobody listens where their ps were, or they have started again, or they were done.
         """
-        told = [self.records[worker].session.ended_ps for worker in self.connected]
+        reported = [self.records[worker].session.ended_ps for worker in self.connected]
         restarted = {worker for worker, report in self.reports.items() if not report.is_live}
-        return self.ended_in_view.union(restarted, *told) - self._present
+        return self.ended_in_view.union(restarted, *reported) - self._present
 
     @property
     def ended_in_view(self) -> set[int]:
         """Those of them that were in no later view: they were heard of until they ended."""
-        told = [self.records[worker].session.ended_in_view for worker in self.connected]
-        return self.with_status({Status.FINISHED}).union(*told) - self._present
+        reported = [self.records[worker].session.ended_in_view for worker in self.connected]
+        return self.with_status({Status.FINISHED}).union(*reported) - self._present
 
     @property
     def _present(self) -> set[int]:

@@ -251,7 +251,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
         layout, order = self._reducer.layout, state_groups(self._plan)
         states = States(held, self._statistics, layout, order, self._shards)
         self._chief = Chief(client, self._plan, states, RunFile(folder), _log)
-        self._chief.begin_or_go_on(int(self.state.step), None)
+        self._chief.begin_or_resume(int(self.state.step), None)
 
     @property
     def is_over(self) -> bool:

@@ -12,7 +12,7 @@ import tensorflow as tf
 import terngrad.keras
 from terngrad.asynchronous.copies import ChangeCode
 from terngrad.asynchronous.server import Server
-from terngrad.asynchronous.snapshots import Keeping
+from terngrad.asynchronous.snapshots import SnapshotSettings
 from terngrad.asynchronous.space import make_shards, make_space
 from terngrad.asynchronous.store import Store
 from terngrad.cluster.errors import MembershipError
@@ -47,9 +47,9 @@ def serving(folder, count=1, workers=1):
     with contextlib.ExitStack() as stack:
         servers = []
         for i in range(count):
-            keeping = Keeping(str(folder / f"ps_{i}"), 1000)
+            snapshots = SnapshotSettings(str(folder / f"ps_{i}"), 1000)
             kernels = runtime.kernels().kernels
-            store = Store(i, count, WORKERS[:workers], kernels, rates.read_rate, keeping, print)
+            store = Store(i, count, WORKERS[:workers], kernels, rates.read_rate, snapshots, print)
             servers.append(Server(config_of(hosts, i, workers=WORKERS[:workers]), store))
             servers[-1].start(hosts[i])
             stack.callback(servers[-1].close)
@@ -219,7 +219,7 @@ def test_one_worker_with_coded_pulls_gives_what_the_formulas_of_ef21_p_give(tmp_
     for i in range(steps):
         for place, gradient in zip(places, gradients_in(places, copies, i), strict=True):
             row[place.start : place.start + place.size] -= np.float32(RATE) * gradient
-        shadow += code.read(code.write(row - shadow))
+        shadow += code.write(row - shadow).values
         for place in places:
             value = shadow[place.start : place.start + place.size]
             copies[place.variable].assign(value.reshape(SHAPES[place.variable]))

@@ -25,7 +25,7 @@ from terngrad.testing.threads import in_threads
 SECS = HANG_SECS
 WORKERS = ("one:1", "two:2", "three:3")
 WHY = "worker 0 (one:1) failed: --train_dir=/x: is not writable"
-LATE = "workers that have not come yet are told."
+LATE = "workers that have not connected yet are informed."
 PROGRAM = """
 import os
 import terngrad
@@ -82,7 +82,7 @@ def test_law_10_a_ps_runs_until_all_workers_know_why_one_failed_before_joining(
     note = lambda line: waits.set() if line == f"{WHY}; {LATE}" else None
     reduction = Reduction(ReferencePacking())
     config = lambda rank: ConnectConfig(WORKERS, rank, [host], SECS, secret=secret)
-    server = Server(config(0), reduction, chief.rules, tell=note)
+    server = Server(config(0), reduction, chief.rules, log=note)
     server.start(host)
 
     def fail():

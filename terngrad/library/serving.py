@@ -14,7 +14,7 @@ from typing import IO, NoReturn, Protocol
 
 from terngrad import allocator
 from terngrad.asynchronous.server import Server as AsynchronousServer
-from terngrad.asynchronous.snapshots import Keeping
+from terngrad.asynchronous.snapshots import SnapshotSettings
 from terngrad.asynchronous.store import Store
 from terngrad.cluster.addresses import split_address
 from terngrad.cluster.errors import MembershipError, PortError
@@ -220,10 +220,10 @@ class _AsynchronousPs(_Ps):
         self._lock = _hold_folder(config, folder) if steps else None
         log = LogLimiter(say)
         log_named = lambda text: log(f"{self.name}: {text}")
-        keeping = Keeping(folder, steps, asynchronous.snapshot)
+        snapshots = SnapshotSettings(folder, steps, asynchronous.snapshot)
         read = asynchronous.read_schedule or rates.read_rate
         try:
-            store = Store(ps, len(hosts), workers, kernels, read, keeping, log_named)
+            store = Store(ps, len(hosts), workers, kernels, read, snapshots, log_named)
         except (LookupError, OSError) as error:
             why, value = f"in {folder} {error}", asynchronous.snapshot
             raise config.naming.refuse("asynchronous.snapshot", value, why) from None

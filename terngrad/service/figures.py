@@ -122,7 +122,7 @@ class Figures:
         with self._lock:
             self._workers[worker].dropped += 1
 
-    def held(self, worker: int, secs: float) -> None:
+    def blocked(self, worker: int, secs: float) -> None:
         """Adds to the time for which a worker was held back."""
         with self._lock:
             self._workers[worker].blocked_secs += secs

@@ -56,7 +56,7 @@ def test_steps_that_workers_make_on_their_own_are_counted_by_worker():
     for worker in (0, 1, 1):
         figures.updated(worker)
     figures.dropped(1)
-    figures.held(1, 0.5)
+    figures.blocked(1, 0.5)
     now[0] = 14.0
     report = figures.report()
     assert (report.seconds, report.steps, report.dropped) == (4.0, 3, 1)

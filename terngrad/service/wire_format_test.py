@@ -210,7 +210,7 @@ def test_golden_bytes_of_an_introduction():
     introduce(hello, b"", sent.append, lambda: {"welcome": True})
     text = (
         '{"purpose": "Exchange", "worker": 1, "callee": 0, "worker_hosts": ["a:1", "b:2"], '
-        '"ps_hosts": ["p:1"], "rules": "r", "timeout_secs": 60.0, "failed": "", "version": 13}'
+        '"ps_hosts": ["p:1"], "rules": "r", "timeout_secs": 60.0, "failed": "", "version": 14}'
     )
     size = "a7 00 00 00"
     assert sent == [b"terngrad\n" + bytes.fromhex(size) + text.encode()]
@@ -282,7 +282,7 @@ def test_golden_bytes_of_a_change_of_an_asynchronous_workers_copy():
     assert sizes == [5, 63 + 28, 3 + 29]
     change = np.zeros(shard.size, np.float32)
     change[:5] = 1.0, -1.0, 1.0, -1.0, 1.0
-    content = ChangeCode("ternary", sizes, ReferenceKernels()).write(change)
+    content = ChangeCode("ternary", sizes, ReferenceKernels()).write(change).content
     (data,) = frames(Reply(version=STEP, run="r", copy=5, coded=True), content)
     header = "0a 0b 08 2c 10 0c 1a 01 72 50 05 58 01 12 03 00 00 00 1a 2c"
     units = "00 00 80 3f 00 00 00 00 00 00 00 00"

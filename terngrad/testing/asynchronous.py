@@ -18,7 +18,7 @@ from terngrad.asynchronous.copies import change_codes
 from terngrad.asynchronous.gradient import Computed, GradientStep, contents
 from terngrad.asynchronous.plan import Plan, state_bytes, state_groups
 from terngrad.asynchronous.server import Server
-from terngrad.asynchronous.snapshots import Keeping
+from terngrad.asynchronous.snapshots import SnapshotSettings
 from terngrad.asynchronous.space import make_shards
 from terngrad.asynchronous.store import Store
 from terngrad.codecs.factory import largest_code, make_codecs
@@ -122,7 +122,7 @@ class Worker:
     def begin_at(self, server: Server, run: str) -> None:
         """Begins a run at one ps, without a reply to any worker."""
         own = dataclasses.replace(self.plan, run=run)
-        plan, shard, _ = server.store.expect(own.to_json().encode())
+        plan, shard, _ = server.store.read_plan(own.to_json().encode())
         server.store.begin(plan, shard, self.states().pack()[self.shards.index(shard)], 0)
 
     def train(self, batches: tf.data.Dataset, steps: int) -> Pulled:
@@ -187,9 +187,9 @@ def serving(
     hosts = at or free_addresses(count)
     servers = []
     for i in range(count):
-        keeping = Keeping(str(folder / f"ps_{i}"), 1000)
+        settings = SnapshotSettings(str(folder / f"ps_{i}"), 1000)
         schedule = lambda text: schedules.fixed(RATE)
-        store = Store(i, count, names_of(workers), KERNELS, schedule, keeping, print)
+        store = Store(i, count, names_of(workers), KERNELS, schedule, settings, print)
         servers.append(Server(config_of(hosts, i, secs, workers=names_of(workers)), store))
         servers[-1].start((behind or hosts)[i])
     try:
@@ -223,20 +223,20 @@ def store_in(
 
     Args:
       folder: of its snapshots.
-      steps: see `Keeping`.
+      steps: see `SnapshotSettings`.
       ps: its index.
       count: number of ps.
       log: called with lines for the log.
-      chosen: see `Keeping`.
+      chosen: see `SnapshotSettings`.
     """
     make = lambda text: schedules.fixed(0.1)
-    keeping = Keeping(str(folder), steps, chosen)
-    return Store(ps, count, WORKERS, ReferenceKernels(), make, keeping, log)
+    settings = SnapshotSettings(str(folder), steps, chosen)
+    return Store(ps, count, WORKERS, ReferenceKernels(), make, settings, log)
 
 
 def begun(store: Store, plan: Plan = PLAN, version: int = 0) -> Store:
     """Begins a run in a store, with ones for all values; returns the store."""
-    _, shard, size = store.expect(plan.to_json().encode())
+    _, shard, size = store.read_plan(plan.to_json().encode())
     store.begin(plan, shard, np.ones(size // 4, "<f4").tobytes(), version)
     return store
 

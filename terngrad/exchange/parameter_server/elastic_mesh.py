@@ -227,7 +227,7 @@ class _Others:
             if config.members:
                 plain, sockets = sockets, {}
                 deadline = time.monotonic() + config.timeout_secs
-                sockets = encrypted(config, plain, own, deadline, self._tell)
+                sockets = encrypted(config, plain, own, deadline, self._log_problem)
             self._compare(set(range(len(self._members))) - {self._rank, *sockets})
         except BaseException:
             for each in sockets.values():
@@ -239,8 +239,8 @@ class _Others:
 
     def _agree(self, port: int) -> tuple[ConnectConfig, bytes]:
         """Returns the addresses of the members' sockets, and the view's token."""
-        told = json.dumps([port, secrets.token_hex(16)]).encode()
-        found = self._coordination.gather("mesh", told)
+        content = json.dumps([port, secrets.token_hex(16)]).encode()
+        found = self._coordination.gather("mesh", content)
         if not found.keys() >= {*self._members}:
             self._wait_for_another_view()
         hosts = [split_address(self._config.worker_hosts[member])[0] for member in self._members]
@@ -254,13 +254,13 @@ class _Others:
         parts = [str(self._view.number).encode(), *(found[member] for member in self._members)]
         return config, hashlib.sha256(b"\n".join(parts)).digest()
 
-    def _tell(self, why: str) -> None:
+    def _log_problem(self, why: str) -> None:
         print(f"{self._config.name}: {why}", flush=True)
 
     def _compare(self, unreached: Collection[int]) -> None:
         """Waits until all members have tried to reach the others; some leave if some did not."""
-        told = json.dumps([self._members[index] for index in sorted(unreached)]).encode()
-        found = self._coordination.gather("mesh is there", told)
+        content = json.dumps([self._members[index] for index in sorted(unreached)]).encode()
+        found = self._coordination.gather("mesh is there", content)
         lost = {worker: json.loads(found[worker]) for worker in found}
         left = leavers(lost, self._view.coordinator)
         if self._config.rank in left:

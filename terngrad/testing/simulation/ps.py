@@ -56,7 +56,7 @@ class SimulatedPs:
             _Arithmetic(),
             self._rules,
             self._servers,
-            tell=self.log.append,
+            log=self.log.append,
             clock=self._clock,
             wall_clock=lambda: began + self._clock(),
             kept_steps=KEPT_STEPS,

@@ -44,7 +44,7 @@ class Aggregator:
         takes: Callable[[int, int], bool] | None = None,
         needed: int = 1,
         *,
-        tells_all: bool = False,
+        sends_to_all: bool = False,
     ) -> None:
         """Starts with no operations.
 
@@ -59,9 +59,9 @@ class Aggregator:
             together exceed it, old results are dropped.
           takes: returns whether a worker's pushes of a view can make a step; None = all can.
           needed: number of members of a view that make a step.
-          tells_all: whether workers that are not in a view are told of it, too.
+          sends_to_all: whether workers that are not in a view are informed of it, too.
         """
-        self._tells_all = tells_all
+        self._sends_to_all = sends_to_all
         self._takes = takes or (lambda worker, view: True)
         self._workers = workers
         self._arithmetic = arithmetic
@@ -125,7 +125,7 @@ class Aggregator:
                     step.asked = {each for each in step.asked if each[0] != worker}
 
     def enter(self, worker: int, header: Header) -> None:
-        """Moves a worker to a view and tells all workers that are in it who is.
+        """Moves a worker to a view and sends all workers that are in it its members.
 
         Args:
           worker: index of the worker.
@@ -140,15 +140,15 @@ class Aggregator:
             present = self._entries.enter(worker, entry)
             self._drop_pushes(worker, left)
             self._forget(lambda each, operation: False)
-            for each in self._entries.connected if self._tells_all else sorted(present):
-                self._deliver(each, _told(entry, present if each in present else ()))
+            for each in self._entries.connected if self._sends_to_all else sorted(present):
+                self._deliver(each, _view_frame(entry, present if each in present else ()))
 
-    def tell_view(self, worker: int) -> None:
-        """Tells a worker that has come which view others are in, if any."""
+    def send_view(self, worker: int) -> None:
+        """Sends a worker that has connected the view which others are in, if any."""
         with self._lock:
             entry = self._entries.newest()
             if entry.number:
-                self._deliver(worker, _told(entry, ()))
+                self._deliver(worker, _view_frame(entry, ()))
 
     def declare(self, worker: int, message: OperationMessage) -> None:
         """Adds a worker's next operation; see `Catalogue`."""
@@ -321,7 +321,7 @@ class Aggregator:
         return found
 
 
-def _told(entry: Entry, present: Iterable[int]) -> bytes:
+def _view_frame(entry: Entry, present: Iterable[int]) -> bytes:
     return join_frame(
         Header(
             enters=True,

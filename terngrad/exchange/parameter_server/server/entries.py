@@ -1,4 +1,4 @@
-"""Which view each worker is in, as the workers themselves tell a ps."""
+"""Which view each worker is in, as the workers themselves report it to a ps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from terngrad.exchange.parameter_server.server.catalogue import PushError
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A view as a worker tells it; the same number with other members is another view.
+    """A view as a worker reports it; the same number with other members is another view.
 
     Attributes:
       number: number of the view; 0 = none.
@@ -29,7 +29,7 @@ _NONE = Entry()
 class Entries:
     """The view of each worker; not safe for threads.
 
-    Two workers are in the same view only if both tell the same number and members and are among
+    Two workers are in the same view only if both report the same number and members and are among
     these. So one worker alone cannot make a view that needs another.
     """
 

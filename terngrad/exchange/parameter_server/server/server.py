@@ -39,7 +39,7 @@ class Server:
         config: ConnectConfig,
         arithmetic: Arithmetic,
         rules: Rules,
-        tell: Callable[[str], None] = print,
+        log: Callable[[str], None] = print,
         most_bytes: int = 1 << 62,
     ) -> None:
         """Does not listen yet.
@@ -48,11 +48,11 @@ class Server:
           config: of this ps, with the time-out of `rules`.
           arithmetic: computes results; see `Reduction`.
           rules: which workers make a step.
-          tell: writes a line to the log.
+          log: writes a line to the log.
           most_bytes: see `Aggregator`.
         """
         ps, servers, self._worker_hosts = config.rank, len(config.ps_hosts), config.worker_hosts
-        self._name, self._log = ps_name(ps, config.ps_hosts), LogLimiter(tell)
+        self._name, self._log = ps_name(ps, config.ps_hosts), LogLimiter(log)
         self._service = Service(
             ps, self._worker_hosts, arithmetic, rules, servers, self._log, most_bytes
         )
@@ -128,7 +128,7 @@ class Server:
                 coordinator.watch()
         began = time.monotonic()
         if self._has_more_to_send:
-            self._log(f"{outcome}; workers that have not come yet are told.")
+            self._log(f"{outcome}; workers that have not connected yet are informed.")
         while (secs := time.monotonic() - began) < self._timeout_secs:
             is_needed = self.registry.present and secs < GRACE_SECS
             if not (is_needed or self._has_more_to_send):

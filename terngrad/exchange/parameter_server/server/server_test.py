@@ -197,14 +197,14 @@ def test_law_10_a_push_that_is_no_code_ends_the_training_with_its_senders_name(w
             good.push(worker, 0, np.zeros(200, "<u4"))
         bad.push(0, 0, np.zeros(200, "<u4"))
         assert good.cancelled.wait(SECS)
-        told = server.wait()
+        reason = server.wait()
     cause = "cannot be read: packed begins with 144680345676153346; allowed are 0 to 2"
     if workers == 2:
         where = "sum: piece 0 of the result of step 0, from ps 0 and workers [1]"
-        assert told == f"worker 0 (worker0:1) failed: {where}, {cause}"
+        assert reason == f"worker 0 (worker0:1) failed: {where}, {cause}"
     else:
         refused = f"ps 0 ({hosts[0]}) refused this worker: sum: piece 0 {cause}"
-        assert told == f"worker 2 (worker2:1) failed: {refused}"
+        assert reason == f"worker 2 (worker2:1) failed: {refused}"
 
 
 @pytest.mark.slow
@@ -218,9 +218,11 @@ def test_an_error_of_a_ps_ends_the_training_and_is_reported(capfd):
         operations = Operations(clients, "sum", Kind.FLOATS, PIECE_BYTES)  # pieces on both
         for worker in (0, 1):
             operations.push(worker, 0, np.zeros(PIECE_BYTES, "<f4"))
-        told = rf"ps 1 \({hosts[1]}\) refused this worker: this ps failed: MemoryError\('no room'\)"
+        reason = (
+            rf"ps 1 \({hosts[1]}\) refused this worker: this ps failed: MemoryError\('no room'\)"
+        )
         outcome = servers[0].wait()
-        assert re.fullmatch(rf"worker \d \(.*\) failed: {told}", outcome)
+        assert re.fullmatch(rf"worker \d \(.*\) failed: {reason}", outcome)
         assert operations.cancelled.wait(SECS)
         assert all(client.failure for client in clients)
     assert "Traceback" in capfd.readouterr().err

@@ -47,7 +47,7 @@ class Service:
         arithmetic: Arithmetic,
         rules: Rules,
         servers: int,
-        tell: Callable[[str], None] = print,
+        log: Callable[[str], None] = print,
         most_bytes: int = 1 << 62,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
@@ -61,7 +61,7 @@ class Service:
           arithmetic: computes results; see `Reduction`.
           rules: which workers make a step.
           servers: number of ps.
-          tell: writes a line to the log.
+          log: writes a line to the log.
           most_bytes: see `Aggregator`.
           clock: see `Coordinator`.
           wall_clock: see `Coordinator`.
@@ -75,7 +75,7 @@ class Service:
         self._lock = threading.Lock()
         self._ps, self._servers, self._moves = ps, servers, rules.coordinator_moves
         self.registry = WorkerRegistry(worker_hosts, rules.timeout_secs, clock)
-        given = rules, self._order, self._drop, tell, clock, wall_clock, servers, ps
+        given = rules, self._order, self._drop, log, clock, wall_clock, servers, ps
         self._make_coordinator = functools.partial(Coordinator, worker_hosts, *given)
         self.coordinator = self._make_coordinator() if ps == 0 else None
         kept = 0 if rules.needed == workers else kept_steps
@@ -89,7 +89,7 @@ class Service:
             most_bytes,
             self._takes_pushes,
             rules.needed,
-            tells_all=self._moves,
+            sends_to_all=self._moves,
         )
 
     @property
@@ -106,7 +106,7 @@ class Service:
         self.aggregator.come(worker)
         self._exchanging[worker] = outbox
         if self._moves:
-            self.aggregator.tell_view(worker)
+            self.aggregator.send_view(worker)
             with self._lock:
                 searches = [*self._searches.values()]
             if searches:
@@ -232,7 +232,7 @@ class Service:
         return coordinator.takes_pushes(worker, view)
 
     def _note_search(self, worker: int, header: Header, frame: bytes) -> None:
-        """Tells the others that a worker has lost the coordinator, and which one it asks now."""
+        """Informs the others that a worker has lost the coordinator, and which one it asks now."""
         with self._lock:
             self._searches[worker] = (header.view, header.step), bytes(frame)
             others = [each for each in self._exchanging if each != worker]

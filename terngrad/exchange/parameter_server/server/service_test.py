@@ -109,7 +109,7 @@ class _Unread:
 def test_streams_that_end_while_orders_are_sent_block_nobody():
     """A coordinator sends while it holds its lock, and needs that of the streams."""
     rules = Rules(3, True, 60.0, 0.3, coordinator_moves=True)
-    service = Service(0, ["a:1"] * 3, None, rules, 3, tell=lambda line: None)
+    service = Service(0, ["a:1"] * 3, None, rules, 3, log=lambda line: None)
     service.open_coordination(1, _Unread())
     done = []
 

@@ -77,7 +77,7 @@ class Client:
             elastic=elastic,
             coordinator_moves=coordinator_moves,
             add=servers_add,
-            tell_lost=lambda lost: self.coordination.tell_lost(lost),
+            report_lost=lambda lost: self.coordination.report_lost(lost),
         )
         self._moves = coordinator_moves
         self._coordinator = 0
@@ -99,7 +99,7 @@ class Client:
             self.rank,
             self.servers,
             send=lambda ps, frame: self._links[ps].send(frame),
-            tell_ready=lambda step: self.coordination.ready(step),
+            report_ready=lambda step: self.coordination.ready(step),
             refuse=self._refuse,
             on_coordinator=self._follow,
         )
@@ -108,7 +108,7 @@ class Client:
             on_freeze=self.steps.interrupt,
             on_go=self.steps.go,
             on_lost_ps=self.servers.use_all_but,
-            on_open=self._tell_servers,
+            on_open=self._report_servers,
             on_end=self._lose,
         )
         self.coordination = CoordinatorClient(events)
@@ -262,7 +262,7 @@ class Client:
         )
 
     def _beat(self) -> None:
-        self.coordination.tell_progress()
+        self.coordination.send_progress()
         if self._moves:
             self._note_ended()
 
@@ -271,16 +271,16 @@ class Client:
             self._tried.clear()
             self._position = view.number, 0
             for link in self._links:
-                link.was_ended = False  # what ended before does not tell of this view
+                link.was_ended = False  # what ended before says nothing of this view
             if self._ended_in_view:
                 self._ended_in_view = frozenset()
-                self.coordination.tell_ended(self._ended, self._ended_in_view)
+                self.coordination.report_ended(self._ended, self._ended_in_view)
         self.steps.install(view)
 
-    def _tell_servers(self) -> None:
-        self.servers.tell()
+    def _report_servers(self) -> None:
+        self.servers.report_all_lost()
         if self._ended or self._ended_in_view:
-            self.coordination.tell_ended(self._ended, self._ended_in_view)
+            self.coordination.report_ended(self._ended, self._ended_in_view)
 
     def _note_ended(self) -> None:
         with self.steps.lock:
@@ -289,7 +289,7 @@ class Client:
             in_view = self._ended_in_view | at_once  # also when another process listens again
             if (ended, in_view) != (self._ended, self._ended_in_view):
                 self._ended, self._ended_in_view = ended, in_view
-                self.coordination.tell_ended(ended, in_view)
+                self.coordination.report_ended(ended, in_view)
 
     def _look_for_another(self, why: str) -> bool:
         """Chooses the next coordinator, as all workers do: the first member that is left.

@@ -19,15 +19,15 @@ class StepContributors(Generic[_T]):
       has_backup_workers: whether a step needs fewer workers than the view has.
     """
 
-    def __init__(self, rank: int, tell_ready: Callable[[int], None]) -> None:
+    def __init__(self, rank: int, report_ready: Callable[[int], None]) -> None:
         """Starts without decisions.
 
         Args:
           rank: index of this worker.
-          tell_ready: tells the coordinator that this worker has the gradients of a step.
+          report_ready: reports to the coordinator that this worker has the gradients of a step.
         """
         self.has_backup_workers = False
-        self._rank, self._tell_ready = rank, tell_ready
+        self._rank, self._report_ready = rank, report_ready
         self._decided: dict[int, tuple[int, ...]] = {}
         self._waiting: dict[int, list[_T]] = {}
         self._excluded_at = -1  # last step for which this worker computes nothing
@@ -64,16 +64,16 @@ class StepContributors(Generic[_T]):
         """Keeps a push until the contributors to its step are decided."""
         if step not in self._waiting:
             self._waiting[step] = []
-            self._tell_ready(step)
+            self._report_ready(step)
         self._waiting[step].append(what)
 
-    def tell_late(self, step: int) -> None:
-        """Tells the coordinator of gradients that came too late, so that it counts them."""
+    def report_late(self, step: int) -> None:
+        """Reports gradients to the coordinator that came too late, so that it counts them."""
         decided = self._decided.get(step)
         is_late = decided is not None and self._rank not in decided and self._excluded_at != step
         if is_late and self._late != step:
             self._late = step
-            self._tell_ready(step)
+            self._report_ready(step)
 
     def decide(self, step: int, contributors: tuple[int, ...]) -> list[_T]:
         """Notes the contributors to a step; returns the pushes that waited for them."""

@@ -36,10 +36,10 @@ def test_late_gradients_are_reported_once_and_uncomputed_ones_never(contributors
     contributors.decide(5, (0, 2))
     contributors.decide(6, (0, 2))
     for _ in range(2):
-        contributors.tell_late(5)
+        contributors.report_late(5)
     assert ready == [5]
     assert contributors.is_excluded(6)
-    contributors.tell_late(6)
+    contributors.report_late(6)
     assert ready == [5]
 
 
@@ -47,7 +47,7 @@ def test_a_step_that_this_worker_makes_or_that_is_not_decided_is_not_over(contri
     contributors.decide(5, (0, 1))
     assert not contributors.is_excluded(5)
     assert not contributors.is_excluded(6)
-    contributors.tell_late(5)
+    contributors.report_late(5)
     assert ready == []
 
 

@@ -27,7 +27,7 @@ class Servers:
         elastic: bool,
         coordinator_moves: bool = False,
         add: bool = True,
-        tell_lost: Callable[[frozenset[int]], None],
+        report_lost: Callable[[frozenset[int]], None],
     ) -> None:
         """Reaches no ps yet.
 
@@ -36,11 +36,11 @@ class Servers:
           elastic: whether the training goes on without a lost ps.
           coordinator_moves: whether it does without ps 0, too.
           add: whether the ps add; otherwise the workers do without them.
-          tell_lost: called with all lost ps when they change, if they add; must not wait.
+          report_lost: called with all lost ps when they change, if they add; must not wait.
         """
         self.count = count
         self._all = frozenset(range(count))
-        self._elastic, self._moves, self._tell_lost = elastic, coordinator_moves, tell_lost
+        self._elastic, self._moves, self._report_lost = elastic, coordinator_moves, report_lost
         self._add = add
         self._up: set[int] = set()
         self._reached: set[int] = set()  # at any time
@@ -105,11 +105,11 @@ class Servers:
             self._unused = frozenset(unused)
             self._set_lost(self._lost | self._unused - self._up)
 
-    def tell(self) -> None:
-        """Tells again which ps are lost."""
+    def report_all_lost(self) -> None:
+        """Reports again which ps are lost."""
         with self._changed:
             if self._lost and self._add:
-                self._tell_lost(frozenset(self._lost))
+                self._report_lost(frozenset(self._lost))
 
     def _used(self) -> frozenset[int]:
         return self._all - self._unused if self._add else frozenset()
@@ -121,5 +121,5 @@ class Servers:
         if lost != self._lost:
             self._lost = lost
             if self._add:
-                self._tell_lost(frozenset(lost))
+                self._report_lost(frozenset(lost))
         self._changed.notify_all()

@@ -45,7 +45,7 @@ class Steps:
         rank: int,
         servers: Servers,
         send: Callable[[int, bytes], None],
-        tell_ready: Callable[[int], None],
+        report_ready: Callable[[int], None],
         refuse: Callable[[str], None],
         on_coordinator: Callable[[tuple[int, int], int], None] = lambda at, coordinator: None,
     ) -> None:
@@ -55,7 +55,7 @@ class Steps:
           rank: index of this worker.
           servers: which ps are used.
           send: sends a frame to a ps if a stream is open; must not wait.
-          tell_ready: tells the coordinator that this worker has the gradients of a step.
+          report_ready: reports to the coordinator that this worker has the gradients of a step.
           refuse: ends the training with a reason.
           on_coordinator: called where others are in a later view, or look for a coordinator; with
             its number, how many they have asked since, and with the last one.
@@ -68,7 +68,7 @@ class Steps:
         self._awaited: list[AwaitedOperation] = []
         self._used = servers.used
         self._shares = Shares(self._used)
-        self._contributors: StepContributors[_Push] = StepContributors(rank, tell_ready)
+        self._contributors: StepContributors[_Push] = StepContributors(rank, report_ready)
         self._met: dict[int, frozenset[int]] = {}  # by ps: workers that are in the view there
         self._unmet: list[tuple[_Push, bytes]] = []  # wait for all contributors to be there
         self._interrupted = True
@@ -158,7 +158,7 @@ class Steps:
                 if contributors is None:
                     self._contributors.wait(step, push)
                 else:
-                    self._contributors.tell_late(step)
+                    self._contributors.report_late(step)
         if is_given_up:
             declared.deliver_nothing()
         elif contributors is not None:

@@ -21,7 +21,7 @@ class Worker:
 
     def __init__(self):
         self.sent, self.results = [[], []], []
-        servers = Servers(2, elastic=False, tell_lost=lambda lost: None)
+        servers = Servers(2, elastic=False, report_lost=lambda lost: None)
         for ps in range(2):
             servers.opened(ps)
         send = lambda ps, frame: self.sent[ps].append(split_frame(frame)[0])
@@ -114,7 +114,7 @@ def test_it_needs_anothers_state_where_a_result_is_gone_or_a_decision_is_forgott
     ],
 )
 def test_its_part_is_missing_where_one_of_two_workers_contributed(workers, contributors, lacks_own):
-    delivered, servers = [], Servers(1, elastic=False, tell_lost=lambda lost: None)
+    delivered, servers = [], Servers(1, elastic=False, report_lost=lambda lost: None)
     servers.opened(0)
     steps = Steps(0, servers, lambda ps, frame: None, lambda step: None, pytest.fail)
     operation = Operation("sum", Kind.CODES, 1, 1, workers)
@@ -138,7 +138,7 @@ class Coder:
 
     def __init__(self, workers=2, items=50, max_code=1):
         self.pushed, self.delivered, self.refused = [], [], []
-        servers = Servers(1, elastic=False, tell_lost=lambda lost: None)
+        servers = Servers(1, elastic=False, report_lost=lambda lost: None)
         servers.opened(0)
         self.steps = Steps(0, servers, self._send, lambda step: None, self.refused.append)
         self.operation = Operation("sum", Kind.CODES, items, 1, workers, max_code)
