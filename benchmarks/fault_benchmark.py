@@ -4,18 +4,22 @@ Starts a training on this machine, kills or stops one process at a time, and sta
 for each engine and fault, in seconds:
 
 - a step: time between two steps before the fault
-- lost: longest time between two steps of a worker that is well, from the fault on
-- joins: the same while the process comes back
+- lost: longest time between two steps of a worker that is well, from the fault on; inf if they
+  make none within three time-outs, before the process comes back
+- joins: the same while the process comes back; after inf the time until they make the next step
 - is back: from its start, or the end of its stop, to its first step
 - ends: until the others ended, where the fault ends the training
 
 With --bandwidth each process has a host of its own (network namespaces on this machine, see
 network.sh; needs root), and a cable is pulled, too.
 
-torchft (PyTorch) is measured beside them if --torch_python names an interpreter that has it.
+torchft (PyTorch) and Horovod elastic are measured beside them if --torch_python and
+--horovod_python name interpreters that have them. horovodrun starts Horovod's processes; in place
+of one that was killed it gets a new host, since it never uses the host of a failed process again.
 
 python -m benchmarks.fault_benchmark
 python -m benchmarks.fault_benchmark --engines=all_reduce_elastic,torchft --torch_python=PYTHON
+python -m benchmarks.fault_benchmark --engines=horovod_elastic --horovod_python=PYTHON
 python -m benchmarks.fault_benchmark --values=25000000 --bandwidth=1gbit
 """
 
@@ -28,16 +32,19 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import IO
 
 from benchmarks import report
 from benchmarks.host_network import HostNetwork, network
 from inception.cluster.namespaces import BANDWIDTH
 from inception.flags.table import TEXT, at_least, flag, number, refuse
+from slim.datasets import files
 from terngrad.cluster.addresses import free_ports, split_address
 from terngrad.cluster.managed import launch_variables
 
@@ -45,6 +52,7 @@ _STEPS = 5  # of each worker that is well, to call a training undisturbed
 _START_SECS = 120.0
 _LOOK_SECS = 0.02
 _LINES = 200  # of each process, shown if the benchmark fails
+_MOST_TIMEOUTS = 3  # without a step: the others wait until the fault is mended
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,13 +63,13 @@ class Engine:
       ps: number of parameter servers.
       is_elastic: whether the others go on.
       faults: those that do not end it.
-      is_torchft: whether these are processes of torchft, which adds a lighthouse.
+      library: the one that exchanges them.
     """
 
     ps: int
     is_elastic: bool
     faults: tuple[str, ...]
-    is_torchft: bool = False
+    library: str = "terngrad"
 
 
 ENGINES = {
@@ -69,10 +77,13 @@ ENGINES = {
     "all_reduce_elastic": Engine(0, True, ("kill", "kill_first", "stop")),
     "parameter_servers": Engine(2, False, ()),
     "parameter_servers_elastic": Engine(2, True, ("kill", "kill_first", "stop", "kill_ps")),
-    "torchft": Engine(0, True, ("kill", "kill_first", "stop"), is_torchft=True),
+    "torchft": Engine(0, True, ("kill", "kill_first", "stop"), "torchft"),
+    "horovod_elastic": Engine(0, True, ("kill", "kill_first", "stop"), "horovod"),
 }
 _LIGHTHOUSE = "lighthouse 0"  # of torchft: decides who takes part
-_TORCHFT = str(Path(__file__).parent / "workers" / "torchft_loop.py")
+_HOROVODRUN = "horovodrun 0"  # starts the workers, and decides who takes part
+_MORE_PROCESSES = {"torchft": _LIGHTHOUSE, "horovod": _HOROVODRUN}
+_PROGRAMS = Path(__file__).parent / "workers"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,49 +101,51 @@ class TrainingOptions(report.Options):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(TrainingOptions):
     engines: tuple[str, ...] = report.some(
-        "Distributed", tuple(ENGINES), "engines", tuple(ENGINES)[:-1]
+        "Distributed",
+        tuple(ENGINES),
+        "engines",
+        tuple(name for name, engine in ENGINES.items() if engine.library == "terngrad"),
     )
     torch_python: str = flag("Runtime", TEXT, "", "interpreter with torchft, for that engine")
+    horovod_python: str = flag(
+        "Runtime", TEXT, "", "interpreter with Horovod, for horovod_elastic; not with --bandwidth"
+    )
     bandwidth: str | None = flag(
         "Distributed", BANDWIDTH, None, "of each process' own host; not set = all on this machine"
     )
     rounds: int = flag("Runtime", at_least(1), 3, "number of faults of each kind")
 
 
-class Process:
-    """A process of the training, and when it made which step.
+class _Output:
+    """What a process prints, and when it made which step.
 
     Attributes:
-      pid: process id.
+      pid: process id; 0 = not known yet.
+      rank: the last one that it printed, if ranks change; -1 = none.
       started: when it was started.
       steps: moments of its steps.
       checksums: number and checksum of the weights of each step, where it prints them.
       lines: the last ones of its other output.
     """
 
-    def __init__(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
+    def __init__(self, open_output: Callable[[], IO[str]]) -> None:
+        self.pid, self.rank = 0, -1
         self.started = time.monotonic()
         self.steps: list[float] = []
         self.checksums: list[tuple[int, str]] = []
         self.lines: list[str] = []
-        self._run = subprocess.Popen(
-            command,
-            env={**os.environ, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.pid = self._run.pid
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, args=(open_output,), daemon=True)
+        self._reader.start()
 
-    def _read(self) -> None:
-        assert self._run.stdout
-        with self._run.stdout as output:
+    def _read(self, open_output: Callable[[], IO[str]]) -> None:
+        with open_output() as output:
             for line in output:
                 if found := re.match(r"step (\d+)(?: (\w+))?$", line):
                     self.steps.append(time.monotonic())
                     if found[2]:
                         self.checksums.append((int(found[1]), found[2]))
+                elif found := re.match(r"process (\d+) has rank (\d+)$", line):
+                    self.pid, self.rank = int(found[1]), int(found[2])
                 else:
                     self.lines = [*self.lines[1 - _LINES :], line]
 
@@ -150,6 +163,23 @@ class Process:
         pairs = pairwise(self.steps)
         return [after - before for before, after in pairs if after > begin and before <= until]
 
+
+class Process(_Output):
+    """A process of the training, and when it made which step."""
+
+    def __init__(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
+        self._run = subprocess.Popen(
+            command,
+            env={**os.environ, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        output = self._run.stdout
+        assert output
+        super().__init__(lambda: output)
+        self.pid = self._run.pid
+
     def is_running(self) -> bool:
         return self._run.poll() is None
 
@@ -163,6 +193,53 @@ class Process:
         self._run.wait()
 
 
+class _LaunchedProcess(_Output):
+    """A process that horovodrun starts, and that writes to a pipe of its own."""
+
+    def __init__(self, pipe: Path) -> None:
+        os.mkfifo(pipe)
+        super().__init__(pipe.open)
+
+    def is_running(self) -> bool:
+        return self.pid > 0 and self._reader.is_alive()
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+        if number == signal.SIGKILL:
+            self._reader.join()
+
+    def close(self) -> None:
+        if self.is_running():
+            with contextlib.suppress(ProcessLookupError):
+                self.send(signal.SIGKILL)
+
+
+class _Hosts:
+    """Names of this machine, one for each process of horovodrun, which reads them each second.
+
+    Attributes:
+      file: has a line for each name.
+    """
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="fault_benchmark")
+        self.file = Path(self._folder.name, "hosts")
+        self._names: dict[str, str] = {}
+        self._zeros = 0
+
+    def replace(self, process: str) -> Path:
+        """Gives a process a host that is new; returns the pipe to which it will write."""
+        # Horovod reaches other addresses of 127.0.0.0/8 by ssh only.
+        self._names[process] = f"127.0.0.{'0' * self._zeros}1"
+        self._zeros += 1
+        with files.replacing_text(str(self.file)) as file:
+            file.writelines(f"{name}:1\n" for name in self._names.values())
+        return self.file.with_name(self._names[process])
+
+    def close(self) -> None:
+        self._folder.cleanup()
+
+
 class Training:
     """The processes of a training, by name."""
 
@@ -170,7 +247,7 @@ class Training:
         self,
         options: TrainingOptions,
         engine: Engine,
-        torch_python: str = "",
+        python: str = sys.executable,
         more: Sequence[str] = (),
         network: HostNetwork | None = None,
     ) -> None:
@@ -179,12 +256,13 @@ class Training:
         Args:
           options: what the processes are told.
           engine: how they exchange gradients.
-          torch_python: interpreter with torchft, for that engine.
+          python: interpreter that has the engine's library.
           more: options of benchmarks/workers/fault.py.
           network: a host for each process; None: all are on this one.
         """
         self.engine = engine
-        self._torch_python, self._more, self._network = torch_python, more, network
+        self._python, self._more, self._network = python, more, network
+        self._horovod_hosts = _Hosts()
         self._timeout_secs = _START_SECS + 10 * options.timeout_secs
         count = options.workers + engine.ps
         if network:
@@ -197,11 +275,13 @@ class Training:
         self._options = options
         names = [f"worker {rank}" for rank in range(options.workers)]
         names += [f"ps {index}" for index in range(engine.ps)]
-        names += [_LIGHTHOUSE] if engine.is_torchft else []
+        names += [_MORE_PROCESSES[engine.library]] if engine.library in _MORE_PROCESSES else []
         self._host_of = {name: index for index, name in enumerate(names)}
         self.processes = {name: self._start(name) for name in names}
 
-    def _start(self, name: str) -> Process:
+    def _start(self, name: str) -> Process | _LaunchedProcess:
+        if self.engine.library == "horovod" and name != _HOROVODRUN:
+            return _LaunchedProcess(self._horovod_hosts.replace(name))
         command, variables = self._command(name)
         if not self._network:
             return Process(command, variables)
@@ -214,16 +294,33 @@ class Training:
         job, index = name.split()
         settings = self._options
         common = [str(settings.values), str(settings.pause_ms), str(settings.timeout_secs)]
-        if not self.engine.is_torchft:
+        if name == _HOROVODRUN:
+            return self._horovodrun(), {}
+        if self.engine.library == "terngrad":
             hosts = (self._worker_hosts, int(index), self._control, self._ps_hosts, job)
             elastic = ["elastic"] if self.engine.is_elastic else []
-            command = [sys.executable, "-m", "benchmarks.workers.fault", *common, *elastic]
+            command = [self._python, "-m", "benchmarks.workers.fault", *common, *elastic]
             return [*command, *self._more], launch_variables.variables(*hosts)
-        command = [self._torch_python, _TORCHFT]
+        command = [self._python, str(_PROGRAMS / "torchft_loop.py")]
         if name == _LIGHTHOUSE:
             return [*command, job, str(self._control)], {}
         lighthouse = f"http://{self._host(_LIGHTHOUSE)}:{self._control}"
         return [*command, *common, lighthouse, index, self._host(name)], {}
+
+    def _horovodrun(self) -> list[str]:
+        settings, hosts = self._options, self._horovod_hosts.file
+        flags = {
+            "-np": settings.workers,
+            "--min-np": 1,
+            "--max-np": settings.workers,
+            "--network-interfaces": "lo",
+            "--host-discovery-script": f"cat {hosts}",
+            "--gloo-timeout-seconds": math.ceil(settings.timeout_secs),
+        }
+        command = [self._python, "-m", "horovod.runner.launch", "--gloo"]
+        command += [str(text) for pair in flags.items() for text in pair]
+        command += [self._python, str(_PROGRAMS / "horovod_loop.py"), str(hosts.parent)]
+        return [*command, str(settings.values), str(settings.pause_ms)]
 
     def _host(self, name: str) -> str:
         if not self._network:
@@ -238,7 +335,12 @@ class Training:
     def start_again(self, name: str) -> None:
         self.processes[name] = self._start(name)
 
-    def workers(self, but: Sequence[str] = ()) -> list[Process]:
+    def worker(self, rank: int) -> str:
+        """Returns the name of the worker that has a rank now."""
+        ranks = {process.rank: name for name, process in self.processes.items()}
+        return ranks.get(rank, f"worker {rank}")
+
+    def workers(self, but: Sequence[str] = ()) -> list[Process | _LaunchedProcess]:
         return [
             process
             for name, process in self.processes.items()
@@ -251,36 +353,50 @@ class Training:
         Raises:
           RuntimeError: it did not; the message has the output of the processes.
         """
-        end = time.monotonic() + self._timeout_secs
+        if not self._holds_within(self._timeout_secs, condition):
+            output = "\n".join(
+                f"{name}: {''.join(process.lines)}" for name, process in self.processes.items()
+            )
+            raise RuntimeError(
+                f"no {what} within {self._timeout_secs:g} s, or all ended:\n{output}"
+            )
+
+    def _holds_within(self, secs: float, condition: Callable[[], bool]) -> bool:
+        end = time.monotonic() + secs
         while not condition():
             runs = any(process.is_running() for process in self.processes.values())
             if not runs or time.monotonic() > end:
-                output = "\n".join(
-                    f"{name}: {''.join(process.lines)}" for name, process in self.processes.items()
-                )
-                raise RuntimeError(
-                    f"no {what} within {self._timeout_secs:g} s, or all ended:\n{output}"
-                )
+                return False
             time.sleep(_LOOK_SECS)
+        return True
 
-    def wait_for_steps(self, workers: Sequence[Process]) -> float:
+    def wait_for_steps(self, workers: Sequence[_Output]) -> float:
         """Waits until each worker has made some steps from now on; returns when that was."""
         now = time.monotonic()
-        enough = lambda: all(worker.steps_after(now) >= _STEPS for worker in workers)
-        self.wait_for("steps", enough)
+        self.wait_for("steps", lambda: _make_steps(workers, now))
         return now
+
+    def make_steps(self, workers: Sequence[_Output]) -> bool:
+        """Returns whether each worker makes some steps within some time-outs from now on."""
+        now, secs = time.monotonic(), _MOST_TIMEOUTS * self._options.timeout_secs
+        return self._holds_within(secs, lambda: _make_steps(workers, now))
 
     def close(self) -> None:
         """Kills all processes."""
-        for process in self.processes.values():
+        for process in reversed(self.processes.values()):  # first horovodrun, which starts others
             process.close()
+        self._horovod_hosts.close()
 
 
-def _victim(fault: str, options: _Options) -> str:
+def _make_steps(workers: Sequence[_Output], since: float) -> bool:
+    return all(worker.steps_after(since) >= _STEPS for worker in workers)
+
+
+def _victim(fault: str, options: _Options, training: Training) -> str:
     if fault == "kill_ps":
         return "ps 1"
     ranks = {"kill_first": 0, "kill": options.workers - 2}
-    return f"worker {ranks.get(fault, options.workers - 1)}"
+    return training.worker(ranks.get(fault, options.workers - 1))
 
 
 def _hit(training: Training, fault: str, victim: str) -> None:
@@ -303,18 +419,21 @@ def _mend(training: Training, fault: str, victim: str) -> None:
 def _disturb(training: Training, options: _Options, fault: str) -> dict[str, float]:
     """Lets a fault happen and mends it; returns the seconds of each column."""
     training.wait_for_steps(training.workers())
-    victim = _victim(fault, options)
+    victim = _victim(fault, options, training)
     others = training.workers(but=[victim])
     begin = training.wait_for_steps(others)
     found = {"a step": statistics.median(others[0].waits(begin))}
     fault_at = time.monotonic()
     _hit(training, fault, victim)
-    training.wait_for_steps(others)
-    found["lost"] = max(max(each.waits(fault_at)) for each in others)
+    go_on = training.make_steps(others)
+    found["lost"] = max(max(each.waits(fault_at)) for each in others) if go_on else math.inf
     back_at = time.monotonic()
     _mend(training, fault, victim)
     training.wait_for_steps(training.workers())
-    found["joins"] = max(max(each.waits(back_at)) for each in others)
+    if go_on:
+        found["joins"] = max(max(each.waits(back_at)) for each in others)
+    else:
+        found["joins"] = max(each.first_step_after(back_at) for each in others) - back_at
     if victim.startswith("worker"):
         found["is back"] = training.processes[victim].first_step_after(back_at) - back_at
     return found
@@ -324,7 +443,7 @@ def _end(options: _Options, engine: Engine, fault: str) -> dict[str, float]:
     """Lets a fault end a training; returns after how many seconds the others had ended."""
     with _training(options, engine) as training:
         training.wait_for_steps(training.workers())
-        victim = _victim(fault, options)
+        victim = _victim(fault, options, training)
         others = training.workers(but=[victim])
         begin = time.monotonic()
         _hit(training, fault, victim)
@@ -339,10 +458,12 @@ def _training(options: _Options, engine: Engine) -> Iterator[Training]:
     with contextlib.ExitStack() as stack:
         hosts = None
         if options.bandwidth:
-            size = options.workers + engine.ps + engine.is_torchft
+            size = options.workers + engine.ps + (engine.library in _MORE_PROCESSES)
             hosts = stack.enter_context(network(size))
             hosts.shape(options.bandwidth)
-        training = Training(options, engine, options.torch_python, network=hosts)
+        pythons = {"torchft": options.torch_python, "horovod": options.horovod_python}
+        python = pythons.get(engine.library, sys.executable)
+        training = Training(options, engine, python, network=hosts)
         yield stack.enter_context(contextlib.closing(training))
 
 
@@ -350,6 +471,13 @@ def main(options: _Options) -> None:
     """Prints a row for each engine and fault."""
     if "torchft" in options.engines and not options.torch_python:
         raise refuse("torch_python", "", "the engine torchft needs an interpreter with torchft")
+    if "horovod_elastic" in options.engines:
+        if not options.horovod_python:
+            what = "the engine horovod_elastic needs an interpreter with Horovod"
+            raise refuse("horovod_python", "", what)
+        if options.bandwidth:
+            what = "horovodrun starts the processes of horovod_elastic on this machine"
+            raise refuse("bandwidth", options.bandwidth, what)
     rows, figures = [], {}
     pulls = ("pull",) if options.bandwidth else ()
     for name in options.engines:

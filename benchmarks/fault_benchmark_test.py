@@ -1,6 +1,7 @@
 """The seconds that a fault costs are those between steps of workers that are well."""
 
 import signal
+import subprocess
 import sys
 import time
 
@@ -8,6 +9,7 @@ import pytest
 
 from benchmarks import fault_benchmark
 from terngrad.testing.limits import HANG_SECS
+from terngrad.testing.processes import wait_until
 
 _WORKER = """
 import time
@@ -37,11 +39,49 @@ def test_steps_and_the_times_between_them_are_read_off_a_process():
         process.close()
 
 
-def test_torchft_without_its_interpreter_is_refused(run, capsys):
+_LAUNCHED = """
+import os, sys, time
+with open(sys.argv[1], "w") as output:
+    for rank in (2, 0):
+        print(f"process {os.getpid()} has rank {rank}", file=output)
+        print("step", 3 - rank, file=output, flush=True)
+    time.sleep(1e6)
+"""
+
+
+def test_a_launched_process_is_known_by_its_pipe_and_its_last_rank(tmp_path):
+    process = fault_benchmark._LaunchedProcess(tmp_path / "pipe")
+    launched = subprocess.Popen([sys.executable, "-c", _LAUNCHED, tmp_path / "pipe"])
+    try:
+        assert not process.is_running()
+        wait_until(lambda: process.steps_after(process.started) == 2, "two steps")
+        assert (process.pid, process.rank) == (launched.pid, 0)
+        assert process.is_running()
+        process.send(signal.SIGKILL)
+        assert not process.is_running()
+        assert launched.wait(HANG_SECS) == -signal.SIGKILL
+        process.close()
+    finally:
+        launched.kill()
+        launched.wait()
+
+
+@pytest.mark.parametrize(
+    "flags, named",
+    [
+        (["--engines=torchft"], "--torch_python"),
+        (["--engines=horovod_elastic"], "--horovod_python"),
+        (
+            ["--engines=horovod_elastic", "--horovod_python=python", "--bandwidth=1gbit"],
+            "--bandwidth",
+        ),
+    ],
+)
+def test_another_library_without_what_it_needs_is_refused(run, capsys, flags, named):
     with pytest.raises(SystemExit) as ended:
-        run("fault_benchmark", "--engines=torchft")
+        run("fault_benchmark", *flags)
     assert ended.value.code not in (0, None)
-    assert "--torch_python" in capsys.readouterr().err + str(ended.value)
+    assert named in capsys.readouterr().err + str(ended.value)
 
 
 @pytest.mark.slow
