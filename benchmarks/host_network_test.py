@@ -104,7 +104,7 @@ def test_programs_that_take_too_long_are_ended(has_networks):
     ("arguments", "message"),
     [
         (("up", "0"), "the number of hosts N must be 1 to 99, got '0'"),
-        (("fly",), "needs 'up N', 'rate N RATE', 'run I COMMAND...' or 'down'"),
+        (("fly",), "needs 'up N', 'rate N RATE', 'cable I up|down', 'run I COMMAND...' or 'down'"),
     ],
 )
 def test_law_10_wrong_arguments_are_named(has_networks, arguments, message):
