@@ -2,7 +2,8 @@
 
 A lost worker may come back within the time-out. Until then its place is kept, and if a step needs
 all workers, the step waits. After the time-out, the training continues without the worker if it is
-elastic or has enough workers; otherwise it ends with an error that names the worker.
+elastic or has enough workers; otherwise it ends with an error that names the worker. An elastic
+training waits for a much shorter time, if another worker has its state.
 
 `states` defines the states of workers and training, and `decisions` says what follows from them.
 """
