@@ -104,6 +104,7 @@ def test_programs_that_take_too_long_are_ended(has_networks):
     ("arguments", "message"),
     [
         (("up", "0"), "the number of hosts N must be 1 to 99, got '0'"),
+        (("cable", "1", "left"), "cable needs a host and up or down, got '1 left'"),
         (("fly",), "needs 'up N', 'rate N RATE', 'cable I up|down', 'run I COMMAND...' or 'down'"),
     ],
 )

@@ -72,7 +72,10 @@ command -v ip >/dev/null && command -v tc >/dev/null || die "needs ip and tc (ip
 case "${1:-}:$#" in
   up:2) up "$2" ;;
   rate:3) rate "$2" "$3" ;;
-  cable:3) ip -n "${BRIDGE}" link set "port$2" "$3" ;;
+  cable:3)
+    [[ "$2 $3" =~ ^[0-9]+\ (up|down)$ ]] || die "cable needs a host and up or down, got '$2 $3'"
+    ip -n "${BRIDGE}" link set "port$2" "$3"
+    ;;
   run:[3-9]* | run:[1-9][0-9]*) exec ip netns exec "${PREFIX}$2" "${@:3}" ;;
   down:1) down ;;
   *) die "needs 'up N', 'rate N RATE', 'cable I up|down', 'run I COMMAND...' or 'down'" ;;

@@ -75,8 +75,8 @@ class ClusterConfig(Checked):
         number(0, _LONGEST_TIMEOUT_SECS, above=True),
         60.0,
         "a worker that is silent for this long, or keeps the others waiting for this long, counts "
-        "as lost and ends the training; with --ps_hosts a lost worker or ps may come back within "
-        "this time",
+        "as lost and ends the training; with --ps_hosts a lost ps, and without elastic a lost "
+        "worker, may come back within this time",
         "seconds",
     )
     num_replicas_to_aggregate: int = _distributed(

@@ -126,7 +126,7 @@ class Store:
 
     @property
     def max_staleness(self) -> int:
-        """StalenessBound on the staleness in the run; -1 = no bound."""
+        """Bound on the staleness in the run; -1 = no bound."""
         current = self._current
         return current.plan.max_staleness if current else -1
 
@@ -138,7 +138,7 @@ class Store:
         """Lets a worker enter; `run` is the run that it was in before, or "".
 
         Raises:
-          CallError: the worker's configuration differ from those of the run.
+          CallError: the worker's configuration differs from those of the run.
         """
         with self._lock:
             plan = self._current.plan if self._current else None

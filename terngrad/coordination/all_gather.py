@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from terngrad.service.messages import Order, ValueMessage
 
@@ -57,6 +57,15 @@ class AllGather:
     def clear(self) -> None:
         """Forgets all values: the next workers may belong to another training."""
         self._rounds.clear()
+
+    def keep_rounds_of(self, workers: Collection[int]) -> None:
+        """Drops the rounds in which none of these workers has given a value.
+
+        Others made them, who may have been steps ahead.
+        """
+        for key, each in list(self._rounds.items()):
+            if each.given.keys().isdisjoint(workers):
+                del self._rounds[key]
 
     def forget(self, worker: int) -> None:
         """Drops the values of a worker that failed to join because they did not fit."""

@@ -308,6 +308,7 @@ class CoordinatorClient:
         if not values:
             if is_of_view:
                 return None  # a later view has begun, of which this worker will hear
+            self.check()  # the others may have gone back to this call in another view
             raise MembershipError(
                 f"the other workers have made later calls than this one ({name}): this worker was "
                 "started again, and their program does not let it join"

@@ -377,6 +377,7 @@ class Coordinator:
         elif isinstance(decision, View):
             self._log_takeover()
             self.state.install(decision)
+            self._all_gather.keep_rounds_of(self.state.members)
             self._log(decisions.in_words(decision, names_ps=not self.state.rules.coordinator_moves))
             self._send_to(self.state.members, Order(view=decision))
         elif isinstance(decision, Dismiss):

@@ -230,6 +230,7 @@ class CoordinatorState:
         """Starts without connected workers; all views get numbers above `number`."""
         self.rules, self.clock, self.number, self.ps = rules, clock, number, ps
         self.records = [WorkerRecord() for _ in hosts]
+        self._were_all_lost = False  # at the same time, in this view
         self.phase, self.since = Phase.STARTING, clock()  # and when the phase began
         self.began = self.since
         self.view: View | None = None  # the last one of this coordinator, number `number`
@@ -266,19 +267,28 @@ class CoordinatorState:
     def limit_secs(self) -> float:
         """Longest time for which a worker may be lost.
 
-        Where nobody else has the state of the training, and no other ps can coordinate the lost
-        worker, it may be lost for longer.
+        Where no other worker has the state of the training, or all were lost at once, and no other
+        ps can coordinate the lost worker, it may be lost for longer.
         """
-        rules, there = self.rules, self.connected & self.members
-        goes_on = rules.coordinator_moves or any(not self.records[i].lacks_state for i in there)
+        rules = self.rules
+        goes_on = rules.coordinator_moves or (
+            not self._were_all_lost and any(map(self._has_state, self.responsive & self.members))
+        )
         is_short = self.view is not None and rules.return_secs is not None and goes_on
         return rules.return_secs if is_short else rules.timeout_secs
+
+    def _has_state(self, member: int) -> bool:
+        record = self.records[member]
+        if record.report is not None:
+            return record.report.is_live
+        return record.status is Status.TRAINING and not record.lacks_state
 
     @property
     def gone(self) -> set[int]:
         """Workers that have been lost for too long."""
-        now, limit = self.clock(), self.limit_secs
-        return {worker for worker in self.lost if now - self.records[worker].lost_at >= limit}
+        now, limit, idle = self.clock(), self.limit_secs, self.idle
+        secs_of = {i: self.rules.timeout_secs if i in idle else limit for i in self.lost}
+        return {i for i, secs in secs_of.items() if now - self.records[i].lost_at >= secs}
 
     @property
     def returning(self) -> set[int]:
@@ -384,6 +394,7 @@ class CoordinatorState:
             record.change(WorkerEvent.CONNECT)
             record.session = Session()
         record.lost_at, record.loss = None, ""
+        self._were_all_lost &= not self.members <= self.connected
         return was_lost
 
     def lose(
@@ -393,15 +404,18 @@ class CoordinatorState:
         record = self.records[worker]
         record.change(WorkerEvent.ABANDON if hangs else WorkerEvent.DISCONNECT)
         comes_not_back = hangs or record.session.leaves
+        if self.rules.return_secs is not None:  # it may open another stream in that time
+            silent_secs = 0.0
         record.loss = loss
         record.lost_at = -math.inf if comes_not_back else self.clock() - silent_secs
+        self._were_all_lost |= not self.connected
 
     def install(self, view: View) -> None:
         """Installs the next view; all workers with a report become its members."""
         receivers = groups.unpack(view.receivers)
         self._dropped_before = self.dropped
         self.view, self.number, self.members = view, view.number, frozenset(self.reports)
-        self.selection = None
+        self.selection, self._were_all_lost = None, False
         if view.needed < len(self.members):
             self.selection = StepSelection(self.members, view.needed, view.steps)
         self.stalls = StallDetector(self.rules.timeout_secs)

@@ -204,12 +204,70 @@ def one_lost_and_one_about_to_join():
 
 
 def test_a_silent_worker_is_lost_since_it_was_last_heard_of():
-    cluster, _ = begun(2, elastic=True)
+    cluster, _ = begun(2)
     cluster.lose(1, "is silent", silent_secs=SECS / 2)
     cluster.pass_secs(SECS / 2 - 1)
-    assert cluster.taken() == {}
+    assert cluster.outcome is None
     cluster.pass_secs(2)
+    assert cluster.outcome.startswith("worker 1 (host1:1) is silent")
+
+
+def test_an_elastic_training_waits_shortly_for_a_worker_while_another_has_the_state():
+    cluster, _ = begun(2, elastic=True, return_secs=0.5)
+    cluster.lose(1)
+    cluster.pass_secs(0.4)
+    assert cluster.taken() == {}
+    cluster.pass_secs(0.2)
     assert cluster.taken() == {0: ["freeze"]}
+
+
+def is_kept(cluster, worker, step):
+    """Whether a worker that comes back before the time-out goes on where it was."""
+    cluster.pass_secs(SECS / 2)
+    assert cluster.outcome is None
+    cluster.connect(worker)
+    cluster.report_live(worker, steps=step)
+    cluster.pass_secs(1)
+    views = [each[-1] for each in cluster.taken().values() if hasattr(each[-1], "steps")]
+    return bool(views) and all(view.steps == step and not view.is_first for view in views)
+
+
+def test_the_only_worker_with_the_state_may_be_lost_for_the_time_out():
+    cluster, _ = begun(2, elastic=True, return_secs=0.5)
+    cluster.lose(1)
+    cluster.pass_secs(1)
+    cluster.connect(1)
+    cluster.join(1)  # started again, without the state
+    cluster.lose(0, "is silent", silent_secs=SECS / 2)
+    assert is_kept(cluster, 0, 5)
+
+
+def test_the_only_worker_with_the_state_is_waited_for_where_the_other_hangs():
+    cluster, _ = begun(2, elastic=True, return_secs=0.5)
+    stall(cluster, 5)
+    cluster.report_live(0, steps=4)
+    cluster.pass_secs(SECS + 1)  # worker 1 hangs, and is abandoned
+    cluster.connect(1)  # by another thread
+    cluster.lose(0)
+    cluster.pass_secs(1)
+    assert cluster.outcome is None
+
+
+def test_workers_that_were_all_lost_at_once_are_waited_for():
+    cluster, _ = begun(2, elastic=True, return_secs=0.5)
+    for worker in (0, 1):
+        cluster.lose(worker)
+    cluster.pass_secs(2)
+    cluster.connect(0)
+    cluster.report_live(0, steps=5)
+    cluster.pass_secs(SECS / 2)
+    assert (cluster.taken(), cluster.outcome) == ({}, None)
+    cluster.connect(1)
+    cluster.report_live(1, steps=5)
+    assert members(cluster.taken()[0][-1]) == (0, 1)
+    cluster.lose(1)  # alone
+    cluster.pass_secs(1)
+    assert cluster.taken()[0] == ["freeze"]
 
 
 def test_a_lost_worker_is_named_beside_one_that_does_not_get_ready():
