@@ -21,7 +21,7 @@ class Gate:
         with tf.init_scope(), tf.device("/CPU:0"):
             self._queue = tf.queue.FIFOQueue(1, [tf.bool])
         # At the end of the program, too, a graph that waits must end.
-        weakref.finalize(self, self._queue.close)
+        weakref.finalize(self, _close, self._queue)
 
     def passed(self) -> tf.Tensor:
         """Returns, within a graph, what is there when a call may go on."""
@@ -30,6 +30,11 @@ class Gate:
     def open(self) -> None:
         """Lets one call go on."""
         self._queue.enqueue(True)
+
+
+def _close(queue: tf.queue.FIFOQueue) -> None:
+    with tf.init_scope():  # perhaps within the trace of a function that it is no part of
+        queue.close()
 
 
 def begin(make: Callable[[], _Result], gate: Gate) -> Callable[[], _Result]:

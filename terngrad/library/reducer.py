@@ -190,7 +190,7 @@ class Reducer:
         self._call = f"{CALL} {index}"
         call = lambda gradients: self._means(gradients, self._call).means
         self._eager = tf.function(call, autograph=False)
-        self._gate = background.Gate()
+        self._gate: background.Gate | None = None  # of calls in the background
         gated = lambda gradients: self._means(gradients, "", gate=self._gate).means
         self._in_background = tf.function(gated, autograph=False)
         self._calls = Calls()
@@ -274,6 +274,7 @@ class Reducer:
         # Here, not in the other thread: all processes count their operations in one order.
         if self._group.connection is not None:
             self._group.begin_step(self._call)
+        self._gate = self._gate or background.Gate()
         return background.begin(lambda: self._in_background(dense), self._gate)
 
     def require_in_next_step(self) -> None:
