@@ -23,7 +23,7 @@ _INERT: tuple[tuple[Callable[[TrainConfig], bool], tuple[str, ...], str], ...] =
     ),
     (
         lambda c: c.local_steps == 1,
-        ("outer_learning_rate", "outer_momentum", "outer_feedback"),
+        ("local_overlap", "outer_learning_rate", "outer_momentum", "outer_feedback"),
         "--local_steps=1",
     ),
     (

@@ -167,6 +167,12 @@ class Trainer(Threads):
         "exchanged once in local_steps; divides that",
         "fragments",
     )
+    local_overlap: bool = _terngrad(
+        BOOLEAN,
+        False,
+        "local steps: make the next ones while an exchange is under way, whose result then counts "
+        "one exchange later",
+    )
     outer_learning_rate: float = _terngrad(
         number(above=True), 0.7, "local steps: learning rate of the mean change"
     )

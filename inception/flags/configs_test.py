@@ -91,6 +91,7 @@ def test_adam_keeps_the_learning_rate_fixed_and_says_so_if_asked_otherwise(capsy
     ("arguments", "why"),
     [
         (["--outer_momentum=0.5"], "--outer_momentum: has no effect with --local_steps=1."),
+        (["--local_overlap"], "--local_overlap: has no effect with --local_steps=1."),
         (
             ["--local_steps=4", "--outer_feedback=0.5", "--grad_bits=1"],
             "--outer_feedback: has no effect with a codec without feedback.",

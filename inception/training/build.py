@@ -165,6 +165,7 @@ def build_training(
                     step,
                     local_steps=config.steps_per_exchange,
                     outer_rate=config.outer_learning_rate,
+                    overlaps=config.local_overlap,
                     save_request=save_request,
                 ),
                 codecs,
@@ -221,7 +222,7 @@ def _make_optimizers(
     make = lambda own, kernels=None: make_optimizer(config.optimizer, own, config.momentum, kernels)
     if config.local_steps == 1:
         return _Optimizers([], make(variables, kernels))
-    own = config.local_fragments > 1
+    own = config.local_fragments > 1 or config.local_overlap
     inner = [InnerOptimizer(make, variables, each, has_own_weights=own) for each in devices]
     return _Optimizers(inner, Momentum(variables, config.outer_momentum, nesterov=True))
 

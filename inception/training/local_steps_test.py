@@ -92,16 +92,29 @@ def of_workers(folder):
     return newest_state(folder / "worker_0") | newest_state(folder / "worker_1")
 
 
-@pytest.fixture(scope="module", name="fragments", params=[1, 3])
-def _fragments(request):
-    return request.param
+KINDS = {
+    "whole": {"local_fragments": 1},
+    "fragments": {"local_fragments": 3},
+    "overlap": {"local_fragments": 1, "local_overlap": True},
+    "overlapping fragments": {"local_fragments": 3, "local_overlap": True},
+}
+
+
+def _marked(kind):
+    return pytest.param(kind, marks=pytest.mark.exhaustive if kind == "overlap" else ())
+
+
+@pytest.fixture(scope="module", name="kind", params=map(_marked, KINDS))
+def _kind(request):
+    """Flags of a kind of exchange."""
+    return KINDS[request.param]
 
 
 @pytest.fixture(scope="module", name="whole")
-def _whole(tmp_path_factory, fragments):
+def _whole(tmp_path_factory, kind):
     """The folder of an undisturbed training of 12 steps by one process of four nodes."""
     folder = tmp_path_factory.mktemp("whole")
-    flags = {"max_steps": 12, "num_nodes": 4, "batch_size": 16, "local_fragments": fragments}
+    flags = {"max_steps": 12, "num_nodes": 4, "batch_size": 16, **kind}
     own = [sys.executable, "-m", "inception.mnist_train", *arguments(folder, **flags)]
     done = forked.run(own)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -111,25 +124,26 @@ def _whole(tmp_path_factory, fragments):
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["collective", "parameter_server", "mpi"])
 def test_laws_4_and_8_workers_that_start_again_give_the_bits_of_one_process(
-    tmp_path, whole, fragments, engine
+    tmp_path, whole, kind, engine
 ):
-    for steps in (5 if fragments > 1 else 6, 12):  # fragments end after any step here
+    for steps in (5 if kind["local_fragments"] > 1 else 6, 12):  # fragments end after any step here
         predicts = engine == "collective" and steps == 12  # which changes no bit
-        flags = {"max_steps": steps, "local_fragments": fragments, "predict": predicts}
+        flags = {"max_steps": steps, "predict": predicts, **kind}
         with Started(command(tmp_path, engine, **flags)) as run:
             run.succeed()
         assert "starts from zero" not in run.output
         assert "copies differ" not in run.output
-        assert ("Prediction: ternary-feedback with --local_steps=3 " in run.output) == predicts
+        named = "Prediction: ternary-feedback with --local_steps=3 "
+        named += "and --local_overlap " if "local_overlap" in kind else ""
+        assert (named in run.output) == predicts
         assert ("Recommended here: --codec=" in run.output) == predicts
     assert_equal(newest_state(tmp_path), newest_state(whole))
     assert_equal(of_workers(tmp_path), newest_state(whole / "worker_0"))
 
 
 @pytest.mark.slow
-def test_law_8_killed_and_started_again_equals_undisturbed(tmp_path, whole, fragments):
-    own = {"num_nodes": 4, "batch_size": 16, "save_iter": 1, "keep_checkpoints": 0}
-    own["local_fragments"] = fragments
+def test_law_8_killed_and_started_again_equals_undisturbed(tmp_path, whole, kind):
+    own = {"num_nodes": 4, "batch_size": 16, "save_iter": 1, "keep_checkpoints": 0, **kind}
     flags = arguments(tmp_path, max_steps=100_000, **own)
     with Started([sys.executable, "-m", "inception.mnist_train", *flags]) as run:
         run.wait_for(r"step (12|20),")  # the end of the block kills it
@@ -253,11 +267,11 @@ def test_law_8_a_worker_and_a_ps_that_come_back_change_no_bit(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fragments", [1, 3])
-def test_an_elastic_all_reduce_goes_on_without_a_worker_and_takes_it_in_again(tmp_path, fragments):
+@pytest.mark.parametrize("kind", ["whole", "fragments", "overlap"])
+def test_an_elastic_all_reduce_goes_on_without_a_worker_and_takes_it_in_again(tmp_path, kind):
     own = [
         "--local_steps=3",
-        f"--local_fragments={fragments}",
+        *(f"--{name}={value}" for name, value in KINDS[kind].items()),
         "--grad_bits=32",
         "--clip_factor=0",
         "--codec=ternary-feedback",

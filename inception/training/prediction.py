@@ -51,21 +51,26 @@ class _Gradients(NamedTuple):
         flags = f"--codec={_FLAGS.get(self.codec, self.codec)}"
         return flags if self.codec in _FLAGS else f"{flags} --sum_codec={self.sum_codec}"
 
-    def named(self, local_steps: int) -> str:
+    def named(self, local_steps: int, *, overlaps: bool = False) -> str:
         """Returns the codec's name with the flags that differ from their defaults."""
         flags = [f"--sum_codec={self.sum_codec}"] if self.sum_codec != EXACT else []
         flags += [f"--local_steps={local_steps}"] if local_steps > 1 else []
+        flags += ["--local_overlap"] if local_steps > 1 and overlaps else []
         return f"{self.codec} with {' and '.join(flags)}" if flags else self.codec
 
 
 @dataclasses.dataclass(frozen=True)
 class _StepTime:
-    """Seconds of a step with some codecs, on average of `local_steps` and one exchange of all."""
+    """Seconds of a step with some codecs, on average of `local_steps` and one exchange of all.
+
+    The exchange of local steps waits for the last of them, unless it `overlaps` with the next.
+    """
 
     computing: float
     codec: float
     network: float
     local_steps: int = 1
+    overlaps: bool = False
 
     @property
     def seconds(self) -> float:
@@ -82,8 +87,8 @@ class _StepTime:
 
     @property
     def _hidden(self) -> float:
-        if self.local_steps > 1:  # the exchange waits for the last of them
-            return 0.0
+        if self.local_steps > 1:
+            return min(self.network, self.computing) if self.overlaps else 0.0
         return min(self.network, _OVERLAP * self.computing)
 
 
@@ -124,8 +129,9 @@ def predict(
     coded = times[shown] if count == 1 else times[shown].with_local_steps(count)
     messages = _messages(training.codecs, training.exchange)
     later = (fragments - 1) * messages * network.latency_secs / count
-    coded = dataclasses.replace(coded, network=coded.network + later)
-    told = _told(shown.named(count), coded, times[_Gradients(_FLOAT)], network)
+    overlaps = config.local_overlap
+    coded = dataclasses.replace(coded, network=coded.network + later, overlaps=overlaps)
+    told = _told(shown.named(count, overlaps=overlaps), coded, times[_Gradients(_FLOAT)], network)
     return f"{told}\n{_recommended(times, each_step, local)}"
 
 

@@ -1,5 +1,6 @@
 """The prediction of a step's time, from its parts to its line."""
 
+import dataclasses
 import functools
 import types
 
@@ -46,6 +47,13 @@ def test_local_steps_wait_for_all_of_an_exchange_once():
     assert step.seconds == pytest.approx(1.1)
     assert step.with_local_steps(10).seconds == pytest.approx(1.03)
     assert step.with_local_steps(10).exchange_share == pytest.approx(0.03 / 1.03)
+
+
+def test_an_exchange_that_overlaps_waits_only_for_what_takes_longer_than_the_steps():
+    for network, seconds in ((5.0, 1.01), (20.0, 2.01)):
+        step = _StepTime(computing=1.0, codec=0.1, network=network).with_local_steps(10)
+        overlapping = dataclasses.replace(step, overlaps=True)
+        assert overlapping.seconds == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ class Connection(abc.ABC):
       largest_part: bytes that a process may give to `all_gather`.
       repeats_steps: whether a failed step may be repeated, see `was_interrupted`.
       owners_change: whether the shares of coded sums go to others where processes come or go.
+      matches_by_order: whether operations match by their order, so that one thread must make all.
     """
 
     rank: int
@@ -30,6 +31,7 @@ class Connection(abc.ABC):
     largest_part: int = 1 << 26
     repeats_steps: bool = False
     owners_change: bool = False
+    matches_by_order: bool = False
 
     @abc.abstractmethod
     def exchange(self, local_nodes: int, kernels: GradientKernels, step: tf.Variable) -> Exchange:

@@ -19,6 +19,8 @@ class MpiTransport(Transport):
     operations were traced, and this order is the same in all processes.
     """
 
+    matches_by_order = True
+
     def __init__(self, communicator: MPI.Comm) -> None:
         """Joins the processes of the communicator."""
         self.rank = communicator.Get_rank()

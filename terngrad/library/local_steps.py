@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -23,20 +23,26 @@ class LocalStepsState(tf.Module):
       count: int64 scalar, steps since the last exchange.
       shared: the weights after the last exchange, float32, in the order of the variables.
       velocities: of the outer optimizer, in the same order.
+      begun: with `overlap` this process' weights when the exchange under way began, float32.
       reducer: of the exchanges of the first fragment, see `ReducerState`.
       reducers: of each fragment; without fragments that of `reducer` alone.
     """
+
+    begun: Sequence[tf.Variable] = ()
 
     def __init__(
         self,
         shared: Sequence[tf.Variable],
         velocities: Sequence[tf.Variable],
         reducers: Sequence[ReducerState],
+        begun: Sequence[tf.Variable] = (),
     ) -> None:
         """Holds these variables."""
         super().__init__()
         self.count = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.shared, self.velocities = list(shared), list(velocities)
+        if begun:  # else a checkpoint would have an empty list
+            self.begun = list(begun)
         self.reducer, self.reducers = reducers[0], list(reducers)
 
 
@@ -59,6 +65,10 @@ class LocalSteps:
     calls exchange the next fragment, so that the network is loaded evenly. Between its
     exchanges each process has its own weights of a fragment.
 
+    With `overlap` an exchange runs in another thread during the next `steps` / `fragments` calls.
+    Then its result is applied, and what this process has changed meanwhile is kept: the weights are
+    shared weights - what is not exchanged yet. So only `state.shared` is equal on all.
+
     Attributes:
       state: variables for tf.train.Checkpoint, see `LocalStepsState`.
       reducers: exchange the deltas of each fragment.
@@ -71,6 +81,7 @@ class LocalSteps:
         *,
         steps: int,
         fragments: int = 1,
+        overlap: bool = False,
         learning_rate: float = 0.7,
         momentum: float = 0.9,
         feedback: float = 1.0,
@@ -84,6 +95,7 @@ class LocalSteps:
           group: the processes, from `terngrad.join`; not an elastic one.
           steps: a process' own steps between two exchanges of a variable.
           fragments: how many parts of the variables are exchanged in turn; divides `steps`.
+          overlap: whether an exchange runs during the next steps; not with MPI.
           learning_rate: of the outer optimizer.
           momentum: of the outer optimizer, 0 = none.
           feedback: share of its memory that a codec with feedback adds to the next delta.
@@ -104,7 +116,10 @@ class LocalSteps:
                 "LocalSteps: the group is elastic or has num_replicas_to_aggregate; allowed is one "
                 "of fixed processes"
             )
-        configuration = {"steps": steps, "fragments": fragments, **given}
+        if overlap and group.connection is not None and group.connection.matches_by_order:
+            why = "which matches operations by their order"
+            raise ValueError(f"overlap is True; allowed is False with MPI, {why}")
+        configuration = {"steps": steps, "fragments": fragments, "overlap": bool(overlap), **given}
         configuration["averaged variables"] = len(averaged)
         group.agree(
             {f"{k} of LocalSteps": str(v) for k, v in configuration.items()}, "a new LocalSteps"
@@ -131,9 +146,12 @@ class LocalSteps:
             tf.Variable(tf.cast(v, tf.float32), trainable=False, name=f"shared_{i}")
             for i, v in enumerate(self._variables)
         ]
+        begun = [tf.Variable(v, trainable=False) for v in shared] if overlap else []
+        self._overlaps = bool(overlap)
+        self._end: Callable[[], list[tf.Tensor]] | None = None  # of the exchange under way
         self._outer = Momentum(shared, float(momentum), nesterov=True)
         states = [reducer.state for reducer in self.reducers]
-        self.state = LocalStepsState(shared, self._outer.slots["momentum"], states)
+        self.state = LocalStepsState(shared, self._outer.slots["momentum"], states, begun)
 
     @property
     def bytes_sent(self) -> int:
@@ -145,7 +163,7 @@ class LocalSteps:
 
         Returns:
           Whether it exchanged, so that all processes have the same weights, or with fragments those
-          of one fragment.
+          of one fragment; with `overlap` whether it ended an exchange and began the next.
 
         Raises:
           ValueError: it is called within tf.function.
@@ -153,10 +171,20 @@ class LocalSteps:
         """
         if not tf.executing_eagerly():
             raise ValueError("LocalSteps.step: call it outside tf.function, after each step")
+        if self._overlaps and self._end is None:
+            self._begin()
         self.state.count.assign_add(1)
         if int(self.state.count) < self._steps:
             return False
-        self._exchange(1)
+        if self._overlaps:
+            self._finish()
+        else:
+            self._exchange_fragment(self._next)
+        self._average()
+        if self._overlaps:
+            for i in self._fragments[self._next]:
+                self.state.begun[i].assign(tf.cast(self._variables[i], tf.float32))
+            self._begin()
         return True
 
     def exchange(self) -> None:
@@ -165,26 +193,58 @@ class LocalSteps:
         Raises:
           MembershipError: a process left or does something else, or the group is closed.
         """
-        self._exchange(len(self.reducers))
-
-    def _exchange(self, count: int) -> None:
-        """Exchanges the next `count` fragments."""
-        done = sum(int(state.step) for state in self.state.reducers)
-        for index in range(done, done + count):
+        if self._overlaps:
+            if self._end is None:  # its process was started again
+                self._begin()
+            self._finish()
+        first = self._next
+        for index in range(first, first + len(self.reducers)):
             self._exchange_fragment(index % len(self.reducers))
+        for begun, shared in zip(self.state.begun, self.state.shared, strict=self._overlaps):
+            begun.assign(shared)
+        self._average()
+
+    @property
+    def _next(self) -> int:
+        """The fragment of the next exchange, or of that under way."""
+        return sum(int(state.step) for state in self.state.reducers) % len(self.reducers)
+
+    def _average(self) -> None:
+        """Ends a round: averages what an exchange averages."""
         averaged = self._group.all_reduce(list(self._averaged)) if self._averaged else []
         for own, mean in zip(self._averaged, averaged, strict=True):
             own.assign(mean)
         self.state.count.assign(0)
 
+    def _begin(self) -> None:
+        """Begins the exchange of what this process had changed when its weights were `begun`."""
+        state, fragment = self.state, self._fragments[self._next]
+        deltas = [state.shared[i] - state.begun[i] for i in fragment]
+        self._end = self.reducers[self._next].start(deltas)
+
+    def _finish(self) -> None:
+        """Ends the exchange under way; what this process has changed meanwhile is kept."""
+        index, end, self._end = self._next, self._end, None
+        self._apply(index, end())
+        shared, begun = self.state.shared, self.state.begun
+        for i in self._fragments[index]:
+            own = self._variables[i]
+            meanwhile = tf.cast(own, tf.float32) - begun[i]
+            own.assign(tf.cast(shared[i] + meanwhile, own.dtype))
+
     def _exchange_fragment(self, index: int) -> None:
         fragment, shared, own = self._fragments[index], self.state.shared, self._variables
         deltas = [shared[i] - tf.cast(own[i], tf.float32) for i in fragment]
-        means = dict(zip(fragment, self.reducers[index](deltas), strict=True))
-        step = self.state.reducers[index].step
-        self._outer.apply([means.get(i) for i in range(len(own))], tf.constant(self._rate), step)
+        self._apply(index, self.reducers[index](deltas))
         for i in fragment:
             own[i].assign(tf.cast(shared[i], own[i].dtype))
+
+    def _apply(self, index: int, means: Sequence[tf.Tensor]) -> None:
+        """Makes the outer step of a fragment."""
+        means = dict(zip(self._fragments[index], means, strict=True))
+        step = self.state.reducers[index].step
+        every = range(len(self._variables))
+        self._outer.apply([means.get(i) for i in every], tf.constant(self._rate), step)
 
 
 def _of_fragment(

@@ -3,6 +3,7 @@
 import collections
 import re
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ ALONE = Group()
 STEPS = 4 * LOCAL_STEPS
 
 
-def train(folder, workers, servers=0, fragments=1):
+def train(folder, workers, servers=0, fragments=1, overlap=0):
     """Runs the loop; returns what each worker wrote, and the output of all."""
     folder.mkdir()
     control, *ports = free_ports(workers + servers + 1, "127.0.0.1")
@@ -27,7 +28,7 @@ def train(folder, workers, servers=0, fragments=1):
     hosts, ps_hosts = addresses[:workers], addresses[workers:]
     roles = [("worker", i) for i in range(workers)] + [("ps", i) for i in range(servers)]
     places = [launch_variables.variables(hosts, i, control, ps_hosts, job) for job, i in roles]
-    arguments = [str(folder), str(STEPS), str(fragments)]
+    arguments = [str(folder), str(STEPS), str(fragments), str(overlap)]
     program = [sys.executable, "-m", "terngrad.testing.programs.own_local_steps", *arguments]
     done = finished([program] * len(places), places)
     assert all(status == 0 for _, status in done), done
@@ -62,6 +63,19 @@ def test_law_4_fragments_are_equal_after_their_exchange_and_all_at_the_end(tmp_p
         assert other.files == found[0].files
         for name in other.files:
             np.testing.assert_array_equal(found[0][name], other[name], err_msg=name)
+
+
+@pytest.mark.slow
+def test_law_4_shared_weights_are_equal_where_exchanges_overlap_with_steps(tmp_path):
+    found, output = train(tmp_path / "sockets", 2, fragments=3, overlap=1)
+    served, _ = train(tmp_path / "ps", 2, 1, fragments=3, overlap=1)
+    assert len(found[0].files) == STEPS * len({name.split()[1] for name in found[0]})
+    for other in (found[1], *served):
+        assert other.files == found[0].files
+        for name in other.files:
+            np.testing.assert_array_equal(found[0][name], other[name], err_msg=name)
+    # law 7: each fragment's in turn, then that under way and all
+    assert len(re.findall(rf"bytes in {STEPS // 3 + 2}\.", output)) == 2
 
 
 def test_fragments_take_turns_and_all_are_exchanged_at_the_end():
@@ -109,8 +123,49 @@ def test_an_exchange_is_a_step_of_nesterovs_momentum_with_the_delta():
     assert int(local.state.count) == 0
 
 
-def test_a_checkpoint_of_the_state_goes_on_with_the_same_bits(tmp_path):
-    chosen = {"gradients": "ternary-feedback", "feedback": 0.5}
+def test_with_overlap_a_delta_counts_a_round_later_and_later_changes_are_kept():
+    weights, local = make(learning_rate=0.5, momentum=0.9, overlap=True)
+    shared, delta, velocity = weights.numpy(), 0.0, 0.0
+    for change in (0.25, -0.5, 1.0):
+        for i in range(2):
+            weights.assign_sub(tf.fill([2, 2], change))
+            assert local.step() == (i == 1)
+        velocity = 0.9 * velocity + delta
+        shared = shared - 0.5 * (delta + 0.9 * velocity)
+        delta = 2 * change
+        np.testing.assert_allclose(local.state.shared[0], shared, rtol=1e-6)
+        np.testing.assert_allclose(weights, shared - delta, rtol=1e-6)
+    local.exchange()
+    for _ in range(2):  # the exchange under way, and that of all
+        velocity = 0.9 * velocity + delta
+        shared, before = shared - 0.5 * (delta + 0.9 * velocity), shared
+        delta = 0.0
+    np.testing.assert_array_equal(weights, local.state.shared[0])
+    np.testing.assert_allclose(weights, shared, rtol=1e-6, atol=1e-6)
+    assert not np.allclose(shared, before)
+
+
+def test_the_state_of_a_reducer_changes_when_the_exchange_under_way_ends():
+    weights, local = make(gradients="ternary-feedback", overlap=True)
+    for i in range(1, 7):
+        weights.assign_sub(tf.random.stateless_normal([2, 2], [i, 1]))
+        before = local.state.reducer.memory["memory/0/0"].numpy()
+        local.step()
+        assert int(local.state.reducer.step) == i // 2
+        changes = i in (4, 6)  # the first delta is zero
+        assert np.any(local.state.reducer.memory["memory/0/0"] != before) == changes
+
+
+def test_law_10_overlap_is_refused_where_operations_have_an_order():
+    group = Group()
+    group.connection = types.SimpleNamespace(matches_by_order=True)
+    with pytest.raises(ValueError, match=r"^overlap is True; allowed is False with MPI, which"):
+        LocalSteps([tf.Variable([1.0])], group, steps=2, overlap=True)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_checkpoint_of_the_state_goes_on_with_the_same_bits(tmp_path, overlap):
+    chosen = {"gradients": "ternary-feedback", "feedback": 0.5, "overlap": overlap}
     (first, one), (second, other) = make(**chosen), make(**chosen)
     draw = lambda i: tf.random.stateless_normal([2, 2], [i, 1])
     for i in range(3):

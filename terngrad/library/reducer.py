@@ -6,7 +6,7 @@ import collections
 import math
 import numbers
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -27,6 +27,7 @@ from terngrad.layout import (
     Policy,
     make_layout,
 )
+from terngrad.library import background
 from terngrad.library.arrays import plain
 from terngrad.library.graphs import Calls, begin_after, check_graph
 from terngrad.library.group import Group
@@ -186,8 +187,12 @@ class Reducer:
         self._reduction = Reduction(codecs, exchange, step, seed, memory_decay=memory_decay)
         self.memory = self._reduction.memory
         # Outside graphs, where calls have an order.
-        call = lambda gradients: self._means(gradients, f"{CALL} {index}").means
+        self._call = f"{CALL} {index}"
+        call = lambda gradients: self._means(gradients, self._call).means
         self._eager = tf.function(call, autograph=False)
+        self._gate: background.Gate | None = None  # of calls in the background
+        gated = lambda gradients: self._means(gradients, "", gate=self._gate).means
+        self._in_background = tf.function(gated, autograph=False)
         self._calls = Calls()
         self.state = ReducerState(step, self.memory.variables)
         group.step = step
@@ -249,6 +254,29 @@ class Reducer:
         means = [None if g is None else tf.cast(mean, kind(g)) for mean, g in pairs]
         return Reduced(means, found.sums, found.others)
 
+    def start(self, gradients: Sequence[Gradient]) -> Callable[[], list[tf.Tensor]]:
+        """Begins a call outside graphs, which is made while this process goes on.
+
+        `state` changes when the call ends, which it does before the next one begins.
+
+        Args:
+          gradients: see `__call__`.
+
+        Returns:
+          Ends the call, and returns the means, as float32.
+
+        Raises:
+          ValueError: their number, a shape or a type is wrong.
+          MembershipError: the group is closed.
+        """
+        dense = self.dense_by_node(gradients)
+        self._group.check_open()
+        # Here, not in the other thread: all processes count their operations in one order.
+        if self._group.connection is not None:
+            self._group.begin_step(self._call)
+        self._gate = self._gate or background.Gate()
+        return background.begin(lambda: self._in_background(dense), self._gate)
+
     def require_in_next_step(self) -> None:
         """Lets the next step wait for this process, where others may make it without this one."""
         self._reduction.exchange.require_in_next_step()
@@ -278,9 +306,13 @@ class Reducer:
         *,
         as_sums: bool = False,
         others: Sequence[Sequence[tf.Tensor]] = (),
+        gate: background.Gate | None = None,
     ) -> Reduced:
-        """The exchange, as operations of the current graph; `what` names it for the others."""
-        if self._group.connection is not None:
+        """The exchange, as operations of the current graph; `what` names it for the others.
+
+        With "" they know of it. Its end and its updates wait for the `gate`.
+        """
+        if what and self._group.connection is not None:
             begin_after(gradients[0][-1:], lambda: self._group.begin_step(what))
         reduction = self._reduction
         reduction.sequence = self._group.sequence
@@ -288,7 +320,8 @@ class Reducer:
         found = reduction.reduce(gradients, keys, as_sums=as_sums)
         rows = [[row_of(node)] for node in others]
         row = reduction.exchange.mean(rows, self._name_of_others) if rows else []
-        with reduction.updates(found, others=row):
+        passed = [gate.passed()] if gate else []
+        with tf.control_dependencies(passed), reduction.updates(found, others=row):
             shared = values_of_row(tf.identity(row[0]), others[0]) if rows else []
             means = [None if mean is None else tf.identity(mean) for mean in found.means]
             sums = [each._replace(words=tf.identity(each.words)) for each in found.sums]

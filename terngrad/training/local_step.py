@@ -7,8 +7,14 @@ momentum, applies the mean delta to the shared weights.
 
 With F fragments the net's variables are shared out (`make_fragments`), and after each H / F inner
 steps one fragment is exchanged, in turn, as in Streaming DiLoCo (Douillard et al. 2025,
-without its overlap and its low precision). The delta of a fragment is that of the H steps since its
-last exchange. A node keeps its own weights of the other fragments.
+without its low precision). The delta of a fragment is that of the H steps since its last exchange.
+A node keeps its own weights of the other fragments.
+
+An exchange may overlap with the next inner steps: what is exchanged is then the delta as it was
+when these began. At their end the node's weights are the new shared ones - what it has changed
+meanwhile, which is the beginning of its next delta. So shared weights - own weights always is what
+a node has not yet exchanged, and nothing else needs to be kept. Streaming DiLoCo mixes own and
+shared weights instead, and so drops a part of a node's own steps.
 
 Inner steps update copies, which each round makes anew. So a round changes nothing that counts
 before its exchange is over: it can be given up, repeated and saved as a step can.
@@ -40,12 +46,12 @@ class InnerOptimizer:
       slots: by slot name, one variable for each weight, as after the last exchange.
       starts: by slot name, what its values begin as.
       shared: the weights that all nodes share.
-      has_own_weights: whether the node's weights after an exchange are its own: with fragments.
+      has_own_weights: whether the node's weights after an exchange are its own: with fragments,
+        or if exchanges overlap with inner steps.
       updates: int64 scalar, inner steps since the slots began, by which Adam corrects its moments;
         fewer than the training's in a worker that joined late.
       counts_updates: whether the optimizer needs them.
-      kept: the node's weights after the last exchange; the shared ones, if all are exchanged
-        together.
+      kept: the node's weights after the last exchange; without its own the shared ones.
     """
 
     def __init__(
@@ -83,19 +89,25 @@ class InnerOptimizer:
         with tf.control_dependencies(gradients):  # the backward pass still needs the weights
             self._optimizer.apply(gradients, rate, self.updates + made)
 
-    def keep(self, count: int, exchanged: Collection[int]) -> None:
+    def keep(self, count: int, exchanged: Collection[int], *, overlaps: bool = False) -> None:
         """Ends inner steps that count.
 
         Args:
           count: number of inner steps.
           exchanged: indices of the shared weights, which have changed since.
+          overlaps: whether the exchange was of what these inner steps began with, so that what they
+            have changed is kept.
         """
         self.updates.assign_add(count)
         for name, slots in self.slots.items():
             _assign(slots, self._optimizer.slots[name])
-        if self.has_own_weights:
-            new = [self.shared[i] if i in exchanged else v for i, v in enumerate(self._weights)]
-            _assign(self.kept, new)
+        if not self.has_own_weights:
+            return
+        for i, (kept, own) in enumerate(zip(self.kept, self._weights, strict=True)):
+            new = own.read_value()
+            if i in exchanged:
+                new = self.shared[i] + (new - kept) if overlaps else self.shared[i].read_value()
+            kept.assign(new)
 
 
 class _Node(NamedTuple):
@@ -120,6 +132,7 @@ class LocalStep(Step):
         *,
         local_steps: int,
         outer_rate: float,
+        overlaps: bool = False,
         save_request: tf.Variable | None = None,
     ) -> None:
         """Combines the parts; for those that are not named here see `TrainStep`.
@@ -135,12 +148,15 @@ class LocalStep(Step):
           step: int64 scalar, number of inner steps made.
           local_steps: inner steps before the exchange: H, or H / F with fragments.
           outer_rate: learning rate of the outer optimizer.
+          overlaps: whether the exchange is of the deltas as they are before the inner steps, which
+            are made at the same time. The inner optimizers then have their own weights.
           save_request: see `TrainStep`.
         """
         super().__init__(classifier, reduction, schedule, averages, save_request)
         self._inner, self._outer = inner, outer
         self._inner_step = step
         self._local_steps, self._outer_rate = local_steps, outer_rate
+        self._overlaps = overlaps
         self._exchanged = sorted(i for codec in reduction.codecs for i in codec.variables)
 
     def __call__(self, take: TakeBatch) -> StepResult:
@@ -154,24 +170,33 @@ class LocalStep(Step):
           place of gradients the deltas.
         """
         reduction, first = self._reduction, self._inner_step.read_value()
+        # Nothing of the inner steps depends on this exchange, so TensorFlow makes both at once.
+        begun = self._exchange_deltas() if self._overlaps else None
         nodes, rate = self._make_inner_steps(take, first)
-        before = [v.read_value() for v in self._classifier.variables]
-        deltas = [
-            [old - new for old, new in zip(before, own.weights(), strict=True)]
-            for own in self._inner
-        ]
         count = float(self._local_steps)
         shared, stop, save = self._share([Losses(*(v / count for v in n.losses)) for n in nodes])
-        keys = reduction.keys(reduction.step.read_value())
-        aggregate = reduction.reduce(deltas, keys)
+        deltas, aggregate = begun or self._exchange_deltas()
         statistics = self._mean_statistics([row_of(node.state) for node in nodes])
-        with reduction.updates(aggregate, deltas, [*shared, stop, save, *statistics]):
+        others = [*shared, stop, save, *statistics]
+        # The means may be there before the inner steps are over, which may fail.
+        made = tf.control_dependencies(others if self._overlaps else [])
+        with made, reduction.updates(aggregate, deltas, others):
             self._update(aggregate, first)
             self._assign_shared(statistics, save)
             for own in self._inner:
-                own.keep(self._local_steps, self._exchanged)
+                own.keep(self._local_steps, self._exchanged, overlaps=self._overlaps)
             self._inner_step.assign_add(self._local_steps)
         return StepResult(shared, stop, save, rate, deltas[0], aggregate)
+
+    def _exchange_deltas(self) -> tuple[list[list[tf.Tensor]], Aggregate]:
+        """Returns each node's deltas of all weights, as they are now, and their exchange."""
+        before = [v.read_value() for v in self._classifier.variables]
+        deltas = []
+        for own in self._inner:
+            now = [v.read_value() for v in own.kept] if self._overlaps else own.weights()
+            deltas.append([old - new for old, new in zip(before, now, strict=True)])
+        reduction = self._reduction
+        return deltas, reduction.reduce(deltas, reduction.keys(reduction.step.read_value()))
 
     def _update(self, aggregate: Aggregate, first: tf.Tensor) -> None:
         """Makes the outer step, and updates the moving averages of what has changed."""
@@ -239,8 +264,8 @@ def keep_inner_state(
     """Saves the state of inner optimizers with the memory of a process' nodes.
 
     Args:
-      memory: gets the variables "slots/NODE/SLOT/NAME", with Adam "updates/NODE" and with fragments
-        "weights/NODE/NAME".
+      memory: gets the variables "slots/NODE/SLOT/NAME", with Adam "updates/NODE", and where nodes
+        have their own weights "weights/NODE/NAME".
       optimizers: of the nodes.
       names: of the trained variables.
       first_node: global index of the first node.

@@ -1,8 +1,9 @@
 """A loop of a user's own with local steps.
 
-python -m terngrad.testing.programs.own_local_steps FOLDER STEPS FRAGMENTS
+python -m terngrad.testing.programs.own_local_steps FOLDER STEPS FRAGMENTS OVERLAP
 
-Each process writes its weights after each exchange to a file of the folder.
+Each process writes its weights after each exchange to a file of the folder; with an OVERLAP of 1
+the shared weights, with which its own then differ.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ LOCAL_STEPS = 3
 
 def main() -> None:
     """Trains."""
-    folder, steps, fragments = sys.argv[1], *map(int, sys.argv[2:])
+    folder, steps, fragments, overlap = sys.argv[1], *map(int, sys.argv[2:])
     terngrad.configure()
     group = terngrad.join(timeout_secs=60.0)
     tf.keras.utils.set_random_seed(1 + group.rank)  # the chief's parameters count
@@ -34,6 +35,7 @@ def main() -> None:
         group,
         steps=LOCAL_STEPS,
         fragments=fragments,
+        overlap=bool(overlap),
         averaged=model.non_trainable_variables,
         gradients="ternary-feedback",
     )
@@ -52,6 +54,11 @@ def main() -> None:
         exchanged = local.step()
         if i == steps:
             local.exchange()
+        if overlap:
+            assert i == steps or exchanged == (i % (LOCAL_STEPS // fragments) == 0)
+            shared = local.state.shared if exchanged else []
+            found |= {f"{i} {number}": v.numpy() for number, v in enumerate(shared)}
+            continue
         seen = {v.path: group.all_gather(v.numpy()) for v in model.trainable_variables}
         equal = {name for name, (one, other) in seen.items() if np.array_equal(one, other)}
         assert bool(equal) == exchanged
