@@ -276,7 +276,7 @@ def test_an_elastic_all_reduce_goes_on_without_a_worker_and_takes_it_in_again(tm
         "--clip_factor=0",
         "--codec=ternary-feedback",
     ]
-    flags = paced_flags_of(tmp_path, *own, "--elastic", "--worker_timeout_secs=200", steps=900)
+    flags = paced_flags_of(tmp_path, *own, "--elastic", "--worker_timeout_secs=200", steps=1800)
     with ProcessCluster(3, 0, *flags) as cluster:
         cluster.wait_for("0", r"Worker 0: .* step (12|20),")
         cluster.kill("1")
@@ -286,7 +286,7 @@ def test_an_elastic_all_reduce_goes_on_without_a_worker_and_takes_it_in_again(tm
         cluster.wait_for("1", r"^Worker 1: .* step \d+,")
         cluster.finish()
         assert "Warning" not in cluster.lines()  # which tells of copies that differ
-        assert checkpoints.latest_checkpoint(str(tmp_path)).endswith("-900")
+        assert checkpoints.latest_checkpoint(str(tmp_path)).endswith("-1800")
 
 
 def _with(more, program_and_flags):
