@@ -186,8 +186,7 @@ class Reducer:
         self._name_of_others = f"others/{index}"
         self._reduction = Reduction(codecs, exchange, step, seed, memory_decay=memory_decay)
         self.memory = self._reduction.memory
-        # Outside graphs, where calls have an order.
-        self._call = f"{CALL} {index}"
+        self._call = f"{CALL} {index}"  # outside graphs, where calls have an order
         call = lambda gradients: self._means(gradients, self._call).means
         self._eager = tf.function(call, autograph=False)
         self._gate: background.Gate | None = None  # of calls in the background
@@ -257,7 +256,7 @@ class Reducer:
     def start(self, gradients: Sequence[Gradient]) -> Callable[[], list[tf.Tensor]]:
         """Begins a call outside graphs, which is made while this process goes on.
 
-        `state` changes when the call ends, which it does before the next one begins.
+        The call ends, and with it `state` changes, before the next one begins.
 
         Args:
           gradients: see `__call__`.
@@ -266,13 +265,11 @@ class Reducer:
           Ends the call, and returns the means, as float32.
 
         Raises:
-          ValueError: their number, a shape or a type is wrong.
-          MembershipError: the group is closed.
+          MembershipError: the group is closed; for others see `__call__`.
         """
         dense = self.dense_by_node(gradients)
         self._group.check_open()
-        # Here, not in the other thread: all processes count their operations in one order.
-        if self._group.connection is not None:
+        if self._group.connection is not None:  # here: all count their operations in one order
             self._group.begin_step(self._call)
         self._gate = self._gate or background.Gate()
         return background.begin(lambda: self._in_background(dense), self._gate)
