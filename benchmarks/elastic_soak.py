@@ -23,7 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import report
-from benchmarks.fault_benchmark import ENGINES, Process, Training, TrainingOptions
+from benchmarks.fault_benchmark import ENGINES, Training, TrainingOptions
+from benchmarks.workers.processes import Process
 from inception.flags.table import at_least, flag, number, one_of, refuse
 
 _FAULTS = ("kill", "kill_first", "end", "stop", "cut")

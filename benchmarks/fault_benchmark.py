@@ -26,22 +26,17 @@ python -m benchmarks.fault_benchmark --values=25000000 --bandwidth=1gbit
 import contextlib
 import dataclasses
 import math
-import os
-import re
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
-from typing import IO
 
 from benchmarks import report
 from benchmarks.host_network import HostNetwork, network
+from benchmarks.workers.processes import LaunchedProcess, Output, Process
 from inception.cluster.namespaces import BANDWIDTH
 from inception.flags.table import TEXT, at_least, flag, number, refuse
 from slim.datasets import files
@@ -51,7 +46,6 @@ from terngrad.cluster.managed import launch_variables
 _STEPS = 5  # of each worker that is well, to call a training undisturbed
 _START_SECS = 120.0
 _LOOK_SECS = 0.02
-_LINES = 200  # of each process, shown if the benchmark fails
 _MOST_TIMEOUTS = 3  # without a step: the others wait until the fault is mended
 
 
@@ -114,104 +108,6 @@ class _Options(TrainingOptions):
         "Distributed", BANDWIDTH, None, "of each process' own host; not set = all on this machine"
     )
     rounds: int = flag("Runtime", at_least(1), 3, "number of faults of each kind")
-
-
-class _Output:
-    """What a process prints, and when it made which step.
-
-    Attributes:
-      pid: process id; 0 = not known yet.
-      rank: the last one that it printed, if ranks change; -1 = none.
-      started: when it was started.
-      steps: moments of its steps.
-      checksums: number and checksum of the weights of each step, where it prints them.
-      lines: the last ones of its other output.
-    """
-
-    def __init__(self, open_output: Callable[[], IO[str]]) -> None:
-        self.pid, self.rank = 0, -1
-        self.started = time.monotonic()
-        self.steps: list[float] = []
-        self.checksums: list[tuple[int, str]] = []
-        self.lines: list[str] = []
-        self._reader = threading.Thread(target=self._read, args=(open_output,), daemon=True)
-        self._reader.start()
-
-    def _read(self, open_output: Callable[[], IO[str]]) -> None:
-        with open_output() as output:
-            for line in output:
-                if found := re.match(r"step (\d+)(?: (\w+))?$", line):
-                    self.steps.append(time.monotonic())
-                    if found[2]:
-                        self.checksums.append((int(found[1]), found[2]))
-                elif found := re.match(r"process (\d+) has rank (\d+)$", line):
-                    self.pid, self.rank = int(found[1]), int(found[2])
-                else:
-                    self.lines = [*self.lines[1 - _LINES :], line]
-
-    def steps_after(self, moment: float) -> int:
-        return sum(step > moment for step in self.steps)
-
-    def first_step_after(self, moment: float) -> float:
-        return next(step for step in self.steps if step > moment)
-
-    def waits(self, begin: float, until: float = math.inf) -> list[float]:
-        """Returns the times between two steps, of which the second was after a moment.
-
-        The first one was not after `until`.
-        """
-        pairs = pairwise(self.steps)
-        return [after - before for before, after in pairs if after > begin and before <= until]
-
-
-class Process(_Output):
-    """A process of the training, and when it made which step."""
-
-    def __init__(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
-        self._run = subprocess.Popen(
-            command,
-            env={**os.environ, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        output = self._run.stdout
-        assert output
-        super().__init__(lambda: output)
-        self.pid = self._run.pid
-
-    def is_running(self) -> bool:
-        return self._run.poll() is None
-
-    def send(self, number: signal.Signals) -> None:
-        self._run.send_signal(number)
-        if number == signal.SIGKILL:
-            self._run.wait()
-
-    def close(self) -> None:
-        self._run.kill()
-        self._run.wait()
-
-
-class _LaunchedProcess(_Output):
-    """A process that horovodrun starts, and that writes to a pipe of its own."""
-
-    def __init__(self, pipe: Path) -> None:
-        os.mkfifo(pipe)
-        super().__init__(pipe.open)
-
-    def is_running(self) -> bool:
-        return self.pid > 0 and self._reader.is_alive()
-
-    def send(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
-        if number == signal.SIGKILL:
-            self._reader.join()
-
-    def close(self) -> None:
-        if self.is_running():
-            with contextlib.suppress(ProcessLookupError):
-                self.send(signal.SIGKILL)
 
 
 class _Hosts:
@@ -279,9 +175,9 @@ class Training:
         self._host_of = {name: index for index, name in enumerate(names)}
         self.processes = {name: self._start(name) for name in names}
 
-    def _start(self, name: str) -> Process | _LaunchedProcess:
+    def _start(self, name: str) -> Process | LaunchedProcess:
         if self.engine.library == "horovod" and name != _HOROVODRUN:
-            return _LaunchedProcess(self._horovod_hosts.replace(name))
+            return LaunchedProcess(self._horovod_hosts.replace(name))
         command, variables = self._command(name)
         if not self._network:
             return Process(command, variables)
@@ -340,7 +236,7 @@ class Training:
         ranks = {process.rank: name for name, process in self.processes.items()}
         return ranks.get(rank, f"worker {rank}")
 
-    def workers(self, but: Sequence[str] = ()) -> list[Process | _LaunchedProcess]:
+    def workers(self, but: Sequence[str] = ()) -> list[Process | LaunchedProcess]:
         return [
             process
             for name, process in self.processes.items()
@@ -370,13 +266,13 @@ class Training:
             time.sleep(_LOOK_SECS)
         return True
 
-    def wait_for_steps(self, workers: Sequence[_Output]) -> float:
+    def wait_for_steps(self, workers: Sequence[Output]) -> float:
         """Waits until each worker has made some steps from now on; returns when that was."""
         now = time.monotonic()
         self.wait_for("steps", lambda: _make_steps(workers, now))
         return now
 
-    def make_steps(self, workers: Sequence[_Output]) -> bool:
+    def make_steps(self, workers: Sequence[Output]) -> bool:
         """Returns whether each worker makes some steps within some time-outs from now on."""
         now, secs = time.monotonic(), _MOST_TIMEOUTS * self._options.timeout_secs
         return self._holds_within(secs, lambda: _make_steps(workers, now))
@@ -388,7 +284,7 @@ class Training:
         self._horovod_hosts.close()
 
 
-def _make_steps(workers: Sequence[_Output], since: float) -> bool:
+def _make_steps(workers: Sequence[Output], since: float) -> bool:
     return all(worker.steps_after(since) >= _STEPS for worker in workers)
 
 

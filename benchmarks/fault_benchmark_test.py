@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from benchmarks import fault_benchmark
+from benchmarks.workers import processes
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import wait_until
 
@@ -22,7 +22,7 @@ time.sleep(1e6)
 
 
 def test_steps_and_the_times_between_them_are_read_off_a_process():
-    process = fault_benchmark.Process([sys.executable, "-c", _WORKER], {})
+    process = processes.Process([sys.executable, "-c", _WORKER], {})
     try:
         end = time.monotonic() + HANG_SECS
         while process.steps_after(process.started) < 4 and time.monotonic() < end:
@@ -50,7 +50,7 @@ with open(sys.argv[1], "w") as output:
 
 
 def test_a_launched_process_is_known_by_its_pipe_and_its_last_rank(tmp_path):
-    process = fault_benchmark._LaunchedProcess(tmp_path / "pipe")
+    process = processes.LaunchedProcess(tmp_path / "pipe")
     launched = subprocess.Popen([sys.executable, "-c", _LAUNCHED, tmp_path / "pipe"])
     try:
         assert not process.is_running()

@@ -1,0 +1,116 @@
+"""Processes of a training, as a benchmark sees them: they print each step."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import IO
+
+_LINES = 200  # of each process, shown if the benchmark fails
+
+
+class Output:
+    """What a process prints, and when it made which step.
+
+    Attributes:
+      pid: process id; 0 = not known yet.
+      rank: the last one that it printed, if ranks change; -1 = none.
+      started: when it was started.
+      steps: moments of its steps.
+      checksums: number and checksum of the weights of each step, where it prints them.
+      lines: the last ones of its other output.
+    """
+
+    def __init__(self, open_output: Callable[[], IO[str]]) -> None:
+        self.pid, self.rank = 0, -1
+        self.started = time.monotonic()
+        self.steps: list[float] = []
+        self.checksums: list[tuple[int, str]] = []
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, args=(open_output,), daemon=True)
+        self._reader.start()
+
+    def _read(self, open_output: Callable[[], IO[str]]) -> None:
+        with open_output() as output:
+            for line in output:
+                if found := re.match(r"step (\d+)(?: (\w+))?$", line):
+                    self.steps.append(time.monotonic())
+                    if found[2]:
+                        self.checksums.append((int(found[1]), found[2]))
+                elif found := re.match(r"process (\d+) has rank (\d+)$", line):
+                    self.pid, self.rank = int(found[1]), int(found[2])
+                else:
+                    self.lines = [*self.lines[1 - _LINES :], line]
+
+    def steps_after(self, moment: float) -> int:
+        return sum(step > moment for step in self.steps)
+
+    def first_step_after(self, moment: float) -> float:
+        return next(step for step in self.steps if step > moment)
+
+    def waits(self, begin: float, until: float = math.inf) -> list[float]:
+        """Returns the times between two steps, of which the second was after a moment.
+
+        The first one was not after `until`.
+        """
+        pairs = pairwise(self.steps)
+        return [after - before for before, after in pairs if after > begin and before <= until]
+
+
+class Process(Output):
+    """A process of the training, and when it made which step."""
+
+    def __init__(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
+        self._run = subprocess.Popen(
+            command,
+            env={**os.environ, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        output = self._run.stdout
+        assert output
+        super().__init__(lambda: output)
+        self.pid = self._run.pid
+
+    def is_running(self) -> bool:
+        return self._run.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        self._run.send_signal(number)
+        if number == signal.SIGKILL:
+            self._run.wait()
+
+    def close(self) -> None:
+        self._run.kill()
+        self._run.wait()
+
+
+class LaunchedProcess(Output):
+    """A process that horovodrun starts, and that writes to a pipe of its own."""
+
+    def __init__(self, pipe: Path) -> None:
+        os.mkfifo(pipe)
+        super().__init__(pipe.open)
+
+    def is_running(self) -> bool:
+        return self.pid > 0 and self._reader.is_alive()
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+        if number == signal.SIGKILL:
+            self._reader.join()
+
+    def close(self) -> None:
+        if self.is_running():
+            with contextlib.suppress(ProcessLookupError):
+                self.send(signal.SIGKILL)
