@@ -186,8 +186,8 @@ class Reducer:
         self._name_of_others = f"others/{index}"
         self._reduction = Reduction(codecs, exchange, step, seed, memory_decay=memory_decay)
         self.memory = self._reduction.memory
-        self._call = f"{CALL} {index}"  # outside graphs, where calls have an order
-        call = lambda gradients: self._means(gradients, self._call).means
+        self._name_of_call = f"{CALL} {index}"  # outside graphs, where calls have an order
+        call = lambda gradients: self._means(gradients, self._name_of_call).means
         self._eager = tf.function(call, autograph=False)
         self._gate: background.Gate | None = None  # of calls in the background
         gated = lambda gradients: self._means(gradients, "", gate=self._gate).means
@@ -270,7 +270,7 @@ class Reducer:
         dense = self.dense_by_node(gradients)
         self._group.check_open()
         if self._group.connection is not None:  # here: all count their operations in one order
-            self._group.begin_step(self._call)
+            self._group.begin_step(self._name_of_call)
         self._gate = self._gate or background.Gate()
         return background.begin(lambda: self._in_background(dense), self._gate)
 
