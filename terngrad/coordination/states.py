@@ -334,7 +334,9 @@ class CoordinatorState:
         """
         lost = self._lost_ps(self.connected & members)
         goes_on = self.rules.coordinator_moves and self.rules.elastic
-        return lost | (self._all - members) if goes_on else lost
+        unused = lost | (self._all - members) if goes_on else lost
+        # Some ps must add, also where its own one is lost to the only member.
+        return unused if unused < self._all else unused - {self.ps}
 
     @property
     def unused_ps(self) -> frozenset[int]:

@@ -25,6 +25,10 @@ def test_no_history_breaks_a_law(capsys):
     assert explore.main(["--histories=60", "--own_servers"]) == 0, capsys.readouterr().out
 
 
+def test_a_worker_alone_that_cannot_reach_its_own_ps_goes_on():
+    explored(9402418)
+
+
 @pytest.mark.exhaustive
 def test_no_history_of_many_breaks_a_law(capsys):
     arguments = ["--histories=4000", "--first=201000", "--own_servers"]
