@@ -3,41 +3,24 @@
 from __future__ import annotations
 
 import collections
-import math
-import numbers
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from terngrad import parts
 from terngrad.cluster.heartbeat import CALL, STEP
 from terngrad.codecs.factory import make_codecs, payloads
-from terngrad.layout import (
-    BITS_OF_CODEC,
-    DEFAULT_BUCKET_ELEMENTS,
-    DRAWS,
-    EXACT,
-    FEEDBACK_CODES,
-    MAX_CODES,
-    SUM_CODEC_NAMES,
-    WHY_FEEDBACK_NEEDS_ALL,
-    Layout,
-    Policy,
-    make_layout,
-)
+from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, EXACT, Layout, make_layout
 from terngrad.library import background
 from terngrad.library.arrays import plain
 from terngrad.library.graphs import Calls, begin_after, check_graph
 from terngrad.library.group import Group
-from terngrad.ops.gradient_kernels import Sums
+from terngrad.library.reducer_settings import check_settings, name_of_codec, policy_of
+from terngrad.ops.gradient_kernels import GradientKernels, Sums
 from terngrad.training import runtime
 from terngrad.training.nodes import row_of, values_of_row
 from terngrad.training.reduction import Reduction, make_exchange
-
-_BITS = {name: BITS_OF_CODEC[name] for name in MAX_CODES} | {"float32": 32, "float16": 16}
-_FLOATS = ("float32", "float16")
 
 Gradient = tf.Tensor | tf.IndexedSlices | None
 
@@ -157,28 +140,21 @@ class Reducer:
         )
         _check_memory(group, sum_codec, memory_decay)
         names, held = _plain_by_name(variables, with_values=group.connection is not None)
-        codec = gradients if isinstance(gradients, str) else _path_of(gradients)
-        policy = Policy(
-            grad_bits=_BITS.get(codec, 32),
+        policy = policy_of(
+            gradients,
             clip_factor=clip_factor,
             size_to_binarize=size_to_binarize,
             float_layers=tuple(float_layers),
-            codec="" if codec in _BITS else codec,
             draws=draws,
             scale_by=scale_by,
             sum_codec=sum_codec,
         )
         self.layout: Layout = make_layout(names, [v.shape for v in held], policy, bucket_elements)
-        on_gpu = any("GPU" in variable.device for variable in held)
-        choice = runtime.kernels(on_gpu=on_gpu)
-        if on_gpu and choice.why_reference:
-            warnings.warn(f"gradients on GPUs: {choice}", RuntimeWarning, stacklevel=2)
-        kernels = choice.kernels
+        self.kernels = kernels = _kernels(held)
         step = tf.Variable(0, dtype=tf.int64, trainable=False)
         exchange = make_exchange(group.connection, nodes, kernels, step)
         self._group = group
         self._nodes = nodes
-        self.kernels = kernels
         codecs = make_codecs(self.layout, kernels)
         if index := group.count("reducer"):  # layouts may be equal, but not names of operations
             for each in codecs:
@@ -195,7 +171,9 @@ class Reducer:
         self._calls = Calls()
         self.state = ReducerState(step, self.memory.variables)
         group.step = step
-        self._compare({"gradients": codec, "seed": str(seed), "nodes": str(nodes)})
+        self._compare(
+            {"gradients": name_of_codec(gradients), "seed": str(seed), "nodes": str(nodes)}
+        )
         group.at_new_state.append(self.memory.clear)
         if not group.is_elastic:  # `Group.run_steps` copies the whole state
             group.broadcast(held)
@@ -357,63 +335,13 @@ class Reducer:
         return [_dense(*each) for each in zip(gradients, names, shapes, strict=True)]
 
 
-def check_settings(
-    *,
-    gradients: str | type,
-    clip_factor: float,
-    scale_by: str,
-    size_to_binarize: int,
-    float_layers: Sequence[str],
-    seed: int,
-    nodes: int,
-    bucket_elements: int,
-    draws: str,
-    sum_codec: str = EXACT,
-) -> None:
-    """Checks what needs no variables; for the arguments see `Reducer`.
-
-    Raises:
-      TypeError: names the argument that has another type.
-      ValueError: names the argument that is wrong.
-    """
-    names = (*_BITS, *FEEDBACK_CODES)
-    allowed = f"{', '.join(names)}, and a codec of your own, as class or MODULE:CLASS"
-    if not isinstance(gradients, (str, type)):
-        raise TypeError(f"gradients is {gradients!r}; allowed are {allowed}")
-    if isinstance(gradients, str) and gradients not in names and ":" not in gradients:
-        raise ValueError(f"gradients is {gradients!r}; allowed are {allowed}")
-    if draws not in DRAWS:
-        raise ValueError(f"draws is {draws!r}; allowed are {', '.join(DRAWS)}")
-    if sum_codec not in SUM_CODEC_NAMES:
-        raise ValueError(f"sum_codec is {sum_codec!r}; allowed are {', '.join(SUM_CODEC_NAMES)}")
-    if sum_codec != EXACT and gradients in _FLOATS:
-        raise ValueError(
-            f"sum_codec is {sum_codec}; allowed is {EXACT} with gradients as {gradients}, which "
-            "have no codes"
-        )
-    if isinstance(float_layers, str):
-        raise TypeError(f"float_layers is {float_layers!r}; allowed is a list of names")
-    if not isinstance(clip_factor, numbers.Real):
-        raise TypeError(f"clip_factor is {clip_factor!r}; allowed are numbers")
-    if not 0 <= clip_factor < math.inf:
-        raise ValueError(f"clip_factor is {clip_factor}; allowed are finite numbers from 0 on")
-    if clip_factor and gradients in FEEDBACK_CODES:
-        raise ValueError(
-            f"clip_factor is {clip_factor}; allowed is 0 with {gradients}: {WHY_FEEDBACK_NEEDS_ALL}"
-        )
-    if not isinstance(scale_by, str):
-        raise TypeError(f"scale_by is {scale_by!r}; allowed are {parts.ALLOWED}")
-    if not parts.is_known(scale_by):
-        raise ValueError(f"scale_by is {scale_by!r}; allowed are {parts.ALLOWED}")
-    counts = {"size_to_binarize": size_to_binarize, "seed": seed, "nodes": nodes}
-    for name, value in (counts | {"bucket_elements": bucket_elements}).items():
-        if not isinstance(value, numbers.Integral):
-            raise TypeError(f"{name} is {value!r}; allowed are integers")
-    for name, value in (("nodes", nodes), ("bucket_elements", bucket_elements)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}; allowed are 1 and more")
-    if not 0 <= seed < 1 << 64:
-        raise ValueError(f"seed is {seed}; allowed are 0 to 2^64 - 1")
+def _kernels(variables: Sequence[tf.Variable]) -> GradientKernels:
+    """Returns the kernels of the place where the variables are."""
+    on_gpu = any("GPU" in variable.device for variable in variables)
+    choice = runtime.kernels(on_gpu=on_gpu)
+    if on_gpu and choice.why_reference:
+        warnings.warn(f"gradients on GPUs: {choice}", RuntimeWarning, stacklevel=3)
+    return choice.kernels
 
 
 def _ends(found: Reduced) -> list[tf.Tensor]:
@@ -494,7 +422,3 @@ def _check_memory(group: Group, sum_codec: str, decay: float) -> None:
         )
     if not 0 <= decay <= 1:
         raise ValueError(f"memory_decay is {decay}; allowed are numbers from 0 to 1")
-
-
-def _path_of(codec: type) -> str:
-    return f"{codec.__module__}:{codec.__qualname__}"

@@ -11,7 +11,7 @@ import keras
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, EXACT, FEEDBACK_CODES, MAX_CODES
 from terngrad.library.group import Group
 from terngrad.library.keras.optimizer import GradientExchange, attach, exchange_of, parts_of
-from terngrad.library.reducer import check_settings
+from terngrad.library.reducer_settings import check_settings
 
 Optimizer = TypeVar("Optimizer", bound=keras.optimizers.Optimizer)
 

@@ -1,0 +1,96 @@
+"""The settings of a reducer: which are allowed, and the policy of coding that they make."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+from terngrad import parts
+from terngrad.layout import (
+    BITS_OF_CODEC,
+    DRAWS,
+    EXACT,
+    FEEDBACK_CODES,
+    MAX_CODES,
+    SUM_CODEC_NAMES,
+    WHY_FEEDBACK_NEEDS_ALL,
+    Policy,
+)
+
+_BITS = {name: BITS_OF_CODEC[name] for name in MAX_CODES} | {"float32": 32, "float16": 16}
+_FLOATS = ("float32", "float16")
+
+
+def check_settings(
+    *,
+    gradients: str | type,
+    clip_factor: float,
+    scale_by: str,
+    size_to_binarize: int,
+    float_layers: Sequence[str],
+    seed: int,
+    nodes: int,
+    bucket_elements: int,
+    draws: str,
+    sum_codec: str = EXACT,
+) -> None:
+    """Checks what needs no variables; for the arguments see `Reducer`.
+
+    Raises:
+      TypeError: names the argument that has another type.
+      ValueError: names the argument that is wrong.
+    """
+    names = (*_BITS, *FEEDBACK_CODES)
+    allowed = f"{', '.join(names)}, and a codec of your own, as class or MODULE:CLASS"
+    if not isinstance(gradients, (str, type)):
+        raise TypeError(f"gradients is {gradients!r}; allowed are {allowed}")
+    if isinstance(gradients, str) and gradients not in names and ":" not in gradients:
+        raise ValueError(f"gradients is {gradients!r}; allowed are {allowed}")
+    if draws not in DRAWS:
+        raise ValueError(f"draws is {draws!r}; allowed are {', '.join(DRAWS)}")
+    if sum_codec not in SUM_CODEC_NAMES:
+        raise ValueError(f"sum_codec is {sum_codec!r}; allowed are {', '.join(SUM_CODEC_NAMES)}")
+    if sum_codec != EXACT and gradients in _FLOATS:
+        raise ValueError(
+            f"sum_codec is {sum_codec}; allowed is {EXACT} with gradients as {gradients}, which "
+            "have no codes"
+        )
+    if isinstance(float_layers, str):
+        raise TypeError(f"float_layers is {float_layers!r}; allowed is a list of names")
+    if not isinstance(clip_factor, numbers.Real):
+        raise TypeError(f"clip_factor is {clip_factor!r}; allowed are numbers")
+    if not 0 <= clip_factor < math.inf:
+        raise ValueError(f"clip_factor is {clip_factor}; allowed are finite numbers from 0 on")
+    if clip_factor and gradients in FEEDBACK_CODES:
+        raise ValueError(
+            f"clip_factor is {clip_factor}; allowed is 0 with {gradients}: {WHY_FEEDBACK_NEEDS_ALL}"
+        )
+    if not isinstance(scale_by, str):
+        raise TypeError(f"scale_by is {scale_by!r}; allowed are {parts.ALLOWED}")
+    if not parts.is_known(scale_by):
+        raise ValueError(f"scale_by is {scale_by!r}; allowed are {parts.ALLOWED}")
+    counts = {"size_to_binarize": size_to_binarize, "seed": seed, "nodes": nodes}
+    for name, value in (counts | {"bucket_elements": bucket_elements}).items():
+        if not isinstance(value, numbers.Integral):
+            raise TypeError(f"{name} is {value!r}; allowed are integers")
+    for name, value in (("nodes", nodes), ("bucket_elements", bucket_elements)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}; allowed are 1 and more")
+    if not 0 <= seed < 1 << 64:
+        raise ValueError(f"seed is {seed}; allowed are 0 to 2^64 - 1")
+
+
+def policy_of(gradients: str | type, **settings: Any) -> Policy:
+    """Returns how gradients are coded; for `gradients` see `Reducer`, for the others `Policy`."""
+    codec = name_of_codec(gradients)
+    named = "" if codec in _BITS else codec
+    return Policy(grad_bits=_BITS.get(codec, 32), codec=named, **settings)
+
+
+def name_of_codec(gradients: str | type) -> str:
+    """Returns the name of gradients, of a class as MODULE:CLASS."""
+    if isinstance(gradients, str):
+        return gradients
+    return f"{gradients.__module__}:{gradients.__qualname__}"
