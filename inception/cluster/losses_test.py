@@ -84,7 +84,12 @@ def test_an_elastic_training_takes_a_worker_in_again_while_a_ps_is_lost(tmp_path
         cluster.wait_for("ps 0", r"^Worker 0 trains from step \d+ on, without ps 1\.$")
         cluster.start("1")  # it joins without the ps, and without a wait for it
         gives = r"on, without ps 1; worker 0 gives its state to worker 1\.$"
-        cluster.wait_for("ps 0", r"^Workers 0 and 1 train from step \d+ " + gives)
+        joined = cluster.wait_for("ps 0", r"^Workers 0 and 1 train from step \d+ " + gives)
+        made = cluster.wait_for("1", r"^Worker 1: .* step \d+,")
+        assert (
+            int(re.search(r"step (\d+),", made)[1]) > int(re.search(r"step (\d+)", joined)[1]) > 0
+        )
+        assert "Traceback" not in cluster.lines()
 
 
 def test_an_elastic_all_reduce_goes_on_without_a_worker_and_takes_it_in_again(tmp_path):

@@ -99,10 +99,11 @@ def test_law_9_fragments_send_and_keep_the_change_and_their_own_memory():
     assert_same_bits([kept[n] for n in others], [now[n] for n in others])
 
 
-def test_law_8_nodes_weights_with_fragments_are_saved_and_begin_as_the_shared(tmp_path):
-    made = lambda: Parts(FEEDBACK, 2, "adam", local_steps=2, momentum=0.9)
+@pytest.mark.parametrize(("kind", "overlaps"), [(Parts, False), (Local, True), (Parts, True)])
+def test_law_8_own_weights_are_saved_and_begin_as_the_shared(tmp_path, kind, overlaps):
+    made = lambda: kind(FEEDBACK, 2, "adam", local_steps=2, momentum=0.9, overlaps=overlaps)
     whole, first, second = (made() for _ in range(3))
-    batches = make_batches()
+    batches, taken = make_batches(), 2 // first.fragments
     whole.run(6, batches)
     first.run(3, batches)
     state = lambda each: [
@@ -117,11 +118,11 @@ def test_law_8_nodes_weights_with_fragments_are_saved_and_begin_as_the_shared(tm
     for variable, value in zip(state(second), state(first), strict=True):
         variable.assign(value)
     assert second.memory.restore(str(tmp_path), 3) == ""
-    second.run(3, batches.skip(3))
-    for each in (lambda p: state(p), lambda p: p.memory.variables.values()):
+    second.run(3, batches.skip(3 * taken))
+    for each in (state, lambda p: p.memory.variables.values()):
         assert_same_bits(*([v.numpy() for v in each(p)] for p in (whole, second)))
     second.memory.clear()
-    for inner in second.inner:
+    for inner in second.inner:  # with overlap, so nothing of an earlier delta is left
         assert_same_bits(
             [v.numpy() for v in inner.kept], [v.numpy() for v in second.classifier.variables]
         )

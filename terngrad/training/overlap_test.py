@@ -137,33 +137,6 @@ def test_inner_steps_and_an_exchange_run_at_the_same_time():
     assert all(np.isfinite(v).all() for v in local.values())
 
 
-@pytest.mark.parametrize("kind", [Local, Parts])
-def test_law_8_own_weights_are_saved_and_begin_as_the_shared(tmp_path, kind):
-    made = lambda: kind(FEEDBACK, 2, "adam", local_steps=2, momentum=0.9, overlaps=True)
-    whole, first, second = (made() for _ in range(3))
-    batches, taken = make_batches(), 2 // first.fragments
-    whole.run(6, batches)
-    first.run(3, batches)
-    state = lambda each: [
-        *each.variables,
-        *each.outer.slots["momentum"],
-        *each.averages.shadows,
-        *each.classifier.state.values(),
-        each.step,
-        each.rounds,
-    ]
-    first.memory.save(str(tmp_path), 3, keep=1)
-    for variable, value in zip(state(second), state(first), strict=True):
-        variable.assign(value)
-    assert second.memory.restore(str(tmp_path), 3) == ""
-    second.run(3, batches.skip(3 * taken))
-    for each in (state, lambda p: p.memory.variables.values()):
-        assert_same_bits(read(each(whole)), read(each(second)))
-    second.memory.clear()
-    for inner in second.inner:  # so nothing of an earlier delta is left to be exchanged
-        assert_same_bits(read(inner.kept), read(second.variables))
-
-
 def test_law_9_what_was_sent_and_kept_is_the_delta_of_the_round_before():
     local = Local(FEEDBACK, 1, local_steps=2, feedback=0.5, overlaps=True)
     batches = iter(make_batches())

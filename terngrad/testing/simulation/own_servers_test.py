@@ -25,8 +25,9 @@ def test_no_history_breaks_a_law(capsys):
     assert explore.main(["--histories=60", "--own_servers"]) == 0, capsys.readouterr().out
 
 
-def test_a_worker_alone_that_cannot_reach_its_own_ps_goes_on():
-    explored(9402418)
+def test_a_worker_alone_that_cannot_reach_its_own_ps_goes_on(capsys):
+    arguments = ["--histories=1", "--first=9402418", "--own_servers"]
+    assert explore.main(arguments) == 0, capsys.readouterr().out
 
 
 @pytest.mark.exhaustive
