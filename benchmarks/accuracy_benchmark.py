@@ -8,6 +8,8 @@ hour and cifar10 two hours. Run a stopped command again to continue it.
 With --tuning_steps each kind of gradients first chooses its learning rate: that with the lowest
 entropy loss after so many steps of training with seed 1.
 
+With --torch_python the recipe codecs also trains with PyTorch's DDP, its float16 hook and PowerSGD.
+
 python -m benchmarks.accuracy_benchmark --recipe=lenet --data_dir=DIR --output_dir=DIR
 """
 
@@ -36,6 +38,7 @@ class _Options(report.Options):
     recipe: str = flag("Training", one_of(*RECIPES), "lenet", "recipe to train")
     trainings: tuple[str, ...] = flag("Training", NAMES, (), "kinds of gradients; not set = all")
     data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of the record files")
+    torch_python: str = flag("Runtime", TEXT, "", "interpreter with torch, for ddp_...")
     output_dir: str = flag("Training", TEXT, "results", "folder for the runs and the pictures")
     max_steps: int | None = flag("Training", at_least(_LOG_EVERY), None, "not set = the recipe's")
     seeds: int = flag("Training", at_least(1), 1, "trainings of each kind, with seeds 1, 2, ...")
@@ -71,33 +74,46 @@ class _Training:
         seed = "" if self.seed == 1 else f"_seed{self.seed}"
         return os.path.join(output_dir, f"{self.recipe.prefix}_{self.name}{length}{rate}{seed}")
 
-    def run(self, data_dir: str, output_dir: str) -> str:
+    def run(self, options: _Options) -> str:
         """Trains unless that is done; returns the folder."""
-        folder = self.folder(output_dir)
+        folder = self.folder(options.output_dir)
         if not os.path.exists(os.path.join(folder, f"model.ckpt-{self.steps}.index")):
             about = f"{self.gradients.title}, rate {self.learning_rate:g}, seed {self.seed}"
             print(f"\nTraining {self.recipe.title}, {about}:", flush=True)
-            code = subprocess.run(self._command(data_dir, folder), check=False).returncode
+            code = subprocess.run(self._command(options, folder), check=False).returncode
             if code:
                 sys.exit(code if code > 0 else 128 - code)
         return folder
 
-    def _command(self, data_dir: str, folder: str) -> list[str]:
-        recipe, program = self.recipe, f"inception.{self.recipe.dataset}_"
-        launched = [str(recipe.workers), f"{program}distributed_train"]
-        return [
-            *(sys.executable, "-m"),
-            *([f"{program}train"] if recipe.workers == 1 else ["inception.launch", *launched]),
-            f"--data_dir={data_dir}",
+    def _command(self, options: _Options, folder: str) -> list[str]:
+        recipe = self.recipe
+        common = [
+            f"--data_dir={options.data_dir}",
             f"--train_dir={folder}",
             f"--net={recipe.net}",
             f"--batch_size={self.batch_size // recipe.workers}",
             f"--max_steps={self.steps}",
             f"--save_iter={math.ceil(self.steps / _CHECKPOINTS)}",
-            "--keep_checkpoints=0",
-            *recipe.flags,
             f"--initial_learning_rate={self.learning_rate}",
             f"--seed={self.seed}",
+        ]
+        if self.gradients.ddp:
+            return [
+                *(sys.executable, "-m", "benchmarks.ddp.train", *common),
+                f"--torch_python={options.torch_python}",
+                f"--kind={self.gradients.ddp}",
+                f"--dataset={recipe.dataset}",
+                f"--hosts={recipe.workers}",
+                *(each for each in recipe.flags if each.startswith("--weight_decay=")),
+            ]
+        program = f"inception.{recipe.dataset}_"
+        launched = [str(recipe.workers), f"{program}distributed_train"]
+        return [
+            *(sys.executable, "-m"),
+            *([f"{program}train"] if recipe.workers == 1 else ["inception.launch", *launched]),
+            *common,
+            "--keep_checkpoints=0",
+            *recipe.flags,
             *self.gradients.flags,
             "--quantize_logits=True",
         ]
@@ -107,10 +123,14 @@ def main(options: _Options) -> None:
     """Trains the missing runs, evaluates all, and reports."""
     recipe = RECIPES[options.recipe]
     steps = options.max_steps or recipe.max_steps
-    names = options.trainings or tuple(recipe.trainings)
+    names = options.trainings
+    if not names:
+        names = tuple(recipe.trainings) if options.torch_python else recipe.own_trainings
     if not set(names) <= set(recipe.trainings):
         allowed = f"allowed are {', '.join(recipe.trainings)}"
         raise refuse("trainings", ",".join(names), allowed)
+    if any(recipe.trainings[name].ddp for name in names) and not options.torch_python:
+        raise refuse("trainings", ",".join(names), "those of DDP need --torch_python")
     evaluate = functools.partial(
         measure_checkpoints,
         net=recipe.net,
@@ -122,8 +142,9 @@ def main(options: _Options) -> None:
     for seed in range(1, options.seeds + 1):  # so that all kinds are there when it is stopped
         for name in names:
             training = _Training(recipe, name, steps, rates[name], seed)
-            folder = training.run(options.data_dir, options.output_dir)
-            found = read_run(folder, batch_size=training.batch_size, evaluate=evaluate)
+            folder = training.run(options)
+            images = training.batch_size // recipe.workers  # each worker counts its own
+            found = read_run(folder, batch_size=images, evaluate=evaluate)
             runs[name].append(found)
     title = f"{recipe.title}: {steps} steps"
     rows = [_row(runs[name], recipe, name, rates[name]) for name in names]
@@ -147,7 +168,7 @@ def _learning_rate(recipe: Recipe, name: str, options: _Options) -> float:
 
     def loss(rate: float) -> float:
         training = _Training(recipe, name, options.tuning_steps, rate)
-        losses = read_scalars(training.run(options.data_dir, options.output_dir))
+        losses = read_scalars(training.run(options))
         values = losses["losses/entropy_loss"].values
         return statistics.fmean(values[-math.ceil(len(values) / 10) :])
 

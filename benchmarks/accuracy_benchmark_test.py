@@ -7,8 +7,9 @@ from absl import flags
 
 from benchmarks import accuracy_benchmark
 from benchmarks.accuracy_benchmark import _learning_rate, _Options, _row, _Training
+from benchmarks.ddp import train
 from benchmarks.recipes import RECIPES
-from inception.flags import command_line
+from inception.flags import command_line, table
 from inception.results.metrics import Metrics
 from inception.results.report import Curve, Run
 from terngrad.training import checkpoints
@@ -71,7 +72,7 @@ def test_the_learning_rate_with_the_lowest_last_losses_is_chosen(monkeypatch):
     losses = dict(zip(recipe.learning_rates, ([1.0, 3.0], [9.0, 1.0], [0.0, 2.0]), strict=True))
     trained = []
 
-    def train(training, data_dir, output_dir):
+    def train(training, options):
         trained.append((training.name, training.steps, training.seed))
         return training.learning_rate
 
@@ -103,11 +104,11 @@ def test_an_unknown_kind_of_gradients_is_refused_with_those_that_there_are(run):
 
 @pytest.mark.parametrize(
     ("recipe", "name"),
-    [pytest.param(recipe, name) for recipe in RECIPES for name in RECIPES[recipe].trainings],
+    [(recipe, name) for recipe in RECIPES for name in RECIPES[recipe].own_trainings],
 )
 def test_the_training_program_takes_the_flags_of_each_training(recipe, name):
     recipe = RECIPES[recipe]
-    command = _Training(recipe, name, STEPS, 0.25, seed=3)._command("data", "folder")
+    command = _Training(recipe, name, STEPS, 0.25, seed=3)._command(_Options(), "folder")
     program = next(part for part in command if part.startswith("inception.") and "train" in part)
     define = command_line.define_train if recipe.workers == 1 else command_line.define_distributed
     values = flags.FlagValues()
@@ -117,3 +118,29 @@ def test_the_training_program_takes_the_flags_of_each_training(recipe, name):
     assert (config.net, config.seed, config.initial_learning_rate) == (recipe.net, 3, 0.25)
     share = recipe.trainings[name].batch_share
     assert config.batch_size * recipe.workers == recipe.batch_size * share
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name"),
+    [
+        (k, name)
+        for k, each in RECIPES.items()
+        for name in each.trainings.keys() - {*each.own_trainings}
+    ],
+)
+def test_ddp_trains_with_the_settings_of_the_recipe(recipe, name):
+    recipe = RECIPES[recipe]
+    training = _Training(recipe, name, STEPS, 0.25, seed=3)
+    command = training._command(_Options(torch_python="python3"), "folder")
+    values = flags.FlagValues()
+    table.define(train.Options, values)
+    values(["train", *(part for part in command if part.startswith("--"))])
+    options = table.read(train.Options, values)
+    assert (options.net, options.seed, options.initial_learning_rate) == (recipe.net, 3, 0.25)
+    assert options.batch_size * options.hosts == recipe.batch_size
+    assert {f"--weight_decay={options.weight_decay}", "--optimizer=adam"} == {*recipe.flags}
+
+
+def test_trainings_of_ddp_need_an_interpreter_with_torch(run):
+    with pytest.raises(SystemExit, match="flag --trainings=ddp_float32: those of DDP need "):
+        run("accuracy_benchmark", "--recipe=codecs", "--trainings=ddp_float32")

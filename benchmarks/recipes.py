@@ -13,12 +13,14 @@ class Gradients:
       flags: the flags that differ between trainings.
       paper: the paper's test accuracy in percent; None if the paper has none.
       batch_share: share of the recipe's batch that this training takes.
+      ddp: what PyTorch's DDP sends in the place of the suite, see ddp/train.py.
     """
 
     title: str
     flags: tuple[str, ...]
     paper: float | None = None
     batch_share: float = 1.0
+    ddp: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +51,11 @@ class Recipe:
     paper_steps: int = 0
     workers: int = 1
 
+    @property
+    def own_trainings(self) -> tuple[str, ...]:
+        """Those that need nothing but the suite."""
+        return tuple(name for name, each in self.trainings.items() if not each.ddp)
+
 
 _CLIPPED = ("--clip_factor=2.5",)
 _ANTITHETIC_BY_CHANNEL = (*_CLIPPED, "--draws=antithetic", "--scale_by=channel")
@@ -69,6 +76,16 @@ _CODECS = {
     "levels5_feedback": Gradients(
         "5 levels, feedback, by channel", ("--codec=5-level-feedback", "--scale_by=channel")
     ),
+}
+_DDP = {
+    name: Gradients(f"DDP, {kind}", (), ddp=kind)
+    for name, kind in {
+        "ddp_float32": "float32",
+        "ddp_float16": "float16",
+        "ddp_powersgd1": "PowerSGD rank 1",
+        "ddp_powersgd2": "PowerSGD rank 2",
+        "ddp_powersgd4": "PowerSGD rank 4",
+    }.items()
 }
 
 RECIPES = {
@@ -119,7 +136,7 @@ RECIPES = {
         flags=("--optimizer=adam", "--weight_decay=0.004"),
         learning_rates=(8e-4, 4e-4, 1.6e-3),
         workers=2,
-        trainings=_CODECS,
+        trainings=_CODECS | _DDP,
     ),
     "resnet": Recipe(
         title="ResNet-20 on CIFAR-10, 2 workers",

@@ -25,8 +25,8 @@ from inception.flags.table import BOOLEAN, TEXT, at_least, flag, number
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 
 _FIGURES = ("ms", "interface_bytes", "cpu_ms", "page_faults")  # DDP lacks the last
-_DDP = str(Path(__file__).parent / "workers" / "ddp.py")
-_DDP_NETS = ("lenet_slim", "alexnet_v2", "vgg_16", "resnet_v1_50")  # of workers/ddp.py
+_DDP = str(Path(__file__).parent / "ddp" / "steps.py")
+_DDP_NETS = ("lenet_slim", "alexnet_v2", "vgg_16", "resnet_v1_50")  # of ddp/steps.py
 _DDP_KINDS = ("float32", "float16", "PowerSGD rank 1")
 _ENGINES = tuple(engine for engine in ENGINES if engine != "mpi")
 

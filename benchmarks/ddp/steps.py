@@ -5,6 +5,7 @@ slim/nets.
 """
 
 import argparse
+import functools
 import json
 import os
 import time
@@ -42,18 +43,18 @@ def main() -> None:
         world_size=arguments.hosts,
     )
     torch.manual_seed(1)
-    sides = {f"DDP {kind}": _side(arguments, *_KINDS[kind]) for kind in arguments.kinds.split(",")}
+    sides = {f"DDP {kind}": _side(arguments, *KINDS[kind]) for kind in arguments.kinds.split(",")}
     for side in sides.values():
         side(_WARM_UP)
     figures = ("ms", "interface_bytes", "cpu_ms")
     cells = {name: {"side": name, **{figure: [] for figure in figures}} for name in sides}
     for name in list(sides) * arguments.rounds:
         dist.barrier()
-        before = _counters(arguments.interface)
+        before = counters(arguments.interface)
         sides[name](arguments.steps)
         wall = time.perf_counter() - before[0]
         dist.barrier()
-        after = _counters(arguments.interface)
+        after = counters(arguments.interface)
         _, sent, cpu = (now - then for now, then in zip(after, before, strict=True))
         for figure, value in zip(figures, (1000 * wall, sent, 1000 * cpu), strict=True):
             cells[name][figure].append(value / arguments.steps)
@@ -98,22 +99,25 @@ def _side(
     return run
 
 
-def _use_power_sgd(ddp: DistributedDataParallel) -> None:
+def _use_power_sgd(ddp: DistributedDataParallel, rank: int) -> None:
     state = powerSGD_hook.PowerSGDState(
-        process_group=None, matrix_approximation_rank=1, start_powerSGD_iter=_START_POWER_SGD
+        process_group=None, matrix_approximation_rank=rank, start_powerSGD_iter=_START_POWER_SGD
     )
     ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 
-_KINDS = {  # the hook, and the size of buckets
+KINDS = {  # the hook, and the size of buckets
     "float32": (lambda ddp: None, None),
     "float16": (lambda ddp: ddp.register_comm_hook(None, default_hooks.fp16_compress_hook), None),
     # In one bucket: over Gloo the hook mixes up the operations of several buckets.
-    "PowerSGD rank 1": (_use_power_sgd, 10_000),
+    **{
+        f"PowerSGD rank {rank}": (functools.partial(_use_power_sgd, rank=rank), 10_000)
+        for rank in (1, 2, 4)
+    },
 }
 
 
-def _counters(interface: str) -> tuple[float, int, float]:
+def counters(interface: str) -> tuple[float, int, float]:
     """Returns seconds, bytes sent through the interface, and CPU seconds of this process."""
     sent = int(Path(f"/sys/class/net/{interface}/statistics/tx_bytes").read_text())
     return time.perf_counter(), sent, time.process_time()

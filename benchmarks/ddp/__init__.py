@@ -1,0 +1,1 @@
+"""PyTorch's DDP, beside which benchmarks measure the suite."""
