@@ -97,14 +97,21 @@ def test_parameters_travel_in_few_bits_and_what_the_workers_make_of_them_trains(
             lines,
             re.MULTILINE,
         )
-    found = re.search(r"pushes \d+ bytes a step and pulls at most (\d+), at first (\d+)", lines)
-    most, whole = map(int, found.groups())
+    found = re.search(
+        r"pushes at most (\d+) bytes a step and pulls at most (\d+), at first (\d+)", lines
+    )
+    most_pushed, most, whole = map(int, found.groups())
     assert 15 < whole / most < 16
-    pulled = re.findall(r"Pulled (\d+) bytes a step, ([\d.]+) bits a parameter", lines)
-    assert len(pulled) == 2
-    for octets, bits in pulled:
-        assert 0.25 * most < int(octets) < most and 0.5 < float(bits) < 2
+    counted = re.findall(
+        r"Pushed (\d+) bytes a step, ([\d.]+) bits a parameter, and pulled (\d+), ([\d.]+) bits",
+        lines,
+    )
+    assert len(counted) == 2
+    for pushed, bits_pushed, pulled, bits in counted:
+        assert 0.25 * most < int(pulled) < most and 0.5 < float(bits) < 2
+        assert 0.25 * most_pushed < int(pushed) < most_pushed and 0.5 < float(bits_pushed) < 2
     scalars = read_scalars(str(tmp_path))
+    assert 0.25 * most_pushed < scalars["bytes_sent_per_step"].values[-1] < most_pushed
     assert 0.25 * most < scalars["bytes_received_per_step"].values[-1] < most
     losses = [float(loss) for loss in re.findall(r"Worker \d: .*entropy_loss = ([\d.]+)", lines)]
     assert np.mean(losses[-4:]) < 0.5 * losses[0]

@@ -21,7 +21,7 @@ from terngrad.asynchronous.plan import state_groups
 from terngrad.asynchronous.stepper import AsynchronousStepper
 from terngrad.cluster.errors import MembershipError
 from terngrad.codecs.codec import Codec, Payload
-from terngrad.layout import FLOAT
+from terngrad.layout import FLOAT, Layout
 from terngrad.library.failures import reporting_failure
 from terngrad.library.group import Group
 from terngrad.library.join_config import JoinConfig
@@ -135,6 +135,7 @@ def _loop(ready: Ready, client: Client, chief: Chief | None, stop: StopRequest) 
         compute=GradientStep(training.classifier, training.layout, reduction),
         layout=training.layout,
         shards=ready.sharded.shards,
+        packing=training.kernel_choice.kernels.packing,
         codecs=codecs,
         batches=iter(worker_batches(ready, start)),
         batch_size=config.batch_size,
@@ -144,14 +145,24 @@ def _loop(ready: Ready, client: Client, chief: Chief | None, stop: StopRequest) 
     save = lambda step: _save(ready, chief) if chief else None
     traffic = lambda codecs: _traffic(ready, codecs)
     counted = lambda: Counted(stepper.own_step, client.bytes_pushed, client.bytes_pulled)
-    is_counted, before = ready.sharded.plan.pull_codec != FLOAT, counted()
-    counts = counted if is_counted else None
+    before = counted()
+    codes_pulls = ready.sharded.plan.pull_codec != FLOAT
+    counts = counted if training.layout.coded or codes_pulls else None
     run_loop(ready, stepper, save, traffic, stop, saves_last=False, counted=counts)
-    if is_counted and stepper.own_step:
-        octets = (client.bytes_pulled - before.received) / stepper.own_step
-        bits = 8 * octets / training.layout.size
-        say(f"Pulled {octets:.0f} bytes a step, {bits:.3g} bits a parameter, on average.")
+    _log_traffic(before, counted(), training.layout)
     return stepper.pulled
+
+
+def _log_traffic(before: Counted, after: Counted, layout: Layout) -> None:
+    """Prints what a step of this worker pushed and pulled."""
+    steps = after.steps - before.steps
+    if not steps:
+        return
+    pushed, pulled = (after.sent - before.sent) / steps, (after.received - before.received) / steps
+    say(
+        f"Pushed {pushed:.0f} bytes a step, {8 * pushed / layout.size:.3g} bits a parameter, and "
+        f"pulled {pulled:.0f}, {8 * pulled / layout.size:.3g} bits a parameter, on average."
+    )
 
 
 def _traffic(ready: Ready, codecs: Sequence[Codec]) -> list[Payload]:

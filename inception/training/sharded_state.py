@@ -99,7 +99,8 @@ def print_sharded_state(
     """Prints what a worker pushes and pulls."""
     layout, shards = training.layout, sharded.shards
     kind = config.codec_name if layout.coded else "ternary"
-    pushed = sum(shard.pushed_bytes for shard in shards)
+    pushed = sum(shard.pushed_bytes[-1] for shard in shards)
+    most = "at most " if layout.coded else ""
     whole = sum(shard.pulled_bytes(sharded.plan.pull_bits) for shard in shards)
     pulled = f"{whole}"
     if sharded.plan.pull_codec != FLOAT:
@@ -109,7 +110,7 @@ def print_sharded_state(
     print(
         f"{config.net}: {layout.size} parameters in {len(layout.names)} variables, "
         f"{len(layout.coded)} of them {kind}, on {len(shards)} ps; each of "
-        f"{group.size} workers pushes {pushed} bytes a step and pulls {pulled}, without "
+        f"{group.size} workers pushes {most}{pushed} bytes a step and pulls {pulled}, without "
         "waiting for the others.",
         flush=True,
     )

@@ -33,7 +33,7 @@ from terngrad.layout import FEEDBACK_CODES, FLOAT, PULL_CODECS
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.parts import Parts
-from terngrad.planes import GROUP, SUM_BLOCK, fits, plane_count
+from terngrad.planes import SUM_BLOCK, plane_count
 from terngrad.service.messages import Reply
 
 _CPU = "/CPU:0"
@@ -119,15 +119,11 @@ class ChangeCode:
         if not self.size:
             return np.zeros(0, np.float32)
         units = np.frombuffer(content, "<f4", len(self._counts))
-        words = np.empty((self.size // GROUP, self._planes), "<u4")
         packed = memoryview(content)[units.nbytes :]
         try:
-            self._packing.unpack(packed, self._max_code, words.reshape(-1).view(np.uint8))
+            words = self._packing.read(packed, self._max_code, self.size)
         except ValueError as error:
             raise ValueError(f"sent a malformed change: {error}") from None
-        are_planes = packed.nbytes == words.nbytes  # which may hold any integers
-        if are_planes and not fits(words, self.size, self._max_code):
-            raise ValueError(f"sent a change with codes above {self._max_code}")
         if not np.isfinite(units).all():
             raise ValueError("sent a change with units that are not finite")
         with tf.device(_CPU):

@@ -285,7 +285,8 @@ def test_law_10_planes_of_other_codes_and_units_that_are_not_finite_are_named(ke
     units, most = code.allowed_bytes[0], code.allowed_bytes[-1]
     planes = np.zeros((code.size // GROUP, 2), "<u4")
     planes[5] = 0b0100, 0b0110  # the integers -2 and -1
-    with pytest.raises(ValueError, match=r"^sent a change with codes above 1$"):
+    text = r"^sent a malformed change: integers are out of range; allowed are -1 to 1$"
+    with pytest.raises(ValueError, match=text):
         code.read(bytes(units) + planes.tobytes())
     planes[5, 0] = 0b0110
     assert len(bytes(units) + planes.tobytes()) == most

@@ -13,6 +13,7 @@ from terngrad.codecs.codec import Codec
 from terngrad.codecs.factory import largest_code
 from terngrad.codecs.float_codec import FloatCodec
 from terngrad.layout import Layout
+from terngrad.ops.packing import Packing
 from terngrad.planes import plane_count
 from terngrad.training.classifier import Classifier, Losses
 from terngrad.training.nodes import compute_nodes, values_of_row
@@ -182,18 +183,19 @@ def broken_floats(pushable: Pushable, layout: Layout) -> list[str]:
     return found
 
 
-def contents(pushable: Pushable, shards: Sequence[Shard]) -> list[bytes]:
-    """Returns the part of a gradient for each ps, see `Shard`."""
+def contents(pushable: Pushable, shards: Sequence[Shard], packing: Packing) -> list[bytes]:
+    """Returns the part of a gradient for each ps, whose codes `packing` packs."""
     units, words = np.asarray(pushable.units), np.asarray(pushable.words).reshape(-1)
     floats, statistics = np.asarray(pushable.floats), np.asarray(pushable.statistics)
     found, word, value = [], 0, 0
     for shard in shards:
         parts = [
             *(units[p.scale : p.scale + p.parts.count] for p in shard.pieces),
-            words[word : word + shard.words],
             floats[value : value + shard.floats],
             statistics[: shard.statistics],
         ]
-        found.append(b"".join(part.tobytes() for part in parts))
+        own = words[word : word + shard.words]
+        codes = packing.pack(own.data, shard.largest) if own.size else b""
+        found.append(b"".join([*(part.tobytes() for part in parts), codes]))
         word, value = word + shard.words, value + shard.floats
     return found

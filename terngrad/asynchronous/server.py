@@ -24,8 +24,10 @@ from terngrad.asynchronous.messages import (
     CallError,
     RunStatus,
     collect,
+    exactly,
     frames,
     read_entry,
+    sizes_text,
 )
 from terngrad.asynchronous.plan import PlanError, Proposal
 from terngrad.asynchronous.store import NoSnapshotError, OtherRunError, Store
@@ -244,17 +246,20 @@ class CallHandler:
 
     def _check_size(self, call: Call) -> None:
         """Checks the announced size before memory is allocated for the content."""
-        exact = {PULL: 0, FETCH: 0, STATE: self._begins.state_bytes if self._begins else 0}
-        if call.act == PUSH:
-            exact[PUSH] = self._store.pushed_bytes(self.stream.run)
-        if call.act in _LONGEST and call.size > _LONGEST[call.act]:
-            raise CallError(f"content: {call.size} bytes; allowed are up to {_LONGEST[call.act]}")
-        if call.act in exact and call.size != exact[call.act]:
-            raise CallError(f"content: {call.size} bytes; allowed are {exact[call.act]}")
+        if call.size not in (sizes := self._sizes(call.act)):
+            raise CallError(f"content: {call.size} bytes; allowed are {sizes_text([sizes])}")
         if call.act in (BEGIN, STATE) and self.stream.worker:
             raise CallError("only worker 0 may begin a run")
         if call.last and self.stream.worker:
             raise CallError("only worker 0 may end a run")
+
+    def _sizes(self, act: int) -> range:
+        """Returns the bytes that the content of a call may have."""
+        if act in _LONGEST:
+            return range(_LONGEST[act] + 1)
+        if act == PUSH:
+            return self._store.pushed_bytes(self.stream.run)
+        return exactly(self._begins.state_bytes if act == STATE and self._begins else 0)
 
     def _enter(self, call: Call, content: bytearray) -> Iterator[bytes]:
         run, configuration = read_entry(content)

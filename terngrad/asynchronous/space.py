@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from terngrad.layout import Layout
 from terngrad.parts import Parts
-from terngrad.planes import GROUP, padded, plane_count
+from terngrad.planes import GROUP, WORD_BYTES, padded, plane_count
 
 _FLOAT_BYTES = 4
 
@@ -102,7 +102,7 @@ class Shard:
       coded: number of its coded elements, which come first.
       ranges: its elements, by variable.
       pieces: its coded elements, by variable.
-      planes: number of bit planes of its codes.
+      largest: magnitude that a sum of codes may have.
       wire_bytes: bytes of a float in a gradient.
       statistics: number of moving statistics, which follow the parameters; 0 except on ps 0.
     """
@@ -112,7 +112,7 @@ class Shard:
     coded: int
     ranges: tuple[Range, ...]
     pieces: tuple[Piece, ...]
-    planes: int
+    largest: int
     wire_bytes: int
     statistics: int
 
@@ -123,8 +123,8 @@ class Shard:
 
     @property
     def words(self) -> int:
-        """Number of uint32 words of its codes."""
-        return self.coded // GROUP * self.planes
+        """Number of uint32 words in the planes of its codes."""
+        return self.coded // GROUP * plane_count(self.largest)
 
     @property
     def floats(self) -> int:
@@ -132,10 +132,11 @@ class Shard:
         return self.size - self.coded
 
     @property
-    def pushed_bytes(self) -> int:
-        """Bytes of its part of a gradient."""
+    def pushed_bytes(self) -> range:
+        """Bytes that its part of a gradient may have; the most are those of the codes' planes."""
         floats = self.floats * self.wire_bytes + self.statistics * _FLOAT_BYTES
-        return self.scales * _FLOAT_BYTES + 4 * self.words + floats
+        rest = self.scales * _FLOAT_BYTES + floats
+        return range(rest, rest + WORD_BYTES * self.words + 1)
 
     def pulled_bytes(self, pull_bits: int) -> int:
         """Returns the bytes of its parameters as a worker pulls them."""
@@ -163,7 +164,7 @@ def make_shards(
                     for place, begin, until in _cut(space.places, space.size, first, end)
                 ),
                 _pieces(coded, space.coded, first, end_of_codes),
-                plane_count(nodes * max_code),
+                nodes * max_code,
                 layout.policy.float_type.itemsize,
                 0 if ps else statistics,
             )

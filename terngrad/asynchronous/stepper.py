@@ -12,6 +12,7 @@ from terngrad.asynchronous.gradient import Computed, GradientStep, broken_floats
 from terngrad.asynchronous.space import Shard
 from terngrad.codecs.codec import Codec
 from terngrad.layout import Layout
+from terngrad.ops.packing import Packing
 from terngrad.training.classifier import Losses
 from terngrad.training.errors import NotFiniteError, not_finite
 from terngrad.training.schedules import Schedule
@@ -29,6 +30,7 @@ class AsynchronousStepper(Stepper):
       compute: computes gradients.
       layout: layout of the gradients.
       shards: shard of each ps.
+      packing: packs codes.
       codecs: codecs of the layout.
       batches: iterator of (images, labels).
       batch_size: images in a batch.
@@ -41,6 +43,7 @@ class AsynchronousStepper(Stepper):
     compute: GradientStep
     layout: Layout
     shards: Sequence[Shard]
+    packing: Packing
     codecs: Sequence[Codec]
     batches: Iterator
     batch_size: int
@@ -97,7 +100,8 @@ class AsynchronousStepper(Stepper):
             images, labels, pulled.version, pulled.parameters, pulled.statistics
         )
         self._check(computed)
-        self.pulled = self.client.push(contents(computed.pushable, self.shards), pulled.versions)
+        parts = contents(computed.pushable, self.shards, self.packing)
+        self.pulled = self.client.push(parts, pulled.versions)
         self.own_step += 1
         self._losses = computed.losses
         return computed

@@ -12,6 +12,7 @@ from terngrad.asynchronous.space import make_shards
 from terngrad.asynchronous.stepper import AsynchronousStepper
 from terngrad.codecs.factory import make_codecs
 from terngrad.layout import Policy, make_layout
+from terngrad.ops.packing import ReferencePacking
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.training import schedules
 from terngrad.training.classifier import Losses
@@ -22,6 +23,7 @@ from terngrad.training.timing import Cadence
 
 LAYOUT = make_layout(["fc/kernel", "fc/bias"], [(8, 8), (8,)], Policy())
 SHARDS = make_shards(LAYOUT, 1, 1, 0)
+PACKING = ReferencePacking()
 
 
 class PretendedPs:
@@ -86,6 +88,7 @@ def loop_of(ps, saved, *, outcome=None, **cadence):
         compute=lambda *batch: outcome or computed(),
         layout=LAYOUT,
         shards=SHARDS,
+        packing=PACKING,
         codecs=(),
         batches=itertools.repeat((None, None)),
         batch_size=4,

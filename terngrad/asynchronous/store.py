@@ -130,8 +130,8 @@ class Store:
         current = self._current
         return current.plan.max_staleness if current else -1
 
-    def pushed_bytes(self, run: str) -> int:
-        """Returns the bytes of a gradient of a run; for the errors see `push`."""
+    def pushed_bytes(self, run: str) -> range:
+        """Returns the bytes that a gradient of a run may have; for the errors see `push`."""
         return self._of(run).shard.pushed_bytes
 
     def enter(self, worker: int, run: str, configuration: Mapping[str, str]) -> RunStatus:

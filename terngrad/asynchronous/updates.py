@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from terngrad.asynchronous.messages import sizes_text
 from terngrad.asynchronous.plan import Plan, state_groups
 from terngrad.asynchronous.space import Shard
 from terngrad.ops.gradient_kernels import GradientKernels
-from terngrad.planes import fits
 from terngrad.training.averages import MovingAverages
 from terngrad.training.optimizers import make_optimizer
 from terngrad.training.schedules import Schedule
@@ -78,29 +78,29 @@ class Updates:
           GradientError: the gradient has the wrong size or a value that is not allowed.
         """
         shard = self._shard
-        if len(content) != shard.pushed_bytes:
-            size = shard.pushed_bytes
-            raise GradientError(f"the gradient has {len(content)} bytes; allowed are {size}")
+        if len(content) not in shard.pushed_bytes:
+            sizes = sizes_text([shard.pushed_bytes])
+            raise GradientError(f"the gradient has {len(content)} bytes; allowed are {sizes}")
         units = np.frombuffer(content, "<f4", shard.scales)
-        words = np.frombuffer(content, "<u4", shard.words, units.nbytes)
-        words = words.reshape(-1, shard.planes)
-        start = units.nbytes + words.nbytes
-        floats = np.frombuffer(content, f"<f{shard.wire_bytes}", shard.floats, start)
-        statistics = np.frombuffer(content, "<f4", shard.statistics, start + floats.nbytes)
+        floats = np.frombuffer(content, f"<f{shard.wire_bytes}", shard.floats, units.nbytes)
+        start = units.nbytes + floats.nbytes
+        statistics = np.frombuffer(content, "<f4", shard.statistics, start)
         if not np.all((units >= 0) & np.isfinite(units)):
             raise GradientError(
                 "a scale is negative or not finite; allowed are finite values from 0"
             )
         if not (np.all(np.isfinite(floats)) and np.all(np.isfinite(statistics))):
             raise GradientError("a float gradient or a statistic is not finite")
-        most = self._plan.nodes * self._plan.max_code
         coded = float(units.max(initial=0)) * self._plan.max_code
         largest = max(coded, float(np.abs(floats).max(initial=0)))
         if largest > _LARGEST:
             text = f"the gradient has a value of up to {largest:.3g}; allowed is up to {_LARGEST:g}"
             raise GradientError(text)
-        if len(words) and not fits(words, shard.coded, most):
-            raise GradientError(f"a sum of codes is out of range; allowed are -{most} to {most}")
+        packed = memoryview(content)[start + statistics.nbytes :]
+        try:
+            words = self._kernels.packing.read(packed, shard.largest, shard.coded)
+        except ValueError as error:
+            raise GradientError(f"the codes of the gradient: {error}") from None
         return Gradient(units, words, floats.astype(np.float32), statistics)
 
     def apply(self, gradient: Gradient) -> None:

@@ -5,9 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
+from terngrad.asynchronous.gradient import Pushable, contents
 from terngrad.asynchronous.plan import read_proposal
+from terngrad.asynchronous.space import make_shards, make_space
 from terngrad.asynchronous.updates import GradientError, Updates
+from terngrad.ops.native import NativeKernels
+from terngrad.ops.packing import ReferencePacking
 from terngrad.ops.reference import ReferenceKernels
+from terngrad.planes import pack_integers, plane_count
 from terngrad.testing.plans import PLAN, gradient
 from terngrad.training import schedules
 from terngrad.training.slots import SLOTS
@@ -63,3 +68,33 @@ def test_parameters_beyond_half_precision_are_pulled_as_its_largest_value():
     own.apply(own.check(gradient(1e6, word=0xFFFFFFFF)))
     pulled = np.frombuffer(own.pulled(), "<f2")
     assert np.isfinite(pulled).all() and np.abs(pulled).max() == np.finfo(np.float16).max
+
+
+@pytest.mark.parametrize("nonzero", [0.0, 0.02, 0.5])
+@pytest.mark.parametrize(("ps_count", "nodes"), [(1, 1), (3, 1), (2, 4)])
+def test_law_3_a_ps_reads_the_codes_that_a_worker_has_pushed(ps_count, nodes, nonzero):
+    plan = dataclasses.replace(PLAN, nodes=nodes, shapes=((400, 30), (30,)))
+    layout = plan.layout()
+    rng = np.random.default_rng(nodes)
+    space, planes = make_space(layout), plane_count(nodes)
+    sums = rng.integers(-nodes, nodes + 1, space.coded) * (rng.random(space.coded) < nonzero)
+    words = pack_integers(np.float32(sums), planes).numpy()
+    pushed = Pushable(
+        scales=np.ones(2, np.float32),
+        units=np.ones(2, np.float32),
+        words=words,
+        floats=np.zeros(space.size - space.coded, np.float32),
+        statistics=np.zeros(0, np.float32),
+    )
+    shards = make_shards(layout, ps_count, nodes, 0)
+    parts = contents(pushed, shards, NativeKernels().packing)
+    assert parts == contents(pushed, shards, ReferencePacking())
+    found = []
+    for ps, (shard, part) in enumerate(zip(shards, parts, strict=True)):
+        _, own, _ = read_proposal(plan.to_json().encode(), ps, ps_count, schedules.fixed)
+        made = Updates(plan, own, ReferenceKernels(), schedules.fixed(0.1))
+        found.append(made.check(part).words)
+        assert len(part) in shard.pushed_bytes
+        if nonzero < 0.5:
+            assert len(part) < shard.pushed_bytes[-1] / 2
+    np.testing.assert_array_equal(np.concatenate(found), words)

@@ -83,6 +83,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
     Attributes:
       state: variables for tf.train.Checkpoint, see `AsynchronousState`.
       bytes_sent: that this process has pushed so far, without headers.
+      bytes_received: that it has pulled so far, without headers.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
         self._pulled: Pulled | None = None
         self._failure: Exception | None = None  # of a push
         self._is_last = False  # whether the variables have the last state
-        self.bytes_sent = 0
+        self.bytes_sent = self.bytes_received = 0
 
     @property
     def _nodes(self) -> int:
@@ -234,6 +235,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
                 else:
                     client.await_run()
                 self._take(client.pull())
+                self.bytes_received += client.bytes_pulled
             except BaseException:
                 client.close()
                 raise
@@ -313,9 +315,11 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
                     f"step {self._pulled.version}: the gradient of {names} is not finite; it was "
                     "not pushed"
                 )
-            octets = contents(pushable, self._shards)
+            octets = contents(pushable, self._shards, self._reducer.kernels.packing)
             self.bytes_sent += sum(map(len, octets))
+            before = self._client.bytes_pulled
             self._pulled = self._client.push(octets, self._pulled.versions)
+            self.bytes_received += self._client.bytes_pulled - before
         except Exception as error:
             self._failure = error
             raise

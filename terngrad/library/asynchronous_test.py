@@ -128,6 +128,8 @@ def test_law_4_one_worker_gives_what_the_reducer_alone_gives(
         assert held[0].wait(HANG_SECS)
     assert int(training.state.step) == 6
     assert training.bytes_sent > 0
+    pulls, values = 7, sum(w.shape.num_elements() for w in alone)
+    assert training.bytes_received >= pulls * 4 * values
     for value, other in zip(found, alone, strict=True):
         np.testing.assert_allclose(value, other, rtol=1e-6, atol=1e-7)
     slots = itertools.chain(*training.state.slots.values())

@@ -9,7 +9,7 @@ import numpy as np
 
 from terngrad import prefix_code
 from terngrad.ops import library
-from terngrad.planes import WORD_BYTES, add_all, plane_count
+from terngrad.planes import GROUP, WORD_BYTES, add_all, fits, plane_count
 
 
 class Packing(abc.ABC):
@@ -60,6 +60,19 @@ class Packing(abc.ABC):
         Raises:
           ValueError: `packed` is no code of so many integers.
         """
+
+    def read(self, packed: memoryview, largest: int, count: int) -> np.ndarray:
+        """Returns the planes of `count` integers in the prefix code, little-endian uint32 [G, k].
+
+        Raises:
+          ValueError: `packed` is no code of so many integers, or one of them exceeds `largest`.
+        """
+        words = np.empty((-(-count // GROUP), plane_count(largest)), "<u4")
+        self.unpack(packed, largest, words.reshape(-1).view(np.uint8))
+        are_planes = packed.nbytes == words.nbytes  # which may hold any integers
+        if are_planes and not fits(words, count, largest):
+            raise ValueError(f"integers are out of range; allowed are -{largest} to {largest}")
+        return words
 
 
 class ReferencePacking(Packing):

@@ -210,7 +210,7 @@ def test_golden_bytes_of_an_introduction():
     introduce(hello, b"", sent.append, lambda: {"welcome": True})
     text = (
         '{"purpose": "Exchange", "worker": 1, "callee": 0, "worker_hosts": ["a:1", "b:2"], '
-        '"ps_hosts": ["p:1"], "rules": "r", "timeout_secs": 60.0, "failed": "", "version": 14}'
+        '"ps_hosts": ["p:1"], "rules": "r", "timeout_secs": 60.0, "failed": "", "version": 15}'
     )
     size = "a7 00 00 00"
     assert sent == [b"terngrad\n" + bytes.fromhex(size) + text.encode()]
@@ -267,11 +267,11 @@ def pushable():
 
 
 def test_golden_bytes_of_an_asynchronous_push():
-    (content,) = contents(pushable(), make_shards(LAYOUT, 1, 1, 0))
+    (content,) = contents(pushable(), make_shards(LAYOUT, 1, 1, 0), ReferencePacking())
     (data,) = frames(Call(act=4, sequence=7, version=STEP), content)
     padding = " 00" * (29 * 4)
     header = "0a 09 08 04 10 a0 01 20 07 28 0c 12 00 1a a0 01"
-    assert data.hex(" ") == f"{header} {SCALES} {CODES[0]} {FLOATS}{padding}"
+    assert data.hex(" ") == f"{header} {SCALES} {FLOATS}{padding} {CODES[0]}"
     header, payload = split_frame(data, Call)
     assert (header.size, bytes(payload)) == (160, content)
 

@@ -140,7 +140,8 @@ class Worker:
 
     def gradient(self, pulled: Pulled, images: tf.Tensor, labels: tf.Tensor) -> list[bytes]:
         """Returns what it pushes to each ps for a batch."""
-        return contents(self.computed(pulled, images, labels).pushable, self.shards)
+        computed = self.computed(pulled, images, labels)
+        return contents(computed.pushable, self.shards, KERNELS.packing)
 
     def fetched(self) -> dict[str, np.ndarray]:
         """Returns the state of all ps, by name."""
