@@ -108,6 +108,14 @@ RECIPES = {
             "t2": Gradients("ternary, 2 nodes", ("--grad_bits=1", "--num_nodes=2"), paper=99.22),
             "t4": Gradients("ternary, 4 nodes", ("--grad_bits=1", "--num_nodes=4"), paper=99.09),
             "t8": Gradients("ternary, 8 nodes", ("--grad_bits=1", "--num_nodes=8"), paper=99.11),
+            "t2_channel": Gradients(
+                "ternary, antithetic, by channel, 2 nodes",
+                ("--grad_bits=1", "--num_nodes=2", *_ANTITHETIC_BY_CHANNEL),
+            ),
+            "t4_channel": Gradients(
+                "ternary, antithetic, by channel, 4 nodes",
+                ("--grad_bits=1", "--num_nodes=4", *_ANTITHETIC_BY_CHANNEL),
+            ),
         },
     ),
     "cifar10": Recipe(

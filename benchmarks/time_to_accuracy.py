@@ -15,15 +15,24 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks import host_network, report
 from benchmarks.report import some
-from inception.flags.table import at_least, flag, number, one_of
+from inception.cluster.namespaces import BANDWIDTH
+from inception.flags.table import at_least, flag, number
 from inception.results.report import read_run
 from inception.training.evaluate import measure_checkpoints
 from terngrad.training import checkpoints
 
+_TERNARY = ("--grad_bits=1", "--quantize_logits=True")
+_BY_CHANNEL = (*_TERNARY, "--clip_factor=2.5", "--draws=antithetic", "--scale_by=channel")
+_LOCAL = ("--codec=ternary-feedback", "--outer_feedback=0.75")
 GRADIENTS = {
     "float32": ("--grad_bits=32",),
     "float16": ("--grad_bits=16",),
-    "ternary": ("--grad_bits=1", "--quantize_logits=True"),
+    "ternary": _TERNARY,
+    "ternary_channel": _BY_CHANNEL,
+    "ternary_both_ways": (*_TERNARY, "--sum_codec=ternary"),
+    "float32_local16": ("--grad_bits=32", "--local_steps=16"),
+    "ternary_local4": (*_LOCAL, "--local_steps=4"),
+    "ternary_local16": (*_LOCAL, "--local_steps=16"),
 }
 _TOLD = ("hosts", "rate", "batch_size", "initial_learning_rate", "max_steps", "save_iter")
 
@@ -34,7 +43,7 @@ class _Options(report.MnistOptions):
         "Training", tuple(GRADIENTS), "kinds of gradients", ("float32", "ternary")
     )
     hosts: int = flag("Distributed", at_least(2), 4, "number of hosts", "hosts")
-    rate: str = flag("Distributed", one_of(*host_network.RATES), "100mbit", "bandwidth")
+    rate: str = flag("Distributed", BANDWIDTH, "100mbit", "bandwidth")
     batch_size: int = flag("Training", at_least(1), 64, "images per host and step", "images")
     initial_learning_rate: float = flag("Training", number(above=True), 0.04, "that of step 1")
     max_steps: int = flag("Training", at_least(10), 1500, "length of each run", "steps")
