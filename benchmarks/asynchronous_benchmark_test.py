@@ -21,7 +21,9 @@ def test_runs_are_trained_evaluated_and_reported(run, digits, tmp_path):
         f"--png={picture}",
     )
     runs = {kind: found["2"] for kind, found in figures["runs"].items()}
-    assert runs.keys() == {"float", "ternary"}
+    assert runs.keys() == {"float", "ternary", "ternary_both_ways"}
+    both_ways = runs.pop("ternary_both_ways")
+    assert both_ways["bytes_pulled"] < runs["ternary"]["bytes_pulled"]
     values = 784 * 100 + 100 + 100 * 10 + 10
     assert runs["float"]["bytes_pushed"] == 4 * values
     words = 8 * math.ceil(values / 32)
