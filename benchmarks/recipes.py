@@ -3,6 +3,9 @@
 import dataclasses
 from collections.abc import Mapping
 
+# What PyTorch's DDP sends, see benchmarks/ddp.
+DDP_KINDS = ("float32", "float16", "PowerSGD rank 1", "PowerSGD rank 2", "PowerSGD rank 4")
+
 
 @dataclasses.dataclass(frozen=True)
 class Gradients:
@@ -78,14 +81,10 @@ _CODECS = {
     ),
 }
 _DDP = {
-    name: Gradients(f"DDP, {kind}", (), ddp=kind)
-    for name, kind in {
-        "ddp_float32": "float32",
-        "ddp_float16": "float16",
-        "ddp_powersgd1": "PowerSGD rank 1",
-        "ddp_powersgd2": "PowerSGD rank 2",
-        "ddp_powersgd4": "PowerSGD rank 4",
-    }.items()
+    f"ddp_{kind.lower().replace(' rank ', '').replace(' ', '_')}": Gradients(
+        f"DDP, {kind}", (), ddp=kind
+    )
+    for kind in DDP_KINDS
 }
 
 RECIPES = {

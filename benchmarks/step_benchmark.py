@@ -1,7 +1,7 @@
 """How long does a training step on several hosts take, with each kind of gradients?
 
 If --torch_python names an interpreter that has torch, also measures PyTorch's DDP on the same hosts
-(float32, its float16 hook, its PowerSGD of rank 1). Hosts are network namespaces on this machine
+(float32, its float16 hook, PowerSGD). Hosts are network namespaces on this machine
 (network.sh; needs root), with one thread per operation.
 
 python -m benchmarks.step_benchmark --torch_python=DIR/bin/python --json=figures.json
@@ -18,6 +18,7 @@ import numpy as np
 from benchmarks import host_network, report
 from benchmarks.host import ENGINES
 from benchmarks.host_network import RATES, HostNetwork
+from benchmarks.recipes import DDP_KINDS
 from benchmarks.report import counts, some
 from benchmarks.step_worker import KERAS, KERAS_AT_ONCE, KINDS, StepOptions
 from inception.flags import table
@@ -26,8 +27,13 @@ from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 
 _FIGURES = ("ms", "interface_bytes", "cpu_ms", "page_faults")  # DDP lacks the last
 _DDP = str(Path(__file__).parent / "ddp" / "steps.py")
-_DDP_NETS = ("lenet_slim", "alexnet_v2", "vgg_16", "resnet_v1_50")  # of ddp/steps.py
-_DDP_KINDS = ("float32", "float16", "PowerSGD rank 1")
+_DDP_NETS = (
+    "lenet_slim",
+    "cifar10_alexnet",
+    "alexnet_v2",
+    "vgg_16",
+    "resnet_v1_50",
+)  # of ddp/steps.py
 _ENGINES = tuple(engine for engine in ENGINES if engine != "mpi")
 
 
@@ -38,7 +44,9 @@ class _Options(report.PictureOptions, StepOptions):
     # parameter_server is one ps, on a host of its own.
     engines: tuple[str, ...] = some("Distributed", _ENGINES, "engines", _ENGINES[:1])
     kinds: tuple[str, ...] = some("Training", KINDS, "kinds of gradients")
-    ddp_kinds: tuple[str, ...] = some("Training", _DDP_KINDS, "kinds of gradients with DDP")
+    ddp_kinds: tuple[str, ...] = some(
+        "Training", DDP_KINDS, "kinds of gradients with DDP", DDP_KINDS[:3]
+    )
     apart: bool = flag("Runtime", BOOLEAN, False, "each kind in processes of its own: less memory")
     bucket_elements: tuple[int, ...] = flag(
         "Training", counts(), (DEFAULT_BUCKET_ELEMENTS,), "bucket sizes to compare"

@@ -12,7 +12,7 @@ from benchmarks.step_worker import ALONE, KERAS, KERAS_AT_ONCE, KINDS
         ({"bucket_elements": (0,)}, "flag --bucket_elements=0: must be integers >= 1"),
         (
             {"net": "vgg_19", "torch_python": "python"},
-            "flag --torch_python=python: DDP is for --net=lenet_slim, alexnet_v2, vgg_16, ",
+            "flag --torch_python=python: DDP is for --net=lenet_slim, cifar10_alexnet, ",
         ),
         (
             {"engines": ("mpi",)},

@@ -106,7 +106,8 @@ def _use_power_sgd(ddp: DistributedDataParallel, rank: int) -> None:
     ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 
-KINDS = {  # the hook, and the size of buckets
+# By the names of benchmarks/recipes.py: the hook, and the size of buckets.
+KINDS = {
     "float32": (lambda ddp: None, None),
     "float16": (lambda ddp: ddp.register_comm_hook(None, default_hooks.fp16_compress_hook), None),
     # In one bucket: over Gloo the hook mixes up the operations of several buckets.
@@ -183,6 +184,27 @@ class _Unit(nn.Module):
         return torch.relu(self.shortcut(net) + self.inner(net))
 
 
+class Cifar10AlexNet(nn.Module):
+    """cifar10_alexnet of slim/nets/alexnet.py; the names of its layers are the suite's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 5, padding="same")
+        self.conv2 = nn.Conv2d(64, 64, 5, padding="same")
+        self.fc3 = nn.Linear(6 * 6 * 64, 384)
+        self.fc4 = nn.Linear(384, 192)
+        self.logits = nn.Linear(192, 10)
+        # With `ceil_mode`, windows may end outside, on the right and below: TensorFlow's SAME.
+        self._pool = nn.MaxPool2d(3, 2, ceil_mode=True)
+        self._normalize = nn.LocalResponseNorm(9, alpha=0.001, beta=0.75, k=1.0)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        net = self._normalize(self._pool(torch.relu(self.conv1(images))))
+        net = self._pool(self._normalize(torch.relu(self.conv2(net))))
+        net = net.permute(0, 2, 3, 1).flatten(1)  # TensorFlow's order of values
+        return self.logits(torch.relu(self.fc4(torch.relu(self.fc3(net)))))
+
+
 def _convs(channels: int, filters: tuple[int, ...], size: int) -> Iterator[nn.Module]:
     for count in filters:
         yield from (nn.Conv2d(channels, count, size, padding="same"), nn.ReLU())
@@ -205,6 +227,7 @@ def _normalized(channels: int, filters: int, size: int, stride: int = 1) -> tupl
 
 _NETS: Mapping[str, _Net] = {
     "lenet_slim": _Net(_lenet_slim, (1, 28, 28), 10),
+    "cifar10_alexnet": _Net(Cifar10AlexNet, (3, 24, 24), 10),
     "alexnet_v2": _Net(_alexnet_v2, (3, 224, 224), 1000),
     "vgg_16": _Net(_vgg_16, (3, 224, 224), 1000),
     "resnet_v1_50": _Net(_resnet_v1_50, (3, 224, 224), 1000),

@@ -18,13 +18,13 @@ import tensorflow as tf
 
 from benchmarks import host_network, report
 from benchmarks.ddp.batch_stream import StreamOptions
+from benchmarks.recipes import DDP_KINDS
 from benchmarks.report import shared_flags
 from inception.flags.table import TEXT, at_least, flag, number, one_of, refuse
 from inception.training.problem import resolve
 from slim.nets import nets_factory
 from terngrad.training import checkpoints
 
-KINDS = ("float32", "float16", "PowerSGD rank 1", "PowerSGD rank 2", "PowerSGD rank 4")
 NET = "cifar10_alexnet"  # the one of ddp/worker.py
 
 
@@ -34,7 +34,7 @@ class Options(StreamOptions):
 
     torch_python: str = flag("Runtime", TEXT, "", "interpreter with torch")
     train_dir: str = flag("Training", TEXT, "/tmp/ddp", "folder for checkpoints and summaries")
-    kind: str = flag("Training", one_of(*KINDS), KINDS[0], "what DDP sends")
+    kind: str = flag("Training", one_of(*DDP_KINDS), DDP_KINDS[0], "what DDP sends")
     initial_learning_rate: float = flag("Training", number(above=True), 8e-4, "learning rate")
     weight_decay: float = flag("Training", number(0), 0.004, "decay of the dense layers' weights")
     save_iter: int = flag("Training", at_least(1), 1000, "steps between checkpoints", "steps")

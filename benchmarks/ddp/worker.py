@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.ddp.steps import KINDS, counters
+from benchmarks.ddp.steps import KINDS, Cifar10AlexNet, counters
 
 _LOG_EVERY = 10  # steps
 _IMAGE = (24, 24, 3)
@@ -38,7 +38,7 @@ def main() -> None:
         world_size=arguments.hosts,
     )
     folder = Path(arguments.output_dir)
-    net = _Net()
+    net = Cifar10AlexNet()
     net.load_state_dict(_of_suite(np.load(folder / "initial.npz")))
     use_hook, bucket_cap_mb = KINDS[arguments.kind]
     ddp = DistributedDataParallel(net, bucket_cap_mb=bucket_cap_mb, broadcast_buffers=False)
@@ -80,27 +80,6 @@ def _parse() -> argparse.Namespace:
     for name in ("initial_learning_rate", "weight_decay"):
         parser.add_argument(f"--{name}", type=float, required=True)
     return parser.parse_args()
-
-
-class _Net(nn.Module):
-    """cifar10_alexnet of slim/nets/alexnet.py; the names of its layers are the suite's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, 64, 5, padding="same")
-        self.conv2 = nn.Conv2d(64, 64, 5, padding="same")
-        self.fc3 = nn.Linear(6 * 6 * 64, 384)
-        self.fc4 = nn.Linear(384, 192)
-        self.logits = nn.Linear(192, 10)
-        # With `ceil_mode`, windows may end outside, on the right and below: TensorFlow's SAME.
-        self._pool = nn.MaxPool2d(3, 2, ceil_mode=True)
-        self._normalize = nn.LocalResponseNorm(9, alpha=0.001, beta=0.75, k=1.0)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        net = self._normalize(self._pool(torch.relu(self.conv1(images))))
-        net = self._pool(self._normalize(torch.relu(self.conv2(net))))
-        net = net.permute(0, 2, 3, 1).flatten(1)  # TensorFlow's order of values
-        return self.logits(torch.relu(self.fc4(torch.relu(self.fc3(net)))))
 
 
 def _of_suite(weights: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
