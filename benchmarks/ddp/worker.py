@@ -27,7 +27,7 @@ _AVERAGES_DECAY = 0.9999
 
 
 def main() -> None:
-    """Trains."""
+    """Connects to the other hosts and trains."""
     arguments = _parse()
     torch.set_num_threads(1)
     os.environ |= {"GLOO_SOCKET_IFNAME": arguments.interface, "USE_LIBUV": "0"}
@@ -37,14 +37,19 @@ def main() -> None:
         rank=arguments.task_id,
         world_size=arguments.hosts,
     )
-    folder = Path(arguments.output_dir)
     net = Cifar10AlexNet()
-    net.load_state_dict(_of_suite(np.load(folder / "initial.npz")))
+    net.load_state_dict(_of_suite(np.load(Path(arguments.output_dir, "initial.npz"))))
     use_hook, bucket_cap_mb = KINDS[arguments.kind]
     ddp = DistributedDataParallel(net, bucket_cap_mb=bucket_cap_mb, broadcast_buffers=False)
     use_hook(ddp)
-    rate = arguments.initial_learning_rate
-    optimizer = torch.optim.Adam(ddp.parameters(), lr=rate, fused=True)
+    _train(arguments, ddp)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _train(arguments: argparse.Namespace, ddp: DistributedDataParallel) -> None:
+    net, is_first = ddp.module, arguments.task_id == 0
+    optimizer = torch.optim.Adam(ddp.parameters(), lr=arguments.initial_learning_rate, fused=True)
     averages = {name: value.detach().clone() for name, value in net.state_dict().items()}
     decayed = [value for name, value in net.named_parameters() if name in _DECAYED]
     entropy, batches = nn.CrossEntropyLoss(), _Batches(json.loads(arguments.batches))
@@ -61,14 +66,11 @@ def main() -> None:
             now = counters(arguments.interface)
             line = _line(step, loss, penalty, before, now)
             before = now
-            if arguments.task_id == 0:
-                with (folder / "figures.jsonl").open("a") as file:
+            if is_first:
+                with Path(arguments.output_dir, "figures.jsonl").open("a") as file:
                     file.write(json.dumps(line) + "\n")
-        is_saved = step % arguments.save_iter == 0 or step == arguments.max_steps
-        if arguments.task_id == 0 and is_saved:
-            np.savez(folder / f"{step}.npz", **_for_suite(averages))
-    dist.barrier()
-    dist.destroy_process_group()
+        if is_first and (step % arguments.save_iter == 0 or step == arguments.max_steps):
+            np.savez(Path(arguments.output_dir, f"{step}.npz"), **_for_suite(averages))
 
 
 def _parse() -> argparse.Namespace:
