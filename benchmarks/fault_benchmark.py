@@ -380,17 +380,23 @@ def main(options: _Options) -> None:
         engine = ENGINES[name]
         found: dict[str, list[dict[str, float]]] = {}
         if engine.faults:
-            with _training(options, engine) as training:
-                for fault in (*engine.faults, *pulls) * options.rounds:
-                    found.setdefault(fault, []).append(_disturb(training, options, fault))
+            for _ in range(options.rounds):  # anew: after kill_first another worker is the first
+                with _training(options, engine) as training:
+                    for fault in (*engine.faults, *pulls):
+                        found.setdefault(fault, []).append(_disturb(training, options, fault))
         else:
             for fault in ("kill", "kill_first", "stop", *pulls) * options.rounds:
                 found.setdefault(fault, []).append(_end(options, engine, fault))
         for fault, each in found.items():
             rows.append({"engine": name, "fault": fault, **_cells(each)})
-        figures[name] = found
+        figures[name] = {fault: [_in_json(times) for times in found[fault]] for fault in found}
     report.print_table(rows, "Seconds, median and largest", texts=2)
     report.conclude(options, {"seconds": figures})
+
+
+def _in_json(times: Mapping[str, float]) -> dict[str, float | None]:
+    """Returns None for what is infinite, for which JSON has no number."""
+    return {name: secs if math.isfinite(secs) else None for name, secs in times.items()}
 
 
 def _cells(found: Sequence[Mapping[str, float]]) -> dict[str, str]:
