@@ -8,7 +8,6 @@ from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
 from slim.nets import catalog
-from terngrad.cluster.managed.role import COLLECTIVE
 from terngrad.layout import BITS_OF_CODEC, EXACT, FEEDBACK_CODES
 
 # When flags have no effect, which flags, and what the user is told to be the reason.
@@ -117,24 +116,12 @@ def refuse_beside_coded_sums(config: TrainConfig, cluster: ClusterConfig) -> Non
     """Raises ValueError if a flag has a value for which sums must travel as they are."""
     if not config.codes_sums:
         return
-    found = _against_coded_sums(cluster)
-    if found:
-        name, why = found
-        sums = f"--sum_codec={config.sum_codec}"
-        raise refuse(name, getattr(cluster, name), why.format(sums))
+    if not may_code_sums(cluster):
+        alone = "a share of the means belongs to one worker, without which no step can be made"
+        why = f"must be -1 with --sum_codec={config.sum_codec}: {alone}"
+        raise refuse("num_replicas_to_aggregate", cluster.num_replicas_to_aggregate, why)
 
 
 def may_code_sums(cluster: ClusterConfig) -> bool:
     """Returns whether a cluster's flags go with coded sums."""
-    return not _against_coded_sums(cluster)
-
-
-def _against_coded_sums(cluster: ClusterConfig) -> tuple[str, str] | None:
-    """Returns a flag with which coded sums do not go, and what it must be; None = there is none."""
-    if cluster.num_replicas_to_aggregate != -1:
-        alone = "a share of the means belongs to one worker, without which no step can be made"
-        return "num_replicas_to_aggregate", f"must be -1 with {{}}: {alone}"
-    if cluster.elastic and cluster.engine != COLLECTIVE:
-        why = "a ps gives a share of the means to one worker for the whole training"
-        return "elastic", f"must be False with {{}} and --ps_hosts: {why}"
-    return None
+    return cluster.num_replicas_to_aggregate == -1

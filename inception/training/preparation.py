@@ -106,9 +106,6 @@ def prepare(
     if group.size == 1 and not holders and is_finished(config):
         return None
     devices = devices or set_up(config)
-    if config.codes_sums and not group.may_code_sums:  # one that says so only after it has joined
-        why = "needs native kernels on all workers with --elastic"
-        raise refuse("sum_codec", config.sum_codec, why)
     goal = problem.resolve(config)
     if config.codec:
         # A codec that cannot be fails before other processes wait for this one.
@@ -142,7 +139,7 @@ def _predict(ready: Ready, network: NetworkSpeed) -> str:
         ready.devices,
         ready.connection,
         network,
-        may_code_sums=may_code_sums(ready.cluster) and ready.group.may_code_sums,
+        may_code_sums=may_code_sums(ready.cluster),
     )
 
 

@@ -42,13 +42,13 @@ WAYS = {
     "local steps": _LOCAL | {"local_steps": 3},
     "fragments": _LOCAL | {"local_steps": 6, "local_fragments": 2},
 }
-ENGINES = ("collective", "parameter_server", "mpi", "elastic")
+ENGINES = ("collective", "parameter_server", "mpi", "elastic", "elastic ps")
 OFTEN = ENGINES[:2]  # the others with local steps on request
 CASES = [
     pytest.param(way, engine, marks=() if often else pytest.mark.exhaustive)
     for way in WAYS
     for engine in ENGINES
-    for often in [way == "each step" or engine in OFTEN]
+    for often in [engine in (ENGINES[:4] if way == "each step" else OFTEN)]
 ]
 
 
@@ -60,8 +60,9 @@ def command(train_dir, engine, **flags):
     """Returns the command of a training of two workers."""
     if engine == "mpi":
         flags["variable_update"] = "mpi"
-    if engine == "elastic":
-        engine, flags["elastic"] = "collective", True
+    if engine.startswith("elastic"):
+        flags["elastic"] = True
+        engine = "parameter_server" if engine == "elastic ps" else "collective"
     program = "inception.mnist_distributed_train"
     return command_of_two(engine, program, *arguments(train_dir, **flags))
 
@@ -135,10 +136,11 @@ def test_copies_stay_equal_where_the_owner_of_a_share_is_killed_and_comes_back(t
 
 
 @pytest.mark.slow
-def test_an_elastic_all_reduce_says_that_the_owners_of_each_view_begin_anew(tmp_path):
+@pytest.mark.parametrize("ps", [0, 1])
+def test_an_elastic_training_says_that_the_owners_of_each_view_begin_anew(tmp_path, ps):
     program, flags = paced_flags_of(tmp_path, "--sum_codec=ternary", "--elastic")
     cleared = r"^\[0\] The memory of --sum_codec=ternary starts from zero: workers came or went"
-    with Run(3, program, flags, ["--max_restarts=1"]) as run:
+    with Run(3, program, flags, [f"--ps={ps}", "--max_restarts=1"]) as run:
         run.wait_for(r"Worker 2: .* step 30,")
         assert not re.search(cleared, run.output, re.MULTILINE)
         os.kill(worker_pids(tmp_path)[2], signal.SIGKILL)
@@ -151,19 +153,15 @@ def test_an_elastic_all_reduce_says_that_the_owners_of_each_view_begin_anew(tmp_
 CONFIG = TrainConfig(dataset_name="mnist", net="mlp", grad_bits=1, sum_codec="ternary")
 
 
-@pytest.mark.parametrize(
-    ("flags", "why"),
-    [
-        ({"num_replicas_to_aggregate": 1}, "num_replicas_to_aggregate=1: must be -1"),
-        ({"elastic": True, "ps_hosts": ("c:1",)}, "elastic=True: must be False"),
-    ],
-)
-def test_law_10_what_goes_without_an_owner_is_refused(flags, why):
-    cluster = ClusterConfig(worker_hosts=("a:1", "b:1"), **flags)
-    refuse_beside_coded_sums(CONFIG, ClusterConfig(worker_hosts=("a:1", "b:1"), elastic=True))
+@pytest.mark.parametrize("ps_hosts", [(), ("c:1",)])
+def test_law_10_what_goes_without_an_owner_is_refused(ps_hosts):
+    hosts = {"worker_hosts": ("a:1", "b:1"), "ps_hosts": ps_hosts}
+    refuse_beside_coded_sums(CONFIG, ClusterConfig(**hosts, elastic=True))
+    cluster = ClusterConfig(**hosts, num_replicas_to_aggregate=1)
     for config in ({"sum_codec": "exact"}, {"grad_bits": 32}):  # floats have no codes
         refuse_beside_coded_sums(dataclasses.replace(CONFIG, **config), cluster)
-    with pytest.raises(ValueError, match=f"^flag --{why} with --sum_codec=ternary"):
+    why = "num_replicas_to_aggregate=1: must be -1 with --sum_codec=ternary"
+    with pytest.raises(ValueError, match=f"^flag --{why}"):
         refuse_beside_coded_sums(CONFIG, cluster)
 
 

@@ -50,15 +50,22 @@ class CodedPayload(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Which of the owners of shares a process is.
+    """Which of the owners of shares a process is; they own the shares in turn.
 
     Attributes:
-      index: of its share.
-      count: of all shares.
+      index: of this owner.
+      count: of all owners.
+      shares: of each bucket; at least as many.
     """
 
     index: int
     count: int
+    shares: int
+
+    @property
+    def own(self) -> range:
+        """The shares of this owner."""
+        return range(self.index, self.shares, self.count)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +132,7 @@ class Exchange(abc.ABC):
         than their planes.
       hops: messages in a row until what a process sends reaches another one.
       owner: which of the owners of shares this process is, where they may change; else None.
-      at_new_owners: called when they have changed, between two steps.
+      at_new_owners: called when they may have changed, between two steps.
       steps: int64 scalar variable, steps whose results were final; see `count_step`.
       bytes_sent: int64 scalar variable, bytes that this process has sent.
       bytes_received: int64 scalar variable, bytes that it has received.
@@ -174,6 +181,12 @@ class Exchange(abc.ABC):
         See `planes.share_of`.
         """
         return share_of(rows, self._processes_of_shares, self.first_node // self.local_nodes)
+
+    def begin_view(self, owner: Owner) -> None:
+        """Begins a view, in which this process is another owner of shares; between two steps."""
+        self.owner = owner
+        for act in self.at_new_owners:
+            act()
 
     @property
     def _processes_of_shares(self) -> int:

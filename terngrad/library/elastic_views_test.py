@@ -104,7 +104,7 @@ def assert_equal_bits(runs, teller, coded=()):
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("servers", "coded"), [(0, ()), (1, ()), (0, CODED)])
+@pytest.mark.parametrize(("servers", "coded"), [(0, ()), (1, ()), (0, CODED), (1, CODED)])
 def test_law_4_a_loss_and_a_return_give_the_bits_of_the_same_views_forced_by_hand(servers, coded):
     with three_workers(servers, f"timeout_secs={HANG_SECS:.0f}", *coded) as (runs, start):
         teller = runs[-1] if servers else runs[0]

@@ -149,8 +149,13 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
         ending = Ending(client, name, heartbeat, timeout_secs, end)
         stack.enter_context(ending.at_the_end_of_the_block())
         stack.enter_context(_naming_losses(client, name, timeout_secs, at_loss))
-        has_mesh = _has_mesh(config)
-        connection = ElasticMesh(client, connect) if has_mesh else ParameterServerConnection(client)
+        connection = (
+            ElasticMesh(client, connect)
+            if _has_mesh(config)
+            else ParameterServerConnection(
+                client, owners_change=rules.elastic and _has_all_members(config)
+            )
+        )
         stack.callback(connection.close)
         kept = stack.pop_all()
     rounds, is_elastic = itertools.count(), config.is_elastic
@@ -176,8 +181,12 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
 
 def _has_mesh(config: JoinConfig) -> bool:
     """Whether workers exchange gradients by a mesh: where all members of a view make its steps."""
-    is_whole = config.aggregated == len(config.role.worker_hosts)
-    return config.has_own_servers and is_whole and not config.lacks_kernels
+    return config.has_own_servers and _has_all_members(config) and not config.lacks_kernels
+
+
+def _has_all_members(config: JoinConfig) -> bool:
+    """Whether all members of a view make its steps."""
+    return config.aggregated == len(config.role.worker_hosts)
 
 
 def _lacks_kernels() -> bool:

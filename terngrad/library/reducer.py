@@ -116,8 +116,8 @@ class Reducer:
             so that the mean of both has less noise. Codecs that round at random can do this.
           sum_codec: how means of coded gradients travel back: "exact", as sums of codes, or
             "ternary": the process that owns a share of them codes it again, keeps what the codes
-            do not say, and adds it to its next means. With an elastic group by all-reduce only:
-            what owners keep then starts from zero whenever processes come or go.
+            do not say, and adds it to its next means. With an elastic group what owners keep
+            starts from zero whenever processes come or go.
           memory_decay: share of its memory that a codec with feedback adds to the next gradients,
             and the owner of a share to its next means.
 
@@ -417,8 +417,8 @@ def _dense(gradient: Gradient, name: str, shape: tuple[int, ...]) -> tf.Tensor:
 def _check_memory(group: Group, sum_codec: str, decay: float) -> None:
     if sum_codec != EXACT and not group.may_code_sums:
         raise ValueError(
-            f"sum_codec is {sum_codec}; allowed is {EXACT} with num_replicas_to_aggregate, and "
-            "with elastic through a ps: a share of the means belongs to one process"
+            f"sum_codec is {sum_codec}; allowed is {EXACT} with num_replicas_to_aggregate: a share "
+            "of the means belongs to one process, without which no step can be made"
         )
     if not 0 <= decay <= 1:
         raise ValueError(f"memory_decay is {decay}; allowed are numbers from 0 to 1")

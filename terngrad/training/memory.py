@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from terngrad.codecs.codec import Codec, NodeMemory
 from terngrad.codecs.sum_codec import SumCodec, SumMemory
-from terngrad.exchange.exchange import Exchange
+from terngrad.exchange.exchange import Exchange, Owner
 from terngrad.training import checkpoints
 
 Memories = Sequence[Sequence[NodeMemory]]  # by codec, then by local node
@@ -163,12 +163,18 @@ class Memory:
 
     def _check_owner(self, path: str) -> str:
         """Clears the memory of the owner of another share, and returns why, or ""."""
-        was, now = (*self.variables[_OWNER].numpy().tolist(),), self._exchange.owner
-        if was == now:
+        was, now = Owner(*self.variables[_OWNER].numpy().tolist()), self._exchange.owner
+        if (was.own, was.shares) == (now.own, now.shares):
             return ""
         self.clear()
-        had = f"share {was[0] + 1} of {was[1]} of the means"
-        return f"{path} is of an owner of {had}, this one has {now.index + 1} of {now.count}"
+        had, has = _shares_of(was), _shares_of(now)
+        return f"{path} is of the owner of {had} of the means, this one has {has}"
+
+
+def _shares_of(owner: Owner) -> str:
+    """Returns which shares an owner has, counted from 1."""
+    numbers = [str(share + 1) for share in owner.own]
+    return f"share{'s' * (len(numbers) > 1)} {', '.join(numbers)} of {owner.shares}"
 
 
 def _variables(init: Callable[[], NodeMemory], device: str) -> list[tf.Variable]:

@@ -26,8 +26,7 @@ import secrets
 import socket
 import threading
 import time
-import weakref
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -111,8 +110,6 @@ class ElasticMesh(ParameterServerConnection):
       mesh: of the current view.
     """
 
-    owners_change = True
-
     def __init__(self, client: Client, config: ConnectConfig) -> None:
         """Starts without a view.
 
@@ -123,26 +120,21 @@ class ElasticMesh(ParameterServerConnection):
         Raises:
           library.UnavailableError: there are no native kernels.
         """
-        super().__init__(client)
+        super().__init__(client, owners_change=True)
         self._config = config
         self._hosts = config.worker_hosts
         self.mesh = Mesh(0, [config.name], {})
         self.mesh.fail(_ENDS)
         self._lock = threading.Lock()
-        self._owner = Owner(self.rank, self.size)  # among the members
         self._number = 0  # of meshes so far
         self._ending = 0  # number of the mesh that ends soon
-        self._exchanges: weakref.WeakSet[ElasticMeshExchange] = weakref.WeakSet()
         client.steps.make_elsewhere(self._end_soon)
 
-    def exchange(
+    def _make_exchange(
         self, local_nodes: int, kernels: GradientKernels, step: tf.Variable
     ) -> ElasticMeshExchange:
         """See base class."""
-        exchange = ElasticMeshExchange(self, local_nodes, kernels, step)
-        exchange.join_processes(self._owner)
-        self._exchanges.add(exchange)
-        return exchange
+        return ElasticMeshExchange(self, local_nodes, kernels, step)
 
     def was_interrupted(self) -> bool:
         """See base class; a step that failed by an error of its own is not one to repeat."""
@@ -176,13 +168,15 @@ class ElasticMesh(ParameterServerConnection):
         sockets = others.connect()
         with self._lock:
             names = [name_of(member, self._hosts) for member in members]
-            self._owner = Owner(members.index(self.rank), len(members))
-            self.mesh.renew(self._owner.index, names, sockets)
+            self.mesh.renew(members.index(self.rank), names, sockets)
             self._number += 1
-        for exchange in self._exchanges:
-            exchange.join_processes(self._owner)
+        super()._enter(view)
         if self._client.interrupted:  # meanwhile
             self._end_soon()
+
+    def _owner_of(self, members: Sequence[int]) -> Owner:
+        """See base class; a view has a share for each member."""
+        return super()._owner_of(members)._replace(shares=len(members))
 
     def _end_soon(self) -> None:
         """Gives up the step under way if it does not end soon."""
@@ -296,16 +290,14 @@ class ElasticMeshExchange(SocketExchange):
         super().__init__(owner, local_nodes, kernels)
         self._owner, self._step = owner, step
         self._unsettled: list[tf.Tensor] = []  # of the step that is being traced
-        self.owner = Owner(0, 1)
+        self.owner = Owner(0, 1, 1)
         self._place = tf.Variable(self.owner, dtype=tf.int64, trainable=False)
 
-    def join_processes(self, owner: Owner) -> None:
-        """Joins the processes of a view from now on."""
+    def begin_view(self, owner: Owner) -> None:
+        """See base class; joins the processes of the view."""
         self._nodes.assign(owner.count * self.local_nodes)
-        self.owner = owner
         self._place.assign(owner)
-        for act in self.at_new_owners:
-            act()
+        super().begin_view(owner)
 
     def share(self, rows: int) -> tuple[int, int]:
         """See base class: all rows, of which those of the others are zeros."""

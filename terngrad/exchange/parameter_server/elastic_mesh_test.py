@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.codecs.factory import make_codecs
-from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import Owner
 from terngrad.exchange.local import LocalExchange
 from terngrad.exchange.parameter_server.elastic_mesh import (
@@ -19,13 +17,11 @@ from terngrad.exchange.parameter_server.elastic_mesh import (
     leavers,
     listen_for_members,
 )
-from terngrad.layout import Policy, make_layout
 from terngrad.ops.mesh import Failure, Kind, Mesh
 from terngrad.ops.native import NativeKernels
-from terngrad.planes import SUM_BLOCK
 from terngrad.testing.addresses import free_ports
+from terngrad.testing.coded_means import means_of, reduction_of
 from terngrad.testing.threads import in_threads
-from terngrad.training.reduction import Reduction
 
 CLOSE_SECS = 5.0
 
@@ -119,28 +115,6 @@ class _Owner:
         self.mesh = Mesh(0, ["one"], {})
 
 
-def reduction_of(exchange, kernels):
-    policy = Policy(grad_bits=1, sum_codec="ternary", size_to_binarize=0)
-    layout = make_layout(["a/kernel", "b/kernel"], [(7, 500), (3 * SUM_BLOCK,)], policy)
-    codecs = make_codecs(layout, kernels)
-    return Reduction(codecs, exchange, tf.Variable(0, dtype=tf.int64), seed=3)
-
-
-def gradients_of(step, node):
-    shapes = [(7, 500), (3 * SUM_BLOCK,)]
-    return [tf.random.stateless_normal(shape, [step, node]) for shape in shapes]
-
-
-def means_of(reduction, step, nodes):
-    """Makes a step of some nodes; returns the mean gradients."""
-    gradients = [gradients_of(step, node) for node in nodes]
-    seed, at = tf.constant(3, tf.uint64), tf.cast(step, tf.int64)
-    keys = [DrawKey(seed, at, tf.constant(node)) for node in nodes]
-    found = reduction.reduce(gradients, keys)
-    reduction.remember(found)
-    return found.means
-
-
 @pytest.mark.parametrize("compiled", [False, True])
 def test_law_4_owners_of_each_view_give_the_bits_of_one_that_begins_anew(native_library, compiled):
     kernels, steps = NativeKernels(), map(tf.constant, itertools.count())
@@ -158,7 +132,7 @@ def test_law_4_owners_of_each_view_give_the_bits_of_one_that_begins_anew(native_
             for rank, sockets in enumerate(connected(size)):
                 owners[rank].mesh.end(CLOSE_SECS)
                 owners[rank].mesh.renew(rank, [f"worker {i}" for i in range(size)], sockets)
-                exchanges[rank].join_processes(Owner(rank, size))
+                exchanges[rank].begin_view(Owner(rank, size, size))
             alone = reduction_of(LocalExchange(size, kernels), kernels)
             for _ in range(3):
                 number = next(steps)
@@ -179,16 +153,16 @@ def test_law_8_memory_is_restored_to_the_owner_of_the_same_share_only(native_lib
     exchange = ElasticMeshExchange(owner, 1, kernels, tf.Variable(0, dtype=tf.int64))
     memory = reduction_of(exchange, kernels).memory
     (kept,) = (v for name, v in memory.variables.items() if name.startswith("kept_sums/1/"))
-    exchange.join_processes(Owner(1, 3))
+    exchange.begin_view(Owner(1, 3, 3))
     kept.assign(tf.ones_like(kept))
     memory.save(str(tmp_path), 5, 0)
-    exchange.join_processes(Owner(1, 3))
+    exchange.begin_view(Owner(1, 3, 3))
     assert not kept.numpy().any()
     assert memory.restore(str(tmp_path), 5) == ""
     assert kept.numpy().all()
-    exchange.join_processes(Owner(1, 2))
+    exchange.begin_view(Owner(1, 2, 2))
     why = memory.restore(str(tmp_path), 5)
-    assert "is of an owner of share 2 of 3 of the means, this one has 2 of 2" in why
+    assert "is of the owner of share 2 of 3 of the means, this one has share 2 of 2" in why
     assert not kept.numpy().any()
     owner.mesh.close(CLOSE_SECS)
 

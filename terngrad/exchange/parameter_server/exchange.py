@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -12,7 +13,14 @@ import tensorflow as tf
 from terngrad.coordination import groups
 from terngrad.coordination.client import InterruptionError
 from terngrad.exchange.connection import Connection
-from terngrad.exchange.exchange import CodedPayload, Exchange, Payload, begin_span, unordered
+from terngrad.exchange.exchange import (
+    CodedPayload,
+    Exchange,
+    Owner,
+    Payload,
+    begin_span,
+    unordered,
+)
 from terngrad.exchange.parameter_server.operations import Kind, Operation, nodes_in_result
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.gradient_kernels import GradientKernels
@@ -30,18 +38,33 @@ class ParameterServerConnection(Connection):
     largest_part = 1 << 16
     repeats_steps = True
 
-    def __init__(self, client: Client) -> None:
-        """Uses a client that has reached all ps."""
+    def __init__(self, client: Client, *, owners_change: bool = False) -> None:
+        """Uses a client that has reached all ps.
+
+        Args:
+          client: to the ps.
+          owners_change: whether views may lack workers, and all members of a view make its steps.
+        """
         self.rank = client.rank
         self.size = client.size
+        self.owners_change = owners_change
         self._client = client
         self._is_live = False
         self._rounds: collections.Counter[str] = collections.Counter()
+        self._exchanges: weakref.WeakSet[Exchange] = weakref.WeakSet()
+        self._owner = self._owner_of(range(self.size))  # of shares in the current view
 
-    def exchange(
-        self, local_nodes: int, kernels: GradientKernels, step: tf.Variable
-    ) -> ParameterServerExchange:
+    def exchange(self, local_nodes: int, kernels: GradientKernels, step: tf.Variable) -> Exchange:
         """See base class."""
+        exchange = self._make_exchange(local_nodes, kernels, step)
+        if self.owners_change:
+            exchange.begin_view(self._owner)
+            self._exchanges.add(exchange)
+        return exchange
+
+    def _make_exchange(
+        self, local_nodes: int, kernels: GradientKernels, step: tf.Variable
+    ) -> Exchange:
         return ParameterServerExchange(self._client, local_nodes, kernels, step)
 
     def all_gather(self, part: tf.Tensor, name: str) -> tf.Tensor:
@@ -95,6 +118,15 @@ class ParameterServerConnection(Connection):
         Raises:
           InterruptionError: it is no longer valid.
         """
+        if not self.owners_change:
+            return
+        self._owner = self._owner_of(groups.unpack(view.members))
+        for exchange in self._exchanges:
+            exchange.begin_view(self._owner)
+
+    def _owner_of(self, members: Sequence[int]) -> Owner:
+        """Returns which shares this worker owns among the members of a view."""
+        return Owner(members.index(self.rank), len(members), self.size)
 
     @property
     def gather_copies(self) -> float:
@@ -146,7 +178,8 @@ class ParameterServerExchange(Exchange):
         """Joins `local_nodes` nodes of each worker; the operations belong to `step`.
 
         For errors see base class. If a step is made without some workers, `nodes` returns the
-        number of nodes in its results.
+        number of nodes in its results. After `begin_view` the client knows the owners of shares,
+        and graphs do not: sums and codes of all rows are there, those of others as zeros.
         """
         super().__init__(client.rank, client.size, local_nodes, kernels)
         self._client = client
@@ -155,6 +188,10 @@ class ParameterServerExchange(Exchange):
         self._operations = _Operations(client, kernels.packing, self._count)
         self._unsettled: list[tf.Tensor] = []  # results of the step that is being traced
         self._took_part = tf.constant(True)  # whether this worker is in that step's results
+
+    def share(self, rows: int) -> tuple[int, int]:
+        """See base class; all rows where owners change."""
+        return (0, rows) if self.owner else super().share(rows)
 
     def _join_max(self, local: tf.Tensor, name: str) -> tf.Tensor:
         return self._run(self._operation(f"{name}/max", Kind.MAX, local), local)[0]
@@ -195,7 +232,12 @@ class ParameterServerExchange(Exchange):
         return self._run(self._operation(f"{name}/halves", Kind.HALVES, halves), halves)[0]
 
     def traffic_of_coded_sums(self, payload: Payload, coded: CodedPayload) -> Payload:
-        """See base class; an owner gets the exact sums of its share, and pushes their codes."""
+        """See base class; an owner gets the exact sums of its share, and pushes their codes.
+
+        Where owners change, the bytes are those with all workers.
+        """
+        if self.owner:
+            coded = coded._replace(own=self.local_nodes / self.num_nodes)
         return Payload(
             payload.sent + coded.codes * coded.own + coded.scales,
             payload.received * coded.own + coded.codes + coded.scales,

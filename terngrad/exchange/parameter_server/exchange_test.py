@@ -8,12 +8,15 @@ import tensorflow as tf
 
 from terngrad.coordination import groups
 from terngrad.coordination.client import InterruptionError
+from terngrad.exchange.exchange import CodedPayload, Owner, Payload
 from terngrad.exchange.parameter_server.exchange import (
     ParameterServerConnection,
     ParameterServerExchange,
 )
-from terngrad.planes import pack_integers, plane_count, unpack
+from terngrad.ops.reference import ReferenceKernels
+from terngrad.planes import GROUP, SUM_BLOCK, pack_integers, plane_count, unpack
 from terngrad.service.messages import View
+from terngrad.testing.coded_means import reduction_of
 
 
 class FakeCoordination:
@@ -94,6 +97,40 @@ def test_law_5_a_worker_adds_its_own_codes_once_and_only_where_they_are_missing(
         np.testing.assert_array_equal(unpack(total), expected)
         made = workers if client.contributes else workers - 1
         assert exchange.nodes(total) == made * local_nodes
+
+
+def test_law_8_memory_is_restored_to_the_owner_of_the_same_shares_only(tmp_path):
+    kernels = ReferenceKernels()
+    client, step = Others(3, np.zeros((3, 32))), tf.Variable(0, dtype=tf.int64)
+    exchange = ParameterServerExchange(client, 1, kernels, step)
+    exchange.begin_view(Owner(0, 2, 3))
+    memory = reduction_of(exchange, kernels, step).memory
+    (kept,) = (v for name, v in memory.variables.items() if name.startswith("kept_sums/1/"))
+    kept.assign(tf.ones_like(kept))
+    memory.save(str(tmp_path), 5, 0)
+    exchange.begin_view(Owner(0, 2, 3))
+    assert not kept.numpy().any()
+    assert memory.restore(str(tmp_path), 5) == ""
+    assert kept.numpy().all()
+    had = "is of the owner of shares 1, 3 of 3 of the means, this one has"
+    others = {Owner(0, 3, 3): "share 1 of 3", Owner(0, 2, 2): "share 1 of 2"}
+    for owner, has in others.items():
+        exchange.begin_view(owner)
+        assert memory.restore(str(tmp_path), 5).endswith(f"{had} {has}")
+        assert not kept.numpy().any()
+
+
+def test_law_7_owners_that_change_send_as_many_bytes_as_others_where_all_are_there(kernels):
+    step, found = tf.Variable(0, dtype=tf.int64), []
+    for owner in (None, Owner(0, 4, 4)):
+        exchange = ParameterServerExchange(Others(4, np.zeros((4, 32))), 2, kernels, step)
+        if owner:
+            exchange.begin_view(owner)
+        rows = 4 * SUM_BLOCK // GROUP
+        first, end = exchange.share(rows)
+        coded = CodedPayload(codes=100.0, scales=8.0, own=(end - first) / rows)
+        found.append(exchange.traffic_of_coded_sums(Payload(200.0, 400.0), coded))
+    assert found == [Payload(200.0 + 25.0 + 8.0, 100.0 + 100.0 + 8.0)] * 2
 
 
 @pytest.mark.parametrize("is_eager", [True, False], ids=["eager", "graph"])

@@ -142,13 +142,20 @@ class Operation:
         """Whether it travels in the prefix code, in at most the bytes of its items."""
         return self.kind in _OF_CODES
 
-    def pushes(self, worker: int, piece: int) -> bool:
-        """Whether a worker has a part of a piece; if not, its push is empty."""
-        return self.kind != Kind.GATHER_CODES or self._pieces_of_shares[piece][0] == worker
+    def pushes(self, worker: int, piece: int, contributors: Sequence[int]) -> bool:
+        """Whether one of a step's contributors has a part of a piece; if not, its push is empty."""
+        return self.kind != Kind.GATHER_CODES or self._owner(piece, contributors) == worker
 
-    def receives(self, worker: int, piece: int) -> bool:
+    def receives(self, worker: int, piece: int, contributors: Sequence[int]) -> bool:
         """Whether a worker gets the result of a piece: of sums for owners only the owner does."""
-        return self.kind != Kind.SCATTER_CODES or self._pieces_of_shares[piece][0] == worker
+        return self.kind != Kind.SCATTER_CODES or self._owner(piece, contributors) == worker
+
+    def _owner(self, piece: int, contributors: Sequence[int]) -> int:
+        """Returns the owner of a piece's share: the contributors own the shares in turn.
+
+        There is a share for each worker, so where all contribute, each owns its own.
+        """
+        return contributors[self._pieces_of_shares[piece][0] % len(contributors)]
 
     @functools.cached_property
     def pushed_bytes(self) -> int:
@@ -188,11 +195,11 @@ class Operation:
 
     @functools.cached_property
     def _pieces_of_shares(self) -> list[tuple[int, int, int]]:
-        """Owner, first item and one past the last of each piece: no piece has two owners."""
+        """Share, first item and one past the last of each piece: no piece is of two shares."""
         size, found = self._items_in_a_piece, []
-        for owner in range(self.workers):
-            first, end = share_of(self.items, self.workers, owner)
-            found += [(owner, i, min(i + size, end)) for i in range(first, end, size)]
+        for share in range(self.workers):
+            first, end = share_of(self.items, self.workers, share)
+            found += [(share, i, min(i + size, end)) for i in range(first, end, size)]
         return found or [(0, 0, 0)]
 
     @functools.cached_property

@@ -1,7 +1,10 @@
 """Sizes of operations, and how several ps share them."""
 
+import itertools
+
 import pytest
 
+from terngrad.exchange.exchange import Owner
 from terngrad.exchange.parameter_server.operations import (
     Kind,
     Operation,
@@ -56,18 +59,37 @@ def test_only_sums_of_codes_leave_out_a_part(kind):
 @pytest.mark.parametrize("workers", [1, 3, 8])
 def test_each_piece_of_coded_sums_lies_in_the_share_of_one_worker(items, workers):
     up, down = (operation(k, items, 1, workers) for k in (Kind.SCATTER_CODES, Kind.GATHER_CODES))
+    everyone = range(workers)
     for piece in range(up.pieces):
-        (owner,) = (worker for worker in range(workers) if up.receives(worker, piece))
+        (owner,) = (worker for worker in everyone if up.receives(worker, piece, everyone))
         first, end = share_of(items, workers, owner)
         assert first <= up.piece_items(piece)[0] <= up.piece_items(piece)[1] <= end
-        assert all(up.pushes(worker, piece) for worker in range(workers))
+        assert all(up.pushes(worker, piece, everyone) for worker in everyone)
     for piece in range(down.pieces):
-        (owner,) = (worker for worker in range(workers) if down.pushes(worker, piece))
+        (owner,) = (worker for worker in everyone if down.pushes(worker, piece, everyone))
         first, end = share_of(items, workers, owner)
         assert first <= down.piece_items(piece)[0] <= down.piece_items(piece)[1] <= end
-        assert all(down.receives(worker, piece) for worker in range(workers))
+        assert all(down.receives(worker, piece, everyone) for worker in everyone)
     assert (up.largest_result, down.largest_result) == (workers, 1)
     assert not up.leaves_out_own and not down.leaves_out_own
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5])
+def test_the_contributors_to_a_step_own_all_shares_as_evenly_as_possible(workers):
+    items = 32 * workers  # a block for each share
+    up, down = (operation(k, items, 1, workers) for k in (Kind.SCATTER_CODES, Kind.GATHER_CODES))
+    subsets = (itertools.combinations(range(workers), size) for size in range(1, workers + 1))
+    for contributors in itertools.chain(*subsets):
+        counts = dict.fromkeys(contributors, 0)
+        for piece in range(workers):
+            owners = [w for w in range(workers) if up.receives(w, piece, contributors)]
+            assert owners == [w for w in range(workers) if down.pushes(w, piece, contributors)]
+            counts[owners[0]] += len(owners)
+        assert sum(counts.values()) == workers
+        assert max(counts.values()) - min(counts.values()) <= 1
+        for index, worker in enumerate(contributors):  # as the worker itself says
+            own = Owner(index, len(contributors), workers).own
+            assert [p for p in range(workers) if up.receives(worker, p, contributors)] == [*own]
 
 
 @pytest.mark.parametrize("kind", list(Kind))

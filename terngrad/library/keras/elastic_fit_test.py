@@ -63,6 +63,7 @@ def kill(run):
         (0, "exact"),
         pytest.param(1, "exact", marks=pytest.mark.exhaustive),
         pytest.param(0, "ternary", marks=pytest.mark.exhaustive),
+        pytest.param(1, "ternary", marks=pytest.mark.exhaustive),
     ],
 )
 def test_the_others_go_on_without_a_killed_worker_and_end_with_the_same_bits(servers, sum_codec):

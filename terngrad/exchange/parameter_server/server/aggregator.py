@@ -179,7 +179,7 @@ class Aggregator:
                 return
         part = payload  # opened without the lock, as that takes time
         counts = worker in contributors
-        has_part = counts and operation.pushes(worker, header.piece)
+        has_part = counts and operation.pushes(worker, header.piece, contributors)
         if has_part and not self._swaps(operation, contributors):
             part = self._open(operation, header, payload)
         with self._lock:
@@ -192,7 +192,8 @@ class Aggregator:
             key = entry, operation.name, header.piece
             piece = self._pieces.setdefault(key, Piece(entry))
             if header.step <= piece.done:
-                self._answer_again(worker, header, piece, operation, part if counts else None)
+                if operation.receives(worker, header.piece, contributors):
+                    self._answer_again(worker, header, piece, operation, part if counts else None)
                 return
             step = open_step(operation, piece, header.step, contributors)
             step.asked.add((worker, header.operation))
@@ -262,7 +263,7 @@ class Aggregator:
         self._figures.made(header.step)
         frames: dict[int, bytes] = {}  # by index of the operation, which workers may share
         for worker, index in asked:
-            if not operation.receives(worker, header.piece):
+            if not operation.receives(worker, header.piece, step.contributors):
                 continue
             if answers.differ(worker):
                 self._deliver(worker, join_frame(_answer(header, index), answers.to(worker)))
@@ -288,8 +289,6 @@ class Aggregator:
         pushed: memoryview | None,
     ) -> None:
         """Sends a kept result; `pushed` is the repeated push of a contributor, opened."""
-        if not operation.receives(worker, header.piece):
-            return
         answer = _answer(header, header.operation)
         if header.step in piece.results:
             answer.contributors, result = piece.results[header.step]
@@ -349,7 +348,8 @@ def _check_size(
     header: Header,
     payload: memoryview,
 ) -> None:
-    has_part = worker in contributors and operation.pushes(worker, header.piece)
+    counts = worker in contributors
+    has_part = counts and operation.pushes(worker, header.piece, contributors)
     most = operation.push_size(header.piece) if has_part else 0
     least = 0 if operation.is_packed else most
     if least <= payload.nbytes <= most:

@@ -66,6 +66,23 @@ def test_the_exact_sum_of_a_share_goes_to_its_owner_only():
     assert [len(served.headers(worker)) for worker in range(3)] == [1, 2, 1]
 
 
+def test_the_members_of_a_view_own_the_shares_of_those_that_are_not_in_it():
+    up = Served(workers=3, kind=Kind.SCATTER_CODES, items=70)
+    down = Served(workers=3, kind=Kind.GATHER_CODES, items=70)
+    members, shares = (0, 2), enumerate(zip((32, 32, 6), (0, 2, 0), strict=True))
+    up.enter(2, *members, members=members)
+    down.enter(2, *members, members=members)
+    for piece, (rows, owner) in shares:
+        for worker in members:
+            up.push(worker, 1, _packed(_codes(rows, 1)), piece, view=2, by=members)
+            own = _packed(_codes(rows, 1)) if worker == owner else b""
+            down.push(worker, 1, np.frombuffer(own, np.uint8), piece, view=2, by=members)
+    assert [[h.piece for h in up.headers(worker)] for worker in range(3)] == [[0, 2], [], [1]]
+    assert [[h.piece for h in down.headers(w)] for w in range(3)] == [[0, 1, 2], [], [0, 1, 2]]
+    with pytest.raises(PushError, match=r"piece 1 has \d+ bytes; allowed is 0"):
+        down.push(0, 2, np.frombuffer(_packed(_codes(32, 1)), np.uint8), 1, view=2, by=members)
+
+
 def test_the_codes_of_an_owner_go_to_all_and_others_have_none():
     served = Served(workers=3, kind=Kind.GATHER_CODES, items=40)  # shares of 32, 8 and no groups
     for worker in (2, 0, 1):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -35,7 +35,7 @@ class AwaitedOperation:
       step: step of the awaited result.
       view: number of the view in which that step is made.
       contributors: workers that make that step; None until ps 0 decides.
-      result: bytes of the result; pieces fill it as they arrive.
+      result: bytes of the result; pieces fill it as they arrive, and those of others are zeros.
       missing: pieces that have not arrived.
       sent: bytes of the payloads that were pushed in that step.
       received: bytes of the payloads that have arrived.
@@ -55,13 +55,15 @@ class AwaitedOperation:
     sent: int = 0
     received: int = 0
 
-    def expect(self, step: int, view: int, worker: int) -> None:
-        """Starts to wait for the result of a step, as this worker gets it."""
+    def expect(self, step: int, view: int, worker: int, members: Sequence[int]) -> None:
+        """Starts to wait for the result of a step of a view's members, as this worker gets it."""
         self.step, self.view = step, view
         self.sent = self.received = 0
-        self.result = _aligned(self.operation.items * self.operation.result_bytes)
-        pieces = range(self.operation.pieces)
-        self.missing = {i for i in pieces if self.operation.receives(worker, i)} or {NO_PIECE}
+        operation, pieces = self.operation, range(self.operation.pieces)
+        self.missing = {i for i in pieces if operation.receives(worker, i, members)}
+        is_whole = len(self.missing) == operation.pieces
+        self.result = _aligned(operation.items * operation.result_bytes, is_whole=is_whole)
+        self.missing = self.missing or {NO_PIECE}
 
     def awaits(self, header: Header) -> bool:
         """Whether a piece of the awaited result is missing."""
@@ -99,8 +101,8 @@ class AwaitedOperation:
         self.deliver(np.zeros(size, np.uint8), self.operation.workers, False, (0, 0))
 
 
-def _aligned(size: int) -> np.ndarray:
-    """Returns new bytes that a tensor can use without a copy."""
-    whole = np.empty(size + _TENSOR_ALIGNMENT, np.uint8)
+def _aligned(size: int, *, is_whole: bool) -> np.ndarray:
+    """Returns new bytes that a tensor can use without a copy: zeros, unless all are filled."""
+    whole = (np.empty if is_whole else np.zeros)(size + _TENSOR_ALIGNMENT, np.uint8)
     first = -whole.ctypes.data % _TENSOR_ALIGNMENT
     return whole[first : first + size]

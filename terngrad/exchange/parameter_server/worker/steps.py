@@ -153,7 +153,8 @@ class Steps:
             is_given_up = self._interrupted
             if not is_given_up:
                 push = _Push(declared, step, self.view.number, octets)
-                declared.expect(step, push.view, self._rank)
+                members = groups.unpack(self.view.members)
+                declared.expect(step, push.view, self._rank, members)
                 contributors = declared.contributors = self._packed_contributors(step)
                 if contributors is None:
                     self._contributors.wait(step, push)
@@ -340,7 +341,7 @@ class Steps:
                 view=push.view,
                 contributors=contributors,
             )
-            has_part = pushes and operation.pushes(self._rank, piece)
+            has_part = pushes and operation.pushes(self._rank, piece, those)
             payload = push.declared.payload(piece, push.content) if has_part else memoryview(b"")
             frame = join_frame(header, payload)
             with self.lock:  # not between the start of a stream and the declarations on it
