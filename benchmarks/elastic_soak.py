@@ -28,7 +28,7 @@ from benchmarks.workers.processes import Process
 from inception.flags.table import at_least, flag, number, one_of, refuse
 
 _FAULTS = ("kill", "kill_first", "end", "stop", "cut")
-_LOOK_SECS = 0.5
+_POLL_SECS = 0.5
 _LONGEST_STOP = 1.5  # time-outs
 _LONGEST_ABSENCE_SECS = 15.0  # of a worker that has ended
 _QUARTERS = 4
@@ -77,10 +77,10 @@ class _Soak:
             if now >= due:
                 due = now + self._options.every_secs * self._draw.uniform(0.2, 1.8)
                 self._do(self._draw.choice(self._options.faults), now)
-            time.sleep(_LOOK_SECS)
+            time.sleep(_POLL_SECS)
         while self._absent:
             self._bring_back(time.monotonic())
-            time.sleep(_LOOK_SECS)
+            time.sleep(_POLL_SECS)
         self._training.wait_for_steps(self._training.workers())
 
     def waits(self) -> dict[str, list[float]]:

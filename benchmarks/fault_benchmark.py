@@ -45,7 +45,7 @@ from terngrad.cluster.managed import launch_variables
 
 _STEPS = 5  # of each worker that is well, to call a training undisturbed
 _START_SECS = 120.0
-_LOOK_SECS = 0.02
+_POLL_SECS = 0.02
 _MOST_TIMEOUTS = 3  # without a step: the others wait until the fault is mended
 
 
@@ -263,7 +263,7 @@ class Training:
             runs = any(process.is_running() for process in self.processes.values())
             if not runs or time.monotonic() > end:
                 return False
-            time.sleep(_LOOK_SECS)
+            time.sleep(_POLL_SECS)
         return True
 
     def wait_for_steps(self, workers: Sequence[Output]) -> float:

@@ -24,7 +24,7 @@ BITS_PER_SECOND = {"100mbit": 1e8, "1gbit": 1e9}
 
 _REPOSITORY = Path(__file__).parent.parent
 _MAKE_CERTS = str(_REPOSITORY / "scripts/make_certs.sh")
-_LOOK_SECS = 0.05
+_POLL_SECS = 0.05
 _GRACE_SECS = 20.0
 
 
@@ -215,4 +215,4 @@ def _wait(processes: Sequence[subprocess.Popen], timeout: float) -> None:
         codes = [process.poll() for process in processes]
         if None not in codes or any(codes):
             return
-        time.sleep(_LOOK_SECS)
+        time.sleep(_POLL_SECS)

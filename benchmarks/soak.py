@@ -39,7 +39,7 @@ from inception.flags.table import TEXT, at_least, flag, number
 from inception.training.evaluate import measure_checkpoints
 from terngrad.training import checkpoints
 
-_LOOK_SECS = 1.0
+_POLL_SECS = 1.0
 _SAMPLES = 400  # of memory, of each process
 _WRITE_SECS = 60.0
 _END_SECS = 300.0
@@ -189,7 +189,7 @@ def _disturb(options: _Options, folder: str) -> _Watch:
     finally:
         launcher.kill()
         launcher.wait()
-        reader.join(_LOOK_SECS)
+        reader.join(_POLL_SECS)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     watch.processor_secs = used.ru_utime + used.ru_stime
     return watch
@@ -238,7 +238,7 @@ def _fault_by_fault(
     start = time.monotonic()
     end = _MINUTE * options.minutes
     faults, running = _plan(options), []
-    every = {"sample": max(_LOOK_SECS, end / _SAMPLES), "write": _WRITE_SECS}
+    every = {"sample": max(_POLL_SECS, end / _SAMPLES), "write": _WRITE_SECS}
     due = dict.fromkeys(every, 0.0)
     while (now := time.monotonic() - start) < end or any(each.is_alive() for each in running):
         _check_runs(launcher)
@@ -253,7 +253,7 @@ def _fault_by_fault(
             each = threading.Thread(target=_do, args=(faults.pop(0), folder, watch, now))
             each.start()
             running.append(each)
-        time.sleep(_LOOK_SECS)
+        time.sleep(_POLL_SECS)
     # Also after a kill: the launcher restarts no process once it was asked to end.
     _wait_for_steps(options, watch, launcher)
 
@@ -275,7 +275,7 @@ def _wait_for_steps(options: _Options, watch: _Watch, launcher: subprocess.Popen
         seen = [found[1] for line in watch.lines[first:] if (found := _STEP.match(line))]
         if all(seen.count(str(i)) >= _STEPS_AFTER for i in range(options.workers)):
             return
-        time.sleep(_LOOK_SECS)
+        time.sleep(_POLL_SECS)
     raise ValueError(f"some worker made no {_STEPS_AFTER} steps in {_END_SECS:g} s.")
 
 
@@ -321,7 +321,7 @@ def _flood(fault: _Fault, process: int, folder: str, watch: _Watch) -> str:
             if time.monotonic() > end:
                 break
             each = stack.enter_context(socket.socket())
-            each.settimeout(_LOOK_SECS)
+            each.settimeout(_POLL_SECS)
             each.bind((_UNKNOWN_CALLER, 0))
             with contextlib.suppress(OSError):  # refused, or the ps is away
                 each.connect(("127.0.0.1", _port(fault.ps, watch)))

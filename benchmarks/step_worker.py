@@ -38,7 +38,7 @@ KINDS = (ALONE, *_GRAD_BITS, KERAS, KERAS_AT_ONCE)
 
 OPTIMIZERS = ("momentum", "adam")
 
-_LOOK_SECS = 1.0
+_POLL_SECS = 1.0
 _ADAMS_RATE = 1e-3
 
 
@@ -148,7 +148,7 @@ class _Turns(keras.callbacks.Callback):
         ):  # not before the other kinds' first steps: one fit at a time begins
             self.thread.start()
         self._turns.put(max(1, count // self._at_once))
-        while not self._made.acquire(timeout=_LOOK_SECS):
+        while not self._made.acquire(timeout=_POLL_SECS):
             if not self.thread.is_alive():
                 raise ValueError("fit has ended early")  # the thread has printed why
 

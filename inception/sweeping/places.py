@@ -30,7 +30,7 @@ _TRIAL = "inception.sweeping.trial"
 _CHECK_SECS = 60
 
 # Of trials on Spark.
-_LOOK_SECS = 0.5
+_POLL_SECS = 0.5
 _HELLO_SECS = 10.0
 _MOST_PENDING = 64  # connections at a time that have not shown the secret
 _SETTINGS = {"spark.task.maxFailures": "1"}  # the sweep itself tries lost trials again, elsewhere
@@ -284,7 +284,7 @@ class _SocketChannel:
     def _accept(self) -> socket.socket | None:
         """Waits for the connection of the task, which may have to wait for a free core."""
         while self._job.is_alive() and not self._stopped.is_set():
-            if self._connected.wait(_LOOK_SECS):
+            if self._connected.wait(_POLL_SECS):
                 return self._connection
         return None
 

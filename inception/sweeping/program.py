@@ -33,7 +33,7 @@ _EVALUATORS = {
     "inception.train": "inception.evaluate",
     "slim.train_image_classifier": "slim.eval_image_classifier",
 }
-_LOOK_SECS = 1.0  # between looks for a new checkpoint
+_POLL_SECS = 1.0  # for a new checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Program:
         if "restore_avg_var" in known and not values["moving_average_decay"].value:
             chosen["restore_avg_var"] = False
         if follow:
-            chosen |= {"eval_interval_secs": _LOOK_SECS, "max_steps": _steps(values)}
+            chosen |= {"eval_interval_secs": _POLL_SECS, "max_steps": _steps(values)}
         words = [*(f"--{n}={value}" for n, value in chosen.items()), *extra]
         try:
             app.parse(known, words)

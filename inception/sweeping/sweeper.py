@@ -25,7 +25,7 @@ from inception.sweeping.study import BEAT_SECS, Study, Task, open_storage
 
 _JOURNAL = "study.journal"
 _BANDWIDTH = Flag("Machines", namespaces.BANDWIDTH, "see inception.launch")
-_LOOK_SECS = 1.0  # between looks for a trial, while others still run
+_POLL_SECS = 1.0  # for a finished trial
 _LOSSES = 2  # a place that lost so many trials in a row is not used any more
 
 
@@ -168,7 +168,7 @@ class Sweeper:
             try:
                 for worker in workers:
                     while worker.is_alive():
-                        worker.join(_LOOK_SECS)
+                        worker.join(_POLL_SECS)
             finally:
                 self._end(workers)
         if self._problems:
@@ -211,7 +211,7 @@ class Sweeper:
                 elif self._study.is_over():
                     return
                 else:
-                    self._stop.wait(_LOOK_SECS)
+                    self._stop.wait(_POLL_SECS)
         except Exception as error:  # raised by the main thread, after the others have saved
             self._problems.append(error)
             self._stop.set()

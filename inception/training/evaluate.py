@@ -26,7 +26,7 @@ from terngrad.training import checkpoints
 from terngrad.training.classifier import Classifier
 
 _BATCHES_PER_LINE = 20
-_FIRST_LOOK_SECS = 5.0  # between looks while there is no checkpoint yet
+_FIRST_POLL_SECS = 5.0  # while there is no checkpoint yet
 
 
 class Task(NamedTuple):
@@ -138,7 +138,7 @@ def follow(
             print("No checkpoint file found yet; waiting for the first.", flush=True)
             waiting = True
         if step < max_steps:
-            sleep(interval_secs if step >= 0 else min(interval_secs, _FIRST_LOOK_SECS))
+            sleep(interval_secs if step >= 0 else min(interval_secs, _FIRST_POLL_SECS))
 
 
 def _paths(config: EvalConfig) -> Iterator[str]:

@@ -29,7 +29,7 @@ from terngrad.launcher.state import StateFile
 from terngrad.launcher.terminal import Event, Output, Requests
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
-_LOOK_SECS = 0.1
+_POLL_SECS = 0.1
 # How doubtful it is that a process with this exit status failed by itself; of others it is not.
 _DOUBTS = {1: 1, LOST_STATUS: 2}
 GRACE_SECS = 90.0  # for the others to notice a failure, or to save, before they are killed
@@ -192,7 +192,7 @@ class Run:
                 if is_late:
                     self._name_killed()
                 return self._cause(first) if first else None
-            time.sleep(_LOOK_SECS)
+            time.sleep(_POLL_SECS)
 
     def _note_ends(self) -> None:
         for started, process in list(self._running.items()):
@@ -307,9 +307,9 @@ class Run:
 
     def _await(self, thread: threading.Thread) -> None:
         """Waits for a thread that shows lines, unless the user asked twice to end."""
-        thread.join(_LOOK_SECS)
+        thread.join(_POLL_SECS)
         while thread.is_alive() and not self._requests.at_once():
-            thread.join(_LOOK_SECS)
+            thread.join(_POLL_SECS)
 
 
 def login_pauses(hosts: Sequence[str]) -> list[float]:

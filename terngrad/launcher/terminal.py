@@ -82,7 +82,7 @@ def with_logs(processes: Sequence[Process], folder: str | None) -> list[Process]
     return found
 
 
-_LOOK_SECS = 0.1
+_POLL_SECS = 0.1
 
 
 class Event(NamedTuple):
@@ -118,7 +118,7 @@ class Requests:
         """Waits until the first request at most; returns whether there is one."""
         deadline = time.monotonic() + secs
         while not self.events and (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(_LOOK_SECS, left))
+            time.sleep(min(_POLL_SECS, left))
         return bool(self.events)
 
     def at_once(self) -> bool:

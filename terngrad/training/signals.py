@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STUCK_SECS = 2.0  # after a signal; then the steps under way may wait for a lost process
-_LOOK_SECS = 1.0  # between attempts to save
+_POLL_SECS = 1.0  # between attempts to save
 
 # Called in a thread with the signal, and an event that is set when the main thread has ended the
 # steps. The process is perhaps killed soon, while its steps wait for another one.
@@ -81,7 +81,7 @@ def save_while_stuck(
             say(f"{number.name}: {f'{text}; {rest}' if text else rest}.")
             said = text
         then()
-        is_over.wait(_LOOK_SECS)
+        is_over.wait(_POLL_SECS)
 
 
 class StopRequest(contextlib.AbstractContextManager):

@@ -56,7 +56,7 @@ def test_no_thread_acts_where_they_end_soon(monkeypatch):
 
 
 def test_each_change_of_what_is_saved_is_said_once_until_the_steps_are_over(monkeypatch):
-    monkeypatch.setattr("terngrad.training.signals._LOOK_SECS", 0.0)
+    monkeypatch.setattr("terngrad.training.signals._POLL_SECS", 0.0)
     is_over, saved, lines, rounds = threading.Event(), iter(["", "", "saved a", "saved a"]), [], []
 
     def then():
