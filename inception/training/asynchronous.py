@@ -30,7 +30,7 @@ from terngrad.training.reduction import Reduction
 from terngrad.training.signals import StopRequest
 from terngrad.training.summaries import Counted
 
-_LOOK_SECS = 1.0
+_POLL_SECS = 1.0
 
 
 def train(config: TrainConfig, cluster: ClusterConfig) -> None:
@@ -43,7 +43,7 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
     log_hosts(cluster)
     joining = join_config(cluster)
     joining.check()
-    joining.tell_interface()
+    joining.log_interface()
     hosts = cluster.worker_hosts
     group = Group(cluster.task_id, len(hosts), hosts=hosts, aggregated=1)
     with reporting_failure(joining):
@@ -76,7 +76,7 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
 
 def _hurry(client: Client, is_over: threading.Event) -> None:
     """Lets this worker, which was asked to end, not wait for a ps that hangs."""
-    while not is_over.wait(_LOOK_SECS):
+    while not is_over.wait(_POLL_SECS):
         client.hurry()
 
 

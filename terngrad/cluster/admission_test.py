@@ -135,7 +135,7 @@ def test_law_10_a_process_without_the_secret_learns_nothing_else(chief, other, f
 def failing(rank, address, hosts, secret=b"", timeout_secs=TIMEOUT):
     why = "--train_dir=/x: is not writable"
     config = ConnectConfig(hosts, rank, (), timeout_secs, secret=secret)
-    return lambda: admission.tell_failure(config, address, why)
+    return lambda: admission.report_failure(config, address, why)
 
 
 @pytest.mark.parametrize("secret", [b"", SECRET])

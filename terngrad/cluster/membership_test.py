@@ -17,7 +17,7 @@ import pytest
 from terngrad.cluster.admission import join
 from terngrad.cluster.errors import MembershipError, SharedError
 from terngrad.cluster.heartbeat import Heartbeat
-from terngrad.cluster.membership import Membership, sleep, with_last_acts
+from terngrad.cluster.membership import Membership, sleep, with_final_actions
 from terngrad.connect.config import ConnectConfig
 from terngrad.testing.addresses import free_address
 from terngrad.testing.threads import TIMEOUT, hosts_of, in_threads
@@ -410,5 +410,5 @@ def test_an_act_that_fails_does_not_keep_a_process_from_its_last_words():
     def broken():
         raise RuntimeError("no more threads")
 
-    said = with_last_acts("worker 0 ends", [lambda: "saved x", lambda: "", broken])
+    said = with_final_actions("worker 0 ends", [lambda: "saved x", lambda: "", broken])
     assert said == "worker 0 ends; saved x; not saved: no more threads"

@@ -140,11 +140,11 @@ def test_who_stays_after_it_was_refused_is_ended(monkeypatch):
         assert is_over
 
 
-def test_look_is_called_again_and_again():
-    looked = []
-    with accepting(fixed(1, answer), look=lambda: looked.append(1)):
+def test_on_poll_is_called_repeatedly():
+    polls = []
+    with accepting(fixed(1, answer), on_poll=lambda: polls.append(1)):
         deadline = time.monotonic() + SECS
-        while len(looked) < 2:
+        while len(polls) < 2:
             assert time.monotonic() < deadline
             time.sleep(0.01)
 

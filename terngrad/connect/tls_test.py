@@ -116,7 +116,7 @@ def test_law_10_a_certificate_that_does_not_fit_is_named_on_both_sides(
 def test_law_10_what_ends_a_process_before_it_has_joined_is_told_over_tls(files, rank):
     address = free_address()
     config = ConnectConfig(HOSTS, rank, (), TIMEOUT, Members(files["ours"]))
-    fail = lambda: admission.tell_failure(config, address, "why")
+    fail = lambda: admission.report_failure(config, address, "why")
     others = [joining(i, address, files["ours"], HOSTS) for i in range(3) if i != rank]
     none, *errors = in_threads(fail, *others)
     assert none is None

@@ -92,7 +92,7 @@ class CoordinatorClient:
         heartbeat, report = self._heartbeat, Report()
         report.progress.is_stepping = heartbeat.batches is not None
         report.progress.batches = heartbeat.batches or 0
-        begun = heartbeat.begun
+        begun = heartbeat.operations
         report.progress.begun, report.progress.operation = begun.count, begun.last
         report.progress.alike = begun.alike
         self._send(report)

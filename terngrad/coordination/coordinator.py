@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from terngrad.cluster.errors import LONGEST_REASON
-from terngrad.cluster.heartbeat import BegunOperations
+from terngrad.cluster.heartbeat import OperationProgress
 from terngrad.coordination import decisions, groups
 from terngrad.coordination.all_gather import AllGather, Send
 from terngrad.coordination.decisions import Ask, Dismiss, End
@@ -280,7 +280,7 @@ class Coordinator:
 
     def _note_progress(self, worker: int, message: Report) -> None:
         progress, record = message.progress, self.state.records[worker]
-        record.session.begun = BegunOperations(
+        record.session.operations = OperationProgress(
             progress.begun, progress.operation[:LONGEST_REASON], progress.alike
         )
         if self.state.view is not None and worker not in self.state.members:

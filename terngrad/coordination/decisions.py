@@ -277,10 +277,10 @@ def act_on_timeouts(state: CoordinatorState) -> End | Ask | None:
 
 def mismatch(state: CoordinatorState) -> End | None:
     """Ends the training of workers that do not run the same operations with each other."""
-    begun = {worker: state.records[worker].session.begun for worker in state.connected}
+    begun = {worker: state.records[worker].session.operations for worker in state.connected}
     first = max(begun, key=lambda worker: begun[worker].count, default=None)
     for worker in sorted(state.with_status({Status.FINISHED})):
-        made = state.records[worker].session.begun.count
+        made = state.records[worker].session.operations.count
         if first is not None and made < begun[first].count:
             left = f"{state.name(worker)} left after {made} operations with the others"
             more = f"of which {state.name(first)} has begun {begun[first].count}"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from terngrad.cluster.addresses import name_of
-from terngrad.cluster.heartbeat import BegunOperations, StallDetector
+from terngrad.cluster.heartbeat import OperationProgress, StallDetector
 from terngrad.coordination import groups
 from terngrad.service.messages import StateReport, View
 
@@ -146,9 +146,8 @@ class Session:
     ended_ps: frozenset[int] = frozenset()  # ps at whose addresses nobody listens
     ended_in_view: frozenset[int] = frozenset()  # those that were heard of until they ended
     leaves: bool = False  # it has said that it ends, and the others go on
-    begun: BegunOperations = dataclasses.field(
-        default_factory=BegunOperations
-    )  # operations with the others
+    # Those with the others that it has begun.
+    operations: OperationProgress = dataclasses.field(default_factory=OperationProgress)
 
 
 @dataclasses.dataclass

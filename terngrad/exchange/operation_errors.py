@@ -12,7 +12,7 @@ import tensorflow as tf
 from terngrad.cluster.admission import Peer
 from terngrad.cluster.errors import MembershipError, SharedError
 from terngrad.cluster.heartbeat import Heartbeat
-from terngrad.cluster.membership import Membership, end_process, with_last_acts
+from terngrad.cluster.membership import Membership, end_process, with_final_actions
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.tls import CONNECTION
 
@@ -70,7 +70,7 @@ def watching(
       MembershipError: an operation between the processes failed.
       SharedError: bytes have changed on the way between two of them.
     """
-    lose, failure = (lambda message: on_loss(with_last_acts(message, at_loss))), None
+    lose, failure = (lambda message: on_loss(with_final_actions(message, at_loss))), None
     try:
         with Membership(
             config, peers, on_loss=lose, heartbeat=heartbeat, addresses=addresses
@@ -85,7 +85,7 @@ def watching(
     except (MembershipError, SharedError) as error:
         if error is not failure:  # the block's own
             raise
-        raise type(error)(with_last_acts(str(error), at_loss)) from error.__cause__
+        raise type(error)(with_final_actions(str(error), at_loss)) from error.__cause__
 
 
 def _failure(membership: Membership, text: str) -> MembershipError | SharedError:

@@ -73,7 +73,7 @@ def _tell(config: JoinConfig, error: BaseException) -> None:
         with contextlib.suppress(ValueError), own_server.started(config) if starts else _NOTHING:
             tell_servers(config, why, secs)
     else:
-        admission.tell_failure(dataclasses.replace(connect, timeout_secs=secs), address, why)
+        admission.report_failure(dataclasses.replace(connect, timeout_secs=secs), address, why)
 
 
 def tell_servers(config: JoinConfig, why: str, secs: float) -> None:

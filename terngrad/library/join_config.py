@@ -196,7 +196,7 @@ class JoinConfig:
         variable = interfaces.VARIABLE
         return self.naming.refuse("", None, f"{variable} is {os.environ[variable]!r}: {why}")
 
-    def tell_interface(self) -> None:
+    def log_interface(self) -> None:
         """Says which addresses this process uses, where a network interface was chosen."""
         interface, role, own = self.interface, self.role, self._own_address
         if not interface:

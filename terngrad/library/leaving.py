@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from terngrad.cluster.errors import MembershipError
-from terngrad.cluster.membership import note_shown, speaking, was_shown
+from terngrad.cluster.membership import note_shown, output_lock, was_shown
 from terngrad.exchange.operation_errors import LOSSES, OperationError, reason
 
 _SOON_SECS = 3.0  # in which a closed connection is noticed
@@ -75,7 +75,7 @@ class Leaving:
         """
 
         def show() -> None:
-            with speaking:
+            with output_lock:
                 if is_known:
                     away = "a worker or parameter server is away"
                     print(f"{self._label}: a step was abandoned: {away}.", file=sys.stderr)
@@ -122,7 +122,7 @@ class Leaving:
             except ValueError as why:
                 said = "" if why is error else str(why)
         if error is not self._shown and not (is_known and said):
-            with speaking:
+            with output_lock:
                 self._show(kind, error, traceback)
             self._shown = error
         if said:

@@ -22,7 +22,7 @@ from terngrad.library.join_config import JoinConfig
 from terngrad.library.own_server import FAILED
 from terngrad.training.signals import SIGNALS
 
-_LOOK_SECS = 1.0  # between looks at whether the worker lives
+_POLL_SECS = 1.0  # whether the worker lives
 
 
 def _read(line: str) -> JoinConfig:
@@ -59,7 +59,7 @@ def main() -> None:
     def end_with_the_worker() -> None:
         # A process that the worker has forked may keep stdin open.
         while os.getppid() == worker:
-            if select.select([sys.stdin], [], [], _LOOK_SECS)[0]:
+            if select.select([sys.stdin], [], [], _POLL_SECS)[0]:
                 break
         os._exit(0)
 

@@ -31,7 +31,7 @@ from terngrad.training import runtime
 from terngrad.training.schedules import Schedule
 from terngrad.training.signals import install
 
-_LOOK_SECS = 1.0  # between looks at whether a report is due
+_POLL_SECS = 1.0  # whether a report is due
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,14 +105,14 @@ def serve(
         who = "who have certificates" if config.tls else "anywhere"
         say(f"{ps.name} {ps.task} {'on this machine' if only_here else who}.")
         if not config.has_own_servers:  # whoever started this process says it
-            config.tell_interface()
+            config.log_interface()
         say(f"Codes are {ps.use_of_kernels} by {chosen}.")
         report = make_report(ps.server) if make_report else None
         ps.wait(report.beat if report else lambda: None)
         if report:
             report.report()
         ps.close()
-    ps.tell_end(signals)
+    ps.report_end(signals)
 
 
 def serve_and_exit(config: JoinConfig, asynchronous: Asynchronous | None) -> NoReturn:
@@ -168,7 +168,7 @@ class _Ps(abc.ABC):
         """Ends all streams."""
 
     @abc.abstractmethod
-    def tell_end(self, signals: Sequence[signal.Signals]) -> None:
+    def report_end(self, signals: Sequence[signal.Signals]) -> None:
         """Prints the last line, after `close`, given the received signals; see `serve`."""
 
 
@@ -194,7 +194,7 @@ class _SynchronousPs(_Ps):
         self._left = self.server.registry.present
         self.server.close()
 
-    def tell_end(self, signals: Sequence[signal.Signals]) -> None:
+    def report_end(self, signals: Sequence[signal.Signals]) -> None:
         if self._outcome:
             raise MembershipError(f"{self.name} ends: {self._outcome}")
         if self._outcome is None and self._left:
@@ -231,7 +231,7 @@ class _AsynchronousPs(_Ps):
         self._left = 0
 
     def wait(self, beat: Callable[[], None]) -> None:
-        while not self.server.wait(_LOOK_SECS):
+        while not self.server.wait(_POLL_SECS):
             beat()
 
     def close(self) -> None:
@@ -240,7 +240,7 @@ class _AsynchronousPs(_Ps):
         if self._lock:
             self._lock.close()
 
-    def tell_end(self, signals: Sequence[signal.Signals]) -> None:
+    def report_end(self, signals: Sequence[signal.Signals]) -> None:
         if why := self.server.workers.failure:
             raise MembershipError(f"{self.name} ends: worker 0 failed: {why}")
         at = f"at step {self.server.store.version}"
