@@ -53,14 +53,20 @@ def main(argv: Sequence[str]) -> int:
     requests = Requests()
     requests.listen()
     output = Output(requests)
-    outlives = options.ps > 0 or not _ELASTIC.isdisjoint(options.command)
-    restarts = Restarts(0 if outlives else options.max_restarts)
+    tolerant = options.ps > 0 or not _ELASTIC.isdisjoint(options.command)
+    restarts = Restarts(0 if tolerant else options.max_restarts)
     for attempt in itertools.count(1):
         restarts.note_start("training")
         with _network(options) as network, contextlib.ExitStack() as held:
             try:
                 processes, most = _processes(options, network, held), options.max_restarts
-                run = Run(processes, requests, output, restarts=most, outlives=outlives)
+                run = Run(
+                    processes,
+                    requests,
+                    output,
+                    restarts=most,
+                    tolerates_failures=tolerant,
+                )
                 status = run.run()
             except (StartError, OSError) as error:  # the latter without enough free ports
                 sys.exit(f"launch: {error}")

@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
                 requests,
                 Output(requests),
                 restarts=options.max_restarts or 0,
-                outlives=options.max_restarts is not None,
+                tolerates_failures=options.max_restarts is not None,
                 notice_secs=_NOTICE_SECS,
                 relays=True,
                 shown=options.show,
@@ -234,8 +234,8 @@ def _over_ssh(process: Process, options: argparse.Namespace) -> Process:
     }
     variables = process.environment | {name: value for name, value in own.items() if value}
     settings = [f"{name}={value}" for name, value in variables.items()]
-    attended = [process.command[0], "-m", "terngrad.launcher.attended", *process.command]
-    line = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(['env', *settings, *attended])}"
+    remote = [process.command[0], "-m", "terngrad.launcher.remote_command", *process.command]
+    line = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(['env', *settings, *remote])}"
     command = hosts.over_ssh(process.host, line, options.ssh or ["ssh"])
     return dataclasses.replace(process, command=command, environment={})
 

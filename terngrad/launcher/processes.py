@@ -235,7 +235,7 @@ def main() -> None:
 
 
 def _at_home(value: Any) -> Any:
-    """Puts this user's home in the place of each `~` that begins a text."""
+    """Replaces each leading `~` by this user's home."""
     if isinstance(value, dict):
         return {_at_home(key): _at_home(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -266,7 +266,7 @@ def supervise(
         if not again:
             report(started.pid)
         again = " again"
-        if file.is_stopping:  # whoever stops may have looked before the file was there
+        if file.is_stopping:  # a stop may have come before the file was there
             state.send(started.pid, signal.SIGTERM)
         record = dataclasses.replace(record, status=state.exit_status(started.wait()))
         pause_secs, what = None, ""

@@ -1,7 +1,7 @@
 """The state of a process: a JSON file on its host.
 
-Whoever has the file can show and stop the process. A process is known by its id, its start and the
-boot of its machine, so none that got the same id later is taken for it.
+With the file the process can be shown and stopped. It is identified by its id, its start and the
+boot of its machine, so that a later process with the same id is not mistaken for it.
 """
 
 from __future__ import annotations

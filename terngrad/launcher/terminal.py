@@ -95,7 +95,7 @@ class Event(NamedTuple):
 
 
 class Requests:
-    """Requests to end. They are noted, never raised: the start of a worker is not cut in two.
+    """Requests to end. They are noted, not raised, so that none interrupts the start of a worker.
 
     Attributes:
       events: the requests so far.
