@@ -32,7 +32,7 @@ class HostNetwork(namespaces.NamespaceNetwork):
     """Hosts that run programs.
 
     Attributes:
-      interface: what connects a host with the others.
+      interface: network interface of a host.
     """
 
     interface = "eth0"
@@ -122,7 +122,7 @@ def network(size: int, kind: type[HostNetwork] = HostNetwork) -> HostNetwork:
 def rendezvous(
     network: HostNetwork, engine: str, workers: int, servers: int
 ) -> Iterator[tuple[list[str], list[int]]]:
-    """Provides what workers need to meet, until the block ends: parameter servers, certificates.
+    """Runs parameter servers and makes certificates for workers, until the block ends.
 
     Args:
       network: the hosts: first the workers, then the parameter servers.

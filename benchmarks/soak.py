@@ -122,7 +122,7 @@ class _Watch:
 
 
 def main(options: _Options) -> None:
-    """Disturbs a training, compares it with a calm one, and reports."""
+    """Injects faults into a training, compares it with an undisturbed one, and reports."""
     if "cut" in options.faults and (os.geteuid() or not shutil.which("ss")):
         raise table.refuse("faults", "cut", "needs root and the program ss")
     disturbed, calm = options.new_folders(("disturbed", "calm")).values()
@@ -140,13 +140,13 @@ def main(options: _Options) -> None:
 
 def _write(options: _Options, watch: _Watch, others: dict[str, object]) -> dict[str, object]:
     """Writes what is known so far, since a run may be cut off; returns it."""
-    circumstances, figures = report.environment(), _observed(options, watch) | others
+    conditions, figures = report.environment(), _observed(options, watch) | others
     if options.json:
         found = {"figures": figures, "faults": watch.faults, "memory_mb": watch.memory}
-        report.write_json(options.json, {"environment": circumstances} | found)
+        report.write_json(options.json, {"environment": conditions} | found)
     if options.png:
         _draw(watch, options.png)
-    return circumstances | figures
+    return conditions | figures
 
 
 def _command(options: _Options, program: str, folder: str, steps: int, restarts: int) -> list[str]:
@@ -233,7 +233,7 @@ def _plan(options: _Options) -> list[_Fault]:
 def _fault_by_fault(
     options: _Options, folder: str, watch: _Watch, launcher: subprocess.Popen
 ) -> None:
-    """Disturbs the training by plan, until all have trained on after the last fault."""
+    """Injects the planned faults, until all workers have made steps after the last one."""
     _wait_for_steps(options, watch, launcher)
     start = time.monotonic()
     end = _MINUTE * options.minutes
@@ -280,7 +280,7 @@ def _wait_for_steps(options: _Options, watch: _Watch, launcher: subprocess.Popen
 
 
 def _do(fault: _Fault, folder: str, watch: _Watch, at: float) -> None:
-    """Makes a fault happen, and notes it."""
+    """Injects a fault, and records it."""
     process = _members(folder).get(fault.victim)
     done = _ACTIONS[fault.kind](fault, process, folder, watch) if process else _NOTHING
     where = f"{fault.victim} to ps {fault.ps}" if fault.kind == "cut" else fault.victim
@@ -383,10 +383,10 @@ def _observed(options: _Options, watch: _Watch) -> dict[str, object]:
 
 
 def _steps_lost(options: _Options, lines: Sequence[str]) -> dict[str, object]:
-    """Returns what the lines say about lost steps.
+    """Returns the lost steps, from the log lines.
 
-    A worker that lives through a fault names the steps that it makes anew a second time. One that
-    is away while the others finish a step names it never: it receives the state after that step.
+    A worker that survives a fault logs the steps that it repeats a second time. One that is absent
+    while the others finish a step never logs it: it receives the state after that step.
     """
     last = dict.fromkeys((str(i) for i in range(options.workers)), 0)
     lasting = str(options.workers - 1)

@@ -25,7 +25,7 @@ GRADIENTS = {
     "float16": ("--grad_bits=16",),
     "ternary": ("--grad_bits=1", "--quantize_logits=True"),
 }
-_TOLD = ("hosts", "rate", "batch_size", "initial_learning_rate", "max_steps", "save_iter")
+_REPORTED = ("hosts", "rate", "batch_size", "initial_learning_rate", "max_steps", "save_iter")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,9 @@ def main(options: _Options) -> None:
             network.run_programs(commands, options.timeout_secs)
     found = {kind: _read(options, folders[kind], launched[kind]) for kind in folders}
     report.print_table([_row(kind, run, options) for kind, run in found.items()])
-    report.conclude(options, {"runs": found}, **{name: getattr(options, name) for name in _TOLD})
+    report.conclude(
+        options, {"runs": found}, **{name: getattr(options, name) for name in _REPORTED}
+    )
     if options.png:
         _draw(found, options)
 
