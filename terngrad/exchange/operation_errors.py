@@ -1,4 +1,4 @@
-"""Errors of operations between processes: one line for each, and the loss that explains it."""
+"""Errors of operations between processes, each as one line that names a lost process."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def watching(
     """Watches the other processes until the end of the block; for the arguments see `Membership`.
 
     Before this process ends because of a loss or a failed operation, it calls each of `at_loss`,
-    after the others are told; what these return, such as what they saved, is part of the message.
+    after it has informed the others; the texts that these return are part of the message.
 
     Raises:
       MembershipError: an operation between the processes failed.
@@ -92,5 +92,5 @@ def _failure(membership: Membership, text: str) -> MembershipError | SharedError
     """Returns the error of an operation that failed, unless the loss of another ends this one."""
     if text.startswith(CONNECTION):  # nobody is lost
         return SharedError(text)
-    membership.await_loss()  # whoever is lost has a name, which TensorFlow does not tell
+    membership.await_loss()  # it ends this process with the name of a lost one
     return MembershipError(f"an operation between the workers failed: {text}")

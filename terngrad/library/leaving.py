@@ -14,7 +14,7 @@ from terngrad.cluster.errors import MembershipError
 from terngrad.cluster.membership import note_shown, output_lock, was_shown
 from terngrad.exchange.operation_errors import LOSSES, OperationError, reason
 
-_SOON_SECS = 3.0  # in which a closed connection is noticed
+_SOON_SECS = 3.0  # time in which a closed connection is noticed
 
 
 class Leaving:
@@ -37,7 +37,7 @@ class Leaving:
         Args:
           label: this process in messages.
           membership: leaves the others when it is left; None = there are none.
-          was_interrupted: returns whether the loss of a process gave a step up.
+          was_interrupted: returns whether a step was abandoned because a process was lost.
           forget: called before this process leaves.
         """
         self.stopped_by: BaseException | None = None
@@ -71,7 +71,7 @@ class Leaving:
     def _showing_soon(self, error: BaseException, *, is_known: bool) -> Iterator[None]:
         """Shows an error while this process still waits to learn which process was lost, if any.
 
-        If it `is_known` that one was, a line says so.
+        With `is_known` a process was lost, and a line says so.
         """
 
         def show() -> None:
@@ -146,7 +146,7 @@ class Leaving:
 
 
 def _own(error: OperationError) -> RuntimeError:
-    """Returns an error of the program itself in place of TensorFlow's."""
+    """Returns an error of the program in place of TensorFlow's."""
     own = RuntimeError(reason(error))
     if was_shown(error):
         note_shown(own)

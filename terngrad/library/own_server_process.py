@@ -36,7 +36,7 @@ def _read(line: str) -> JoinConfig:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Loses what is written to stderr in the block."""
+    """Discards what is written to stderr in the block."""
     stderr = os.dup(2)
     try:
         with open(os.devnull, "wb") as nowhere:
@@ -50,10 +50,10 @@ def _quiet() -> Iterator[None]:
 def main() -> None:
     """Serves."""
     worker = os.getppid()
-    for number in SIGNALS:  # are the worker's
+    for number in SIGNALS:  # the worker handles them
         signal.signal(number, signal.SIG_IGN)
     config = _read(sys.stdin.readline())
-    with _quiet():  # TensorFlow says something whatever its log level is
+    with _quiet():  # TensorFlow logs something at any log level
         from terngrad.library import serving
 
     def end_with_the_worker() -> None:

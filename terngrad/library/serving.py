@@ -1,4 +1,4 @@
-"""A parameter server of either kind, from its first line to its last."""
+"""Runs a parameter server, synchronous or asynchronous, until its workers are done."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Asynchronous:
 
 
 class Report(Protocol):
-    """What a program reports of its parameter server."""
+    """The report of a program about its parameter server."""
 
     def beat(self) -> None:
         """Called often; reports if a report is due."""
@@ -99,12 +99,12 @@ def serve(
         try:
             ps.server.start(own, only_here=only_here)
         except PortError as error:
-            if config.has_own_servers:  # whoever started this process says the rest
+            if config.has_own_servers:  # the worker that started this process adds the rest
                 raise ValueError(str(error)) from None
             raise naming.refuse("ps_hosts", role.ps_hosts, str(error)) from None
         who = "who have certificates" if config.tls else "anywhere"
         say(f"{ps.name} {ps.task} {'on this machine' if only_here else who}.")
-        if not config.has_own_servers:  # whoever started this process says it
+        if not config.has_own_servers:  # else the worker that started this process logs it
             config.log_interface()
         say(f"Codes are {ps.use_of_kernels} by {chosen}.")
         report = make_report(ps.server) if make_report else None
@@ -145,13 +145,13 @@ def stopped_by_signals(end: Callable[[], None]) -> Iterator[list[signal.Signals]
 
 
 class _Ps(abc.ABC):
-    """A parameter server as its process sees it.
+    """A parameter server and its log lines.
 
     Attributes:
       name: its name in messages.
-      server: what listens.
-      task: what it does for its workers, for its first line.
-      use_of_kernels: what it does with codes, for its log.
+      server: the server itself.
+      task: its task, in words, for its first log line.
+      use_of_kernels: participle of what it does with codes, for its log.
     """
 
     name: str
