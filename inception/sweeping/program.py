@@ -61,7 +61,7 @@ class Program:
         return values
 
     def inert(self, arguments: Sequence[str], launched: Sequence[str]) -> dict[str, str]:
-        """Returns the flags that have no effect beside the others, with what makes them so.
+        """Returns the flags that have no effect beside the others, with the reason.
 
         Args:
           arguments: of the training.
@@ -112,7 +112,7 @@ class Program:
 
 
 def _reader(values: FlagValues) -> ModuleType | None:
-    """Returns what reads the flags of a training; None for a program with flags of its own."""
+    """Returns the module that reads a training's flags; None for a program with its own flags."""
     if "model_name" in values:
         return slim
     return command_line if all(name in values for name in table.table(TrainConfig)) else None
