@@ -1,4 +1,4 @@
-"""What is done to codes that lie in memory, between the network and tensors."""
+"""Operations on codes in buffers, between the network and tensors: sums, and the prefix code."""
 
 from __future__ import annotations
 
