@@ -126,9 +126,9 @@ def test_processes_in_different_operations_of_the_same_number_are_named(begun, e
     assert bool(found) == bool(expected)
 
 
-@pytest.mark.parametrize("told", [None, 3, [3], [3, [], 1], [3, "a", "b"], [3, "a" * 257, 1]])
-def test_law_10_what_another_process_tells_wrongly_tells_nothing(told):
-    assert OperationProgress.read(told) == OperationProgress()
+@pytest.mark.parametrize("reported", [None, 3, [3], [3, [], 1], [3, "a", "b"], [3, "a" * 257, 1]])
+def test_law_10_malformed_progress_counts_as_none(reported):
+    assert OperationProgress.read(reported) == OperationProgress()
     assert OperationProgress.read([3, "a step", 2]) == OperationProgress(3, "a step", 2)
 
 
