@@ -48,7 +48,7 @@ def test_a_thread_acts_where_the_steps_under_way_take_long_after_a_signal(monkey
 def test_no_thread_acts_where_they_end_soon(monkeypatch):
     monkeypatch.setattr("terngrad.training.signals._STUCK_SECS", HANG_SECS)
     before, seen = set(threading.enumerate()), []
-    with StopRequest(stuck=lambda *reported: seen.append(reported)):
+    with StopRequest(stuck=lambda *given: seen.append(given)):
         (watching,) = set(threading.enumerate()) - before
         os.kill(os.getpid(), signal.SIGTERM)
     watching.join(HANG_SECS)
