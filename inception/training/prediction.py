@@ -140,7 +140,7 @@ def predict(
 def _policies(
     names: Iterable[str], own: str, policy: Policy, sums: Sequence[str]
 ) -> dict[_Gradients, Policy]:
-    """Returns the policies of these codecs, with each of the sum codecs that goes with them."""
+    """Returns the policies of these codecs, with each sum codec that is allowed with them."""
     replace = functools.partial(dataclasses.replace, policy, sum_codec=EXACT)
     known = {
         _FLOAT: replace(grad_bits=32, codec=""),

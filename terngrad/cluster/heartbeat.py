@@ -147,7 +147,7 @@ class StallDetector:
             self._moved_at[rank] = now
 
     def forget(self, rank: int) -> None:
-        """Forgets a process that is done: nobody waits for its steps."""
+        """Drops a process that is done: no other waits for its steps."""
         self._batches.pop(rank, None)
         self._begun.pop(rank, None)
 

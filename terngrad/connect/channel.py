@@ -340,7 +340,7 @@ class KeepAlive:
             for channel in channels:
                 channel.keep_alive()
             secs = min((each.beat_secs for each in channels), default=_LONGEST_BEAT_SECS)
-            channels = channel = None  # one that nobody uses is closed
+            channels = channel = None  # so that unused ones are closed
             with self._changed:
                 if not self._over:
                     self._changed.wait(secs)

@@ -226,7 +226,7 @@ def saver(state: CoordinatorState, because_of: Iterable[int]) -> int | None:
 
 
 # Backup workers that come and go while others train. One that leaves before its first step
-# interrupts nobody. One that does so again and again must wait before it joins, longer each time,
+# interrupts no step. One that does so repeatedly must wait before it joins, longer each time,
 # unless it is needed.
 
 

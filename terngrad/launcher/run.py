@@ -241,7 +241,7 @@ class Run:
                     self._start(due[1])
 
     def _cause(self, first: Event) -> Event:
-        """Returns the request, or the failure of a process by itself, that ended the run.
+        """Returns the cause of the end of the run: a request, or the failure of a process.
 
         A process may notice the end of another before this run does, so an end with `LOST_STATUS`
         or 1 counts only if there is no other one. If all that have ended so far did so because of

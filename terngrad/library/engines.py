@@ -42,7 +42,7 @@ def join(config: JoinConfig) -> Group:
 
 
 def _asynchronously(config: JoinConfig) -> Group:
-    """Returns the group of a worker that does not wait for the others; connects to nobody yet."""
+    """Returns the group of a worker that does not wait for the others; does not connect yet."""
     with reporting_failure(config):
         config.check()
     config.log_interface()

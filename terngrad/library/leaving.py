@@ -92,7 +92,7 @@ class Leaving:
             yield
         finally:
             timer.cancel()
-            timer.join(_SOON_SECS)  # it may be showing; nobody may read what it shows
+            timer.join(_SOON_SECS)  # it may be writing to a pipe that is not read
 
     def _is_loss(self, error: OperationError) -> bool:
         """Returns whether an error of TensorFlow may come from a process that was lost."""

@@ -89,7 +89,7 @@ def _relay(server: subprocess.Popen, prints_all: bool) -> None:
 
 
 def _print(line: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # nobody reads it
+    with contextlib.suppress(OSError, ValueError):  # stdout is closed
         print(line, end="", flush=True)
 
 

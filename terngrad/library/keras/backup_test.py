@@ -112,9 +112,7 @@ def test_a_model_that_is_worse_than_the_best_before_the_interruption_is_not_save
 def test_a_callback_of_ones_own_that_changes_is_named_with_the_remedy(tmp_path):
     with pytest.warns(UserWarning, match="callback Halving had changed seen before") as shown:
         resumed(backup_in(tmp_path), lambda: [Halving()])
-    assert any(
-        'saved_attributes = ("seen",) in its class' in str(each.message) for each in shown
-    )
+    assert any('saved_attributes = ("seen",) in its class' in str(each.message) for each in shown)
 
 
 def test_a_backup_without_states_is_reported(tmp_path):

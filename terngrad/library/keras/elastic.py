@@ -165,7 +165,7 @@ class ElasticFit:
         if not self._made:
             known = {name: x for name, x in row["logs"].items() if name.startswith("val_")}
             row = {**row, "logs": known}
-        rows = self._meet(Place(self._fit, self._epoch, 0, self._steps), row)
+        rows = self._exchange_rows(Place(self._fit, self._epoch, 0, self._steps), row)
         if rows is not None:
             self._position.move(Place(self._fit, self._epoch, 1))
         return rows
@@ -187,7 +187,7 @@ class ElasticFit:
         """
         position = self._position
         row = {"requests": list(requests), "rate": _rate(self._optimizer)}
-        rows = self._meet(Place(self._fit, self._epoch, 1, self._steps), row)
+        rows = self._exchange_rows(Place(self._fit, self._epoch, 1, self._steps), row)
         if rows is None:
             summary = position.summary
             known = summary.get("requests") if summary.get("epoch") == self._epoch else None
@@ -201,7 +201,7 @@ class ElasticFit:
     def end(self, row: Any) -> dict[int, Any]:
         """Ends `fit` with the others; returns the rows of all, by rank."""
         self._is_ending = True
-        rows = self._meet(Place(self._fit, _LAST_EPOCH), row)
+        rows = self._exchange_rows(Place(self._fit, _LAST_EPOCH), row)
         if rows is not None:
             self._position.move(Place(self._fit + 1, 0))
         internals.set_initial_epoch(self._model, None)
@@ -214,7 +214,7 @@ class ElasticFit:
             self._position.progress.assign_add(1)
         self._synchronize()
 
-    def _meet(self, own: Place, row: Any) -> dict[int, Any] | None:
+    def _exchange_rows(self, own: Place, row: Any) -> dict[int, Any] | None:
         """Exchanges rows; returns those of all workers by rank.
 
         Args:

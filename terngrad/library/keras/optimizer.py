@@ -247,7 +247,7 @@ class GradientExchange:
             for i, mean in zip(coded, found.means, strict=True):
                 results[i] = mean
             self.fused.take(found, weights)
-            # Not a mean that nobody may need to be decoded.
+            # Not a mean, which would then be decoded for this alone.
             first = [found.sums[0].words] if found.sums else found.means[:1]
         for i in copied:
             results[i] = tf.reduce_max(tf.stack([node[i] for node in by_node]), axis=0)

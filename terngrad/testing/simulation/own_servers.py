@@ -158,7 +158,7 @@ class OwnServersCluster(SimulatedCluster):
     def _check_ending(self) -> None:
         """Workers that were in a view have made all steps: each fault has ended.
 
-        Others may have looked in vain for the first worker, without which no training begins.
+        Others may not have found the first worker, without which no training begins.
         """
         well = {rank for rank, secs in enumerate(self._out_secs) if secs < LONG_SECS}
         is_stateless = self._stateful is not None and not self._stateful & well

@@ -12,7 +12,7 @@ from terngrad.exchange.parameter_server.operations import Operation
 from terngrad.exchange.parameter_server.server.service import Service
 from terngrad.testing.simulation.streams import Clock, End, Stream
 
-KEPT_STEPS = 1  # far fewer than there are, or nobody would notice that results stay
+KEPT_STEPS = 1  # so few that results which are never dropped break the limit of memory
 _BEAT_SECS = 0.5
 _START_SECS = 1.0  # shortest time between the starts of two processes
 _BEGAN = 1_000_000.0  # seconds since 1970 at which a simulation begins
