@@ -1,8 +1,8 @@
 """Measurements: each program answers one question; results/ holds dated answers.
 
-TensorFlow is loaded here, since most of them need it before they read their flags: else its lines
-on stderr would precede the help. oneDNN computes, as in the training programs. gpu_check needs no
-TensorFlow.
+TensorFlow is loaded here, since most of them need it before they read their flags: otherwise its
+lines on stderr would precede the help. oneDNN is on, as in the training programs. gpu_check needs
+no TensorFlow.
 """
 
 try:

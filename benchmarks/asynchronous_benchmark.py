@@ -33,7 +33,7 @@ GRADIENTS = {
 }
 PUBLISHED = {1: 0.42, 2: 0.58, 3: 0.65}  # test accuracy by workers, of the original example
 _BATCH = 100
-_SAID = {"begun": "A run begins", "ended": "Finished training .*ckpt"}  # lines of the chief
+_LINES = {"start": "A run begins", "end": "Finished training .*ckpt"}  # lines of the chief
 _LAST_LINES = 20
 
 
@@ -98,14 +98,16 @@ def training_secs(command: Sequence[str]) -> float:
     ) as process:
         for line in process.stdout:
             lines.append(line.rstrip())
-            for name, said in _SAID.items():
-                if re.search(said, line):
+            for name, pattern in _LINES.items():
+                if re.search(pattern, line):
                     moments[name] = time.monotonic()
-    if process.returncode or moments.keys() != _SAID.keys():
-        lacking = [f"no line {said!r}" for name, said in _SAID.items() if name not in moments]
+    if process.returncode or moments.keys() != _LINES.keys():
+        lacking = [
+            f"no line {pattern!r}" for name, pattern in _LINES.items() if name not in moments
+        ]
         why = ", ".join([f"exit status {process.returncode}", *lacking])
         raise ValueError(f"the training failed ({why}): {' | '.join(lines)}")
-    return moments["ended"] - moments["begun"]
+    return moments["end"] - moments["start"]
 
 
 def _read(options: _Options, folder: str, steps: int, secs: float) -> dict:

@@ -1,9 +1,9 @@
 """What does the codec cost, compared with copying the gradient once?
 
-Times statistics, encoding by each encoder, what a memory takes, decoding, the sum of four nodes'
-codes, and the optimizers' updates on clipped Gaussian values: with the native kernels of each
-instruction set, with the reference ops, and np.copyto of the array. With --scale_by=channel the
-array is a matrix with a scale for each of its 4096 columns.
+Times statistics, encoding by each encoder, the passes of error feedback, decoding, the sum of
+four nodes' codes, and the optimizers' updates on clipped Gaussian values: with the native kernels
+of each instruction set, with the reference ops, and np.copyto of the array. With
+--scale_by=channel the array is a matrix with a scale for each of its 4096 columns.
 
 python -m benchmarks.codec_benchmark --json=figures.json --png=figures.png
 """

@@ -1,10 +1,10 @@
 """Do workers that come and go always have equal weights?
 
-Trains on this machine with workers that may come and go. At random moments a worker is killed, the
-first one that is well is killed (which mostly coordinates), one is asked to end, stopped for a
-time, or loses all its connections. A worker that has ended starts again after a time. After each
+Trains on this machine with workers that may join and leave. At random moments a worker is killed,
+the first healthy one is killed (which mostly coordinates), one is asked to end, stopped for a time,
+or loses all its connections. A worker that has ended starts again after a time. After each
 step each worker prints a checksum of its weights and momentum. The last worker is stopped and cut,
-but never ends: it shows whether memory grows.
+but never ended, so that its memory shows leaks.
 
 python -m benchmarks.elastic_soak --minutes=120 --every_secs=20 --json=figures.json
 """
@@ -28,7 +28,7 @@ from benchmarks.workers.processes import Process
 from inception.flags.table import at_least, flag, number, one_of, refuse
 
 _FAULTS = ("kill", "kill_first", "end", "stop", "cut")
-_LOOK_SECS = 0.5
+_POLL_SECS = 0.5
 _LONGEST_STOP = 1.5  # time-outs
 _LONGEST_ABSENCE_SECS = 15.0  # of a worker that has ended
 _QUARTERS = 4
@@ -52,7 +52,7 @@ class _Options(TrainingOptions):
 
 
 class _Soak:
-    """A training that is disturbed, and what it showed."""
+    """A training with injected faults, and its observations."""
 
     def __init__(self, options: _Options, training: Training) -> None:
         self._options, self._training = options, training
@@ -67,7 +67,7 @@ class _Soak:
         self.ended_alone = 0  # processes that ended without a fault that ends one
 
     def run(self) -> None:
-        """Disturbs it for the time given, then lets all come back."""
+        """Injects faults for the given time, then lets all workers join again."""
         self._training.wait_for_steps(self._training.workers())
         begin = time.monotonic()
         end, due = begin + 60 * self._options.minutes, begin
@@ -77,10 +77,10 @@ class _Soak:
             if now >= due:
                 due = now + self._options.every_secs * self._draw.uniform(0.2, 1.8)
                 self._do(self._draw.choice(self._options.faults), now)
-            time.sleep(_LOOK_SECS)
+            time.sleep(_POLL_SECS)
         while self._absent:
             self._bring_back(time.monotonic())
-            time.sleep(_LOOK_SECS)
+            time.sleep(_POLL_SECS)
         self._training.wait_for_steps(self._training.workers())
 
     def waits(self) -> dict[str, list[float]]:
@@ -100,7 +100,7 @@ class _Soak:
         return [list(each.checksums) for each in all_of_them]  # running ones add more
 
     def _well(self) -> list[str]:
-        """Returns the workers that train: those that are back have made a step since then."""
+        """Returns the workers that train; a restarted one must have made a step."""
         workers = {k: v for k, v in self._training.processes.items() if k.startswith("worker")}
         return [
             name
@@ -109,7 +109,7 @@ class _Soak:
         ]
 
     def _do(self, kind: str, now: float) -> None:
-        """Makes a fault happen, if two workers are well, so that one stays."""
+        """Injects a fault, if two workers are healthy, so that one is left."""
         well, options = self._well(), self._options
         lasting = f"worker {options.workers - 1}"
         may_end = [name for name in well if name != lasting]
@@ -176,7 +176,7 @@ def _cut(pid: int) -> int:
 
 
 def differences(found: Sequence[Sequence[tuple[int, str]]]) -> dict[str, int]:
-    """Counts what must not be, in the steps and checksums of all processes."""
+    """Counts violations in the steps and checksums of all processes."""
     by_step: dict[int, set[str]] = collections.defaultdict(set)
     again = 0
     for steps in found:
@@ -191,7 +191,7 @@ def differences(found: Sequence[Sequence[tuple[int, str]]]) -> dict[str, int]:
 
 
 def main(options: _Options) -> None:
-    """Disturbs a training, and prints what it showed."""
+    """Injects faults into a training, and prints the observations."""
     if "cut" in options.faults and not shutil.which("ss"):
         raise refuse("faults", "cut", "needs the program ss")
     engine = ENGINES[options.engine]

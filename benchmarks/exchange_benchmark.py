@@ -118,7 +118,7 @@ def _print_tables(cells: Sequence[dict]) -> None:
     print("  threads slept in an exchange and the agreement on another.")
     print("- Bits sent, received: per parameter, on a worker's interface.")
     print("- To formula: measured bytes / bytes of the formula, in the direction with more.")
-    print("- To wire: ms / the ms that the formula's bytes need on the busiest cable at its full")
+    print("- To wire: ms / the ms that the formula's bytes need on the busiest link at its full")
     print("  bandwidth. To float32, to ring: the ms of float32 under the same conditions, or of")
     print("  the engine's own float32 ring, / the ms of this exchange.")
     served = [cell for cell in ordered if cell["servers"] and "ms" in cell]

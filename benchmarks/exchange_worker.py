@@ -64,7 +64,7 @@ NETS = (*_CIFAR10, *_KERNELS)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Workload(table.Checked):
-    """The flags that say what is exchanged, and how often."""
+    """The flags of the exchanged gradients and the number of exchanges."""
 
     gradients: tuple[str, ...] = some("Training", NETS, "nets whose gradients are exchanged")
     exchanges: tuple[str, ...] = some("Training", EXCHANGES, "kinds of exchange")

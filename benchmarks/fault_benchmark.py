@@ -4,11 +4,11 @@ Starts a training on this machine, kills or stops one process at a time, and sta
 for each engine and fault, in seconds:
 
 - a step: time between two steps before the fault
-- lost: longest time between two steps of a worker that is well, from the fault on; inf if they
-  make none within three time-outs, before the process comes back
-- joins: the same while the process comes back; after inf the time until they make the next step
+- lost: longest time between two steps of a healthy worker, from the fault on; inf if these make
+  none within three time-outs, before the process is restarted
+- joins: the same while the process joins again; after inf the time until they make the next step
 - is back: from its start, or the end of its stop, to its first step
-- ends: until the others ended, where the fault ends the training
+- ends: until the others have ended, if the fault ends the training
 
 With --bandwidth each process has a host of its own (network namespaces on this machine, see
 network.sh; needs root), and a cable is pulled, too.
@@ -43,10 +43,10 @@ from slim.datasets import files
 from terngrad.cluster.addresses import free_ports, split_address
 from terngrad.cluster.managed import launch_variables
 
-_STEPS = 5  # of each worker that is well, to call a training undisturbed
+_STEPS = 5  # of each healthy worker, before a training counts as running
 _START_SECS = 120.0
-_LOOK_SECS = 0.02
-_MOST_TIMEOUTS = 3  # without a step: the others wait until the fault is mended
+_POLL_SECS = 0.02
+_MOST_TIMEOUTS = 3  # without a step: then the others are waiting for the end of the fault
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ _PROGRAMS = Path(__file__).parent / "workers"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingOptions(report.Options):
-    """What its processes are told."""
+    """The options of its processes."""
 
     workers: int = flag("Distributed", at_least(3), 4, "number of workers")
     timeout_secs: float = flag(
@@ -124,7 +124,7 @@ class _Hosts:
         self._zeros = 0
 
     def replace(self, process: str) -> Path:
-        """Gives a process a host that is new; returns the pipe to which it will write."""
+        """Assigns a new host to a process; returns the pipe to which it will write."""
         # Horovod reaches other addresses of 127.0.0.0/8 by ssh only.
         self._names[process] = f"127.0.0.{'0' * self._zeros}1"
         self._zeros += 1
@@ -150,7 +150,7 @@ class Training:
         """Starts them; `more` are options of benchmarks/workers/fault.py.
 
         Args:
-          options: what the processes are told.
+          options: those of the processes.
           engine: how they exchange gradients.
           python: interpreter that has the engine's library.
           more: options of benchmarks/workers/fault.py.
@@ -263,7 +263,7 @@ class Training:
             runs = any(process.is_running() for process in self.processes.values())
             if not runs or time.monotonic() > end:
                 return False
-            time.sleep(_LOOK_SECS)
+            time.sleep(_POLL_SECS)
         return True
 
     def wait_for_steps(self, workers: Sequence[Output]) -> float:
@@ -313,7 +313,7 @@ def _mend(training: Training, fault: str, victim: str) -> None:
 
 
 def _disturb(training: Training, options: _Options, fault: str) -> dict[str, float]:
-    """Lets a fault happen and mends it; returns the seconds of each column."""
+    """Injects a fault and ends it; returns the seconds of each column."""
     training.wait_for_steps(training.workers())
     victim = _victim(fault, options, training)
     others = training.workers(but=[victim])
@@ -336,7 +336,7 @@ def _disturb(training: Training, options: _Options, fault: str) -> dict[str, flo
 
 
 def _end(options: _Options, engine: Engine, fault: str) -> dict[str, float]:
-    """Lets a fault end a training; returns after how many seconds the others had ended."""
+    """Injects a fault that ends a training; returns the seconds until the others have ended."""
     with _training(options, engine) as training:
         training.wait_for_steps(training.workers())
         victim = _victim(fault, options, training)

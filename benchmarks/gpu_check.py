@@ -37,7 +37,7 @@ from terngrad.ops.library import UnavailableError
 
 
 class Goal(NamedTuple):
-    """What a time should be at most; the limits are meant for an H100.
+    """An upper limit of a measured time, meant for an H100.
 
     Attributes:
       text: what is compared.

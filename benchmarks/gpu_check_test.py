@@ -100,7 +100,7 @@ def test_laws_hold_and_figures_are_written(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_wrong_bits_are_told_and_fail(capsys):
+def test_wrong_bits_are_reported_and_fail(capsys):
     with pytest.raises(SystemExit, match=r"^gpu_check: \d+ values are not what they must be$"):
         gpu_check.main(["--rounds=0"], Wrong())
     printed = capsys.readouterr().out

@@ -1,8 +1,8 @@
 """Do TensorFlow's operations on a GPU give the bits of those on CPUs, and how fast are they?
 
 It needs a TensorFlow that sees a GPU, and NVRTC. Gradients of random values become codes, sums and
-means in graphs on both devices, and update weights there. Then the way of AlexNet's gradients is
-timed, with the native operations and with the reference. The exit status is 1 if a bit differs.
+means in graphs on both devices, and update weights there. Then these operations are timed with
+AlexNet's gradients, native ones and the reference. The exit status is 1 if a bit differs.
 
 python -m benchmarks.gpu_ops_check --json=figures.json
 """
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None, places: Sequence[Place] = ()) -
 
     Args:
       arguments: of the command line.
-      places: what is right, what is checked, and what is timed beside it; by default the CPU, the
+      places: the expected results, the checked ones, and a timed baseline; by default the CPU, the
         GPU, and the reference operations on the GPU.
     """
     options = parser("gpu_ops_check", __doc__).parse_args(arguments)

@@ -48,7 +48,7 @@ def test_bits_agree_and_times_are_written(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_other_bits_are_told_and_fail(capsys):
+def test_other_bits_are_reported_and_fail(capsys):
     with pytest.raises(SystemExit, match=r"^gpu_ops_check: \d+ values are not what they must be$"):
         gpu_ops_check.main(["--seed=3", "--rounds=0"], _places(_Wrong()))
     assert "- WRONG: statistics, codes, sums, means as on the CPU: " in capsys.readouterr().out

@@ -24,7 +24,7 @@ BITS_PER_SECOND = {"100mbit": 1e8, "1gbit": 1e9}
 
 _REPOSITORY = Path(__file__).parent.parent
 _MAKE_CERTS = str(_REPOSITORY / "scripts/make_certs.sh")
-_LOOK_SECS = 0.05
+_POLL_SECS = 0.05
 _GRACE_SECS = 20.0
 
 
@@ -32,7 +32,7 @@ class HostNetwork(namespaces.NamespaceNetwork):
     """Hosts that run programs.
 
     Attributes:
-      interface: what connects a host with the others.
+      interface: network interface of a host.
     """
 
     interface = "eth0"
@@ -122,7 +122,7 @@ def network(size: int, kind: type[HostNetwork] = HostNetwork) -> HostNetwork:
 def rendezvous(
     network: HostNetwork, engine: str, workers: int, servers: int
 ) -> Iterator[tuple[list[str], list[int]]]:
-    """Provides what workers need to meet, until the block ends: parameter servers, certificates.
+    """Runs parameter servers and makes certificates for workers, until the block ends.
 
     Args:
       network: the hosts: first the workers, then the parameter servers.
@@ -215,4 +215,4 @@ def _wait(processes: Sequence[subprocess.Popen], timeout: float) -> None:
         codes = [process.poll() for process in processes]
         if None not in codes or any(codes):
             return
-        time.sleep(_LOOK_SECS)
+        time.sleep(_POLL_SECS)

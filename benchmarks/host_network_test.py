@@ -77,7 +77,7 @@ def test_a_program_that_fails_is_named_with_what_it_printed_and_ends_the_others(
         network.run_programs([endless, bad], 60)
 
 
-def test_servers_last_as_long_as_their_block_and_tell_what_they_said_when_it_fails(has_networks):
+def test_servers_last_as_long_as_their_block_and_show_their_output_when_it_fails(has_networks):
     server = [sys.executable, "-uc", f"print('I serve'); {LISTEN}; s.accept()"]
     reach_other = REACH.replace("10.77.0.1", "10.77.0.2")
     bad = [sys.executable, "-c", f"{reach_other}\nraise SystemExit('no more')"]

@@ -30,8 +30,8 @@ from slim.datasets.dataset_factory import Dataset
 from slim.preprocessing.preprocessing_factory import get_preprocessing
 
 _PROBLEMS = {"mnist": ("lenet", 64), "cifar10": ("cifar10_alexnet", 128)}
-# Batches before a slice. Those that were read during a pause would make it look faster, and what
-# the other sides still read ahead would make it look slower.
+# Untimed batches before a slice. Batches that were read ahead during a pause would make it look
+# faster, and the prefetching of the other sides would make it look slower.
 _READ_AHEAD = 10
 
 # Of photographs:

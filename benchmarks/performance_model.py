@@ -1,9 +1,9 @@
-"""How fast would a training be on a cluster that is not here?
+"""How fast would a training be on another cluster?
 
 Predicts images a second from the time that a device computes, the codec's time and the bytes on the
 network, for each number of workers; and up to which bandwidth ternary gradients pay. A cluster is
 one of the presets or a JSON file (benchmarks/performance/cluster.py). With --validate it predicts
-exchanges that were measured, and shows how far it is off.
+measured exchanges, and shows its errors.
 
 python -m benchmarks.performance_model --cluster=paper_ethernet --png=figure.png
 python -m benchmarks.performance_model --validate=benchmarks/results/2026-11-21-exchange.json

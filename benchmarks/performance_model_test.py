@@ -58,6 +58,6 @@ def test_measured_exchanges_are_predicted_within_15_percent_in_the_median(run):
         (["--validate=none.json"], "--validate=none.json: none.json: No such file"),
     ],
 )
-def test_law_10_wrong_flags_are_told(run, flags, message):
+def test_law_10_wrong_flags_are_reported(run, flags, message):
     with pytest.raises(SystemExit, match=message):
         run("performance_model", *flags)

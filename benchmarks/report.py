@@ -1,4 +1,4 @@
-"""What the programs share: their flags, and figures as tables, pictures and JSON."""
+"""Shared by the programs: their flags, and figures as tables, pictures and JSON."""
 
 import contextlib
 import dataclasses
@@ -175,9 +175,9 @@ def draw_bars(path: str, panels: Mapping[str, Mapping[str, Sequence[float]]], xl
             axes.set(title=title, xlabel=xlabel)
 
 
-def conclude(options: Options, figures: Mapping, **circumstances: object) -> None:
-    """Prints the circumstances; writes them and the figures to a file if the flag is set."""
-    conditions = environment() | circumstances
+def conclude(options: Options, figures: Mapping, **conditions: object) -> None:
+    """Prints the conditions; writes them and the figures to a file if the flag is set."""
+    conditions = environment() | conditions
     print_lines(conditions)
     if options.json:
         write_json(options.json, {"environment": conditions, **figures})

@@ -39,7 +39,7 @@ from inception.flags.table import TEXT, at_least, flag, number
 from inception.training.evaluate import measure_checkpoints
 from terngrad.training import checkpoints
 
-_LOOK_SECS = 1.0
+_POLL_SECS = 1.0
 _SAMPLES = 400  # of memory, of each process
 _WRITE_SECS = 60.0
 _END_SECS = 300.0
@@ -122,7 +122,7 @@ class _Watch:
 
 
 def main(options: _Options) -> None:
-    """Disturbs a training, compares it with a calm one, and reports."""
+    """Injects faults into a training, compares it with an undisturbed one, and reports."""
     if "cut" in options.faults and (os.geteuid() or not shutil.which("ss")):
         raise table.refuse("faults", "cut", "needs root and the program ss")
     disturbed, calm = options.new_folders(("disturbed", "calm")).values()
@@ -140,13 +140,13 @@ def main(options: _Options) -> None:
 
 def _write(options: _Options, watch: _Watch, others: dict[str, object]) -> dict[str, object]:
     """Writes what is known so far, since a run may be cut off; returns it."""
-    circumstances, figures = report.environment(), _observed(options, watch) | others
+    conditions, figures = report.environment(), _observed(options, watch) | others
     if options.json:
         found = {"figures": figures, "faults": watch.faults, "memory_mb": watch.memory}
-        report.write_json(options.json, {"environment": circumstances} | found)
+        report.write_json(options.json, {"environment": conditions} | found)
     if options.png:
         _draw(watch, options.png)
-    return circumstances | figures
+    return conditions | figures
 
 
 def _command(options: _Options, program: str, folder: str, steps: int, restarts: int) -> list[str]:
@@ -189,7 +189,7 @@ def _disturb(options: _Options, folder: str) -> _Watch:
     finally:
         launcher.kill()
         launcher.wait()
-        reader.join(_LOOK_SECS)
+        reader.join(_POLL_SECS)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     watch.processor_secs = used.ru_utime + used.ru_stime
     return watch
@@ -233,12 +233,12 @@ def _plan(options: _Options) -> list[_Fault]:
 def _fault_by_fault(
     options: _Options, folder: str, watch: _Watch, launcher: subprocess.Popen
 ) -> None:
-    """Disturbs the training by plan, until all have trained on after the last fault."""
+    """Injects the planned faults, until all workers have made steps after the last one."""
     _wait_for_steps(options, watch, launcher)
     start = time.monotonic()
     end = _MINUTE * options.minutes
     faults, running = _plan(options), []
-    every = {"sample": max(_LOOK_SECS, end / _SAMPLES), "write": _WRITE_SECS}
+    every = {"sample": max(_POLL_SECS, end / _SAMPLES), "write": _WRITE_SECS}
     due = dict.fromkeys(every, 0.0)
     while (now := time.monotonic() - start) < end or any(each.is_alive() for each in running):
         _check_runs(launcher)
@@ -253,7 +253,7 @@ def _fault_by_fault(
             each = threading.Thread(target=_do, args=(faults.pop(0), folder, watch, now))
             each.start()
             running.append(each)
-        time.sleep(_LOOK_SECS)
+        time.sleep(_POLL_SECS)
     # Also after a kill: the launcher restarts no process once it was asked to end.
     _wait_for_steps(options, watch, launcher)
 
@@ -275,12 +275,12 @@ def _wait_for_steps(options: _Options, watch: _Watch, launcher: subprocess.Popen
         seen = [found[1] for line in watch.lines[first:] if (found := _STEP.match(line))]
         if all(seen.count(str(i)) >= _STEPS_AFTER for i in range(options.workers)):
             return
-        time.sleep(_LOOK_SECS)
+        time.sleep(_POLL_SECS)
     raise ValueError(f"some worker made no {_STEPS_AFTER} steps in {_END_SECS:g} s.")
 
 
 def _do(fault: _Fault, folder: str, watch: _Watch, at: float) -> None:
-    """Makes a fault happen, and notes it."""
+    """Injects a fault, and records it."""
     process = _members(folder).get(fault.victim)
     done = _ACTIONS[fault.kind](fault, process, folder, watch) if process else _NOTHING
     where = f"{fault.victim} to ps {fault.ps}" if fault.kind == "cut" else fault.victim
@@ -321,7 +321,7 @@ def _flood(fault: _Fault, process: int, folder: str, watch: _Watch) -> str:
             if time.monotonic() > end:
                 break
             each = stack.enter_context(socket.socket())
-            each.settimeout(_LOOK_SECS)
+            each.settimeout(_POLL_SECS)
             each.bind((_UNKNOWN_CALLER, 0))
             with contextlib.suppress(OSError):  # refused, or the ps is away
                 each.connect(("127.0.0.1", _port(fault.ps, watch)))
@@ -383,10 +383,10 @@ def _observed(options: _Options, watch: _Watch) -> dict[str, object]:
 
 
 def _steps_lost(options: _Options, lines: Sequence[str]) -> dict[str, object]:
-    """Returns what the lines say about lost steps.
+    """Returns the lost steps, from the log lines.
 
-    A worker that lives through a fault names the steps that it makes anew a second time. One that
-    is away while the others finish a step names it never: it receives the state after that step.
+    A worker that survives a fault logs the steps that it repeats a second time. One that is absent
+    while the others finish a step never logs it: it receives the state after that step.
     """
     last = dict.fromkeys((str(i) for i in range(options.workers)), 0)
     lasting = str(options.workers - 1)

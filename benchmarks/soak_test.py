@@ -19,7 +19,7 @@ def _certs(folder: Path) -> str:
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_faults_of_all_kinds_change_no_bit_and_all_is_told(run, digits, tmp_path):
+def test_faults_of_all_kinds_change_no_bit_and_all_is_reported(run, digits, tmp_path):
     picture = tmp_path / "figure.png"
     can_cut = os.geteuid() == 0 and shutil.which("ss")
     kinds = ["kill", "freeze", "flood", *(["cut"] if can_cut else [])]

@@ -38,7 +38,7 @@ KINDS = (ALONE, *_GRAD_BITS, KERAS, KERAS_AT_ONCE)
 
 OPTIMIZERS = ("momentum", "adam")
 
-_LOOK_SECS = 1.0
+_POLL_SECS = 1.0
 _ADAMS_RATE = 1e-3
 
 
@@ -75,10 +75,10 @@ def _measure(options: _Options, connection: Connection) -> list[dict]:
     figures = ("ms", "interface_bytes", "cpu_ms", "page_faults")
     cells = {kind: {"side": kind, **{name: [] for name in figures}} for kind in sides}
     for kind in list(sides) * options.rounds:
-        _meet(connection)
+        _join_all(connection)
         before = counters(options.interface)
         wall, _ = timing.ms_per_step(sides[kind], options.steps)
-        _meet(connection)
+        _join_all(connection)
         since = counters(options.interface).since(before)
         each = (wall, since.sent, 1000 * since.cpu_seconds, since.page_faults)
         for name, figure in zip(figures, each, strict=True):
@@ -125,7 +125,7 @@ def _one_by_one(side: timing.Side, count: int) -> None:
 class _Turns(keras.callbacks.Callback):
     """Lets `fit`, which runs in a thread of its own, make steps only in its turns.
 
-    A call of `fit` for each turn would copy weights and optimizer state to all each time.
+    A call of `fit` for each turn would copy weights and optimizer state to all workers each time.
 
     Attributes:
       thread: runs `fit`.
@@ -148,7 +148,7 @@ class _Turns(keras.callbacks.Callback):
         ):  # not before the other kinds' first steps: one fit at a time begins
             self.thread.start()
         self._turns.put(max(1, count // self._at_once))
-        while not self._made.acquire(timeout=_LOOK_SECS):
+        while not self._made.acquire(timeout=_POLL_SECS):
             if not self.thread.is_alive():
                 raise ValueError("fit has ended early")  # the thread has printed why
 
@@ -209,7 +209,7 @@ def _keras_side(
     return turns.make
 
 
-def _meet(connection: Connection) -> None:
+def _join_all(connection: Connection) -> None:
     connection.all_gather(tf.zeros([1]), "benchmark/barrier")
 
 

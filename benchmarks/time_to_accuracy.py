@@ -34,7 +34,7 @@ GRADIENTS = {
     "ternary_local4": (*_LOCAL, "--local_steps=4"),
     "ternary_local16": (*_LOCAL, "--local_steps=16"),
 }
-_TOLD = ("hosts", "rate", "batch_size", "initial_learning_rate", "max_steps", "save_iter")
+_REPORTED = ("hosts", "rate", "batch_size", "initial_learning_rate", "max_steps", "save_iter")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,9 @@ def main(options: _Options) -> None:
             network.run_programs(commands, options.timeout_secs)
     found = {kind: _read(options, folders[kind], launched[kind]) for kind in folders}
     report.print_table([_row(kind, run, options) for kind, run in found.items()])
-    report.conclude(options, {"runs": found}, **{name: getattr(options, name) for name in _TOLD})
+    report.conclude(
+        options, {"runs": found}, **{name: getattr(options, name) for name in _REPORTED}
+    )
     if options.png:
         _draw(found, options)
 

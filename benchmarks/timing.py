@@ -94,7 +94,7 @@ def suite_side(
 def alternate(sides: Mapping[str, Side], options: Options, lead_in: int = 0) -> Times:
     """Times a slice of each side in each round, in alternating order.
 
-    So other load that lasts longer than a round slows all sides alike.
+    So load of other processes that lasts longer than a round slows all sides alike.
 
     Args:
       sides: the sides to compare, by name.
@@ -137,7 +137,7 @@ def ms_per_step(side: Side, count: int) -> tuple[float, float]:
 
 
 def finish(comparisons: Sequence[Comparison], options: Options) -> None:
-    """Prints the circumstances and writes the files that the options name."""
+    """Prints the conditions and writes the files that the options name."""
     threads = f"intra-op {options.num_intra_threads}, inter-op {options.num_inter_threads}"
     report.conclude(
         options,

@@ -1,4 +1,4 @@
-"""What Sphinx builds: the guides, and a reference of the public names from their docstrings.
+"""Sphinx' configuration: the guides, and a reference of the public names from their docstrings.
 
 The source folder is the repository, so that the links of the guides to other folders hold.
 """
@@ -47,7 +47,7 @@ _COLON = "\ue000"  # stands for a colon that Napoleon must not see; private to t
 
 
 class _App(Protocol):
-    """What this file needs of Sphinx."""
+    """The part of Sphinx that this file uses."""
 
     def connect(self, event: str, callback: Callable[..., object], priority: int = 500) -> int:
         """Calls back at an event, the lower priorities first."""
@@ -78,7 +78,7 @@ def _before_napoleon(
 def _after_napoleon(
     app: object, what: str, name: str, value: object, options: object, lines: list[str]
 ) -> None:
-    """Shows them again, and makes what Sphinx would read otherwise what it means.
+    """Shows them again, and marks up what Sphinx would misread.
 
     Indented lines of a module's text are code, `Class.name` may be of any module, and |x| is no
     substitution.

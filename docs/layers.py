@@ -5,8 +5,8 @@ Modules import from their own row and from rows below it.
 
 from collections.abc import Mapping
 
-# From the lowest row to the highest: what each package or module does. A name stands for a module,
-# or for all of a folder that no longer name stands for.
+# From the lowest row to the highest: what each package or module does. A name is that of a module,
+# or of a folder, without those of its modules that have a longer name here.
 ROWS: tuple[Mapping[str, str], ...] = (
     {"terngrad": "random draws, ternary codes, bit planes, layout"},
     {"terngrad.ops": "the arithmetic in TensorFlow and in C++ (cc)"},

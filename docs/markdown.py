@@ -1,4 +1,4 @@
-"""What the tests of the documentation read from its pages: blocks, commands and links."""
+"""Reads blocks, commands and links from the pages, for the tests of the documentation."""
 
 import dataclasses
 import re

@@ -81,7 +81,7 @@ def _section(title: str, programs: Sequence[str]) -> str:
 
 
 def _differences(program: str, first: str) -> str:
-    """Tells the defaults of a program that are not those of the first one in its section."""
+    """Lists the defaults of a program that differ from those of the first one in its section."""
     here, there = flags_of(program), flags_of(first)
     differing = [
         f"`--{name}={here[name].default}`" for name in here if here[name].help != there[name].help

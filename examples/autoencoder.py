@@ -1,4 +1,4 @@
-"""A convolutional autoencoder that takes the noise out of images, and a classifier of its code."""
+"""A convolutional autoencoder that removes noise from images, and a classifier of its code."""
 
 import argparse
 
@@ -24,7 +24,7 @@ train = group.shard(train)
 
 
 def with_noise(images, labels):
-    """Returns what the net sees, and the two outputs that it is to give."""
+    """Returns the input of the net and its two target outputs."""
     noise = tf.random.stateless_normal(tf.shape(images), [1, 2], stddev=0.3)
     return tf.clip_by_value(images + noise, 0.0, 1.0), {"image": images, "label": labels}
 

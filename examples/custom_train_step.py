@@ -1,4 +1,4 @@
-"""A train_step of one's own: each step also learns from images mixed in pairs (mixup)."""
+"""A custom train_step: each step also learns from images mixed in pairs (mixup)."""
 
 import argparse
 

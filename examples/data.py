@@ -1,4 +1,4 @@
-"""Data for the examples: of real data sets where their files are given, else made."""
+"""Data for the examples: from the files of real data sets if given, else synthetic."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def cifar10(archive: str | None, train: int, test: int) -> tuple[Arrays, Arrays]
 
 
 def reviews(count: int, seed: int) -> Arrays:
-    """Returns made reviews, and 1 for each that praises more than it blames, else 0."""
+    """Returns synthetic reviews, and 1 for each with more praise than blame, else 0."""
     draw = np.random.default_rng(seed)
     praise = ["good", "great", "fine", "lovely", "superb", "funny", "moving", "clever", "strong"]
     blame = ["bad", "poor", "dull", "awful", "weak", "silly", "boring", "flat", "clumsy"]

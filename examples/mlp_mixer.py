@@ -41,7 +41,7 @@ class Mixer(keras.layers.Layer):
         return keras.Sequential([hidden, keras.layers.Dense(width)])
 
     def call(self, x):
-        """Adds what both perceptrons yield."""
+        """Adds the outputs of both perceptrons."""
         turned = keras.ops.transpose(self.norms[0](x), (0, 2, 1))
         x = x + keras.ops.transpose(self.over_places(turned), (0, 2, 1))
         return x + self.over_channels(self.norms[1](x))

@@ -1,4 +1,4 @@
-"""Tells praise from blame in short reviews, with word embeddings and a convolution."""
+"""Classifies short reviews as positive or negative, with word embeddings and a convolution."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""A net learns five classes; with frozen layers it learns five others, then is tuned as a whole."""
+"""Transfer learning: five classes, then five others with frozen layers, then fine-tuning."""
 
 import argparse
 

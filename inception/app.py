@@ -62,7 +62,7 @@ def run(
         if "log_device_placement" in values and values.log_device_placement:
             os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0")  # placements are of level INFO
         if argv is None:
-            allocator.start_anew_with_huge_pages()
+            allocator.restart_with_huge_pages()
         main(values)
     except BrokenPipeError:
         stop_writing()
@@ -129,7 +129,7 @@ def _exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
 def end_at_once(stop: signal.Signals, *texts: str) -> NoReturn:
     """Ends the process, from any thread, with a line for each text and the signal's status.
 
-    For where an exception does not reach: no `finally` runs.
+    For threads whose exceptions would not end the process. No `finally` runs.
     """
     output = getattr(sys.stdout, "rich_proxied_file", sys.stdout)  # beneath a spinner's
     with contextlib.suppress(OSError, RuntimeError):  # the reader has gone, or print was running
@@ -222,7 +222,7 @@ def parse(
 
     Args:
       values: the defined flags.
-      arguments: what follows the program's name.
+      arguments: those after the program's name.
       positional: flags that may also be given by their values alone, in this order.
     """
     values.set_gnu_getopt(bool(positional))  # such a value may stand before flags

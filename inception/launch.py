@@ -53,14 +53,20 @@ def main(argv: Sequence[str]) -> int:
     requests = Requests()
     requests.listen()
     output = Output(requests)
-    outlives = options.ps > 0 or not _ELASTIC.isdisjoint(options.command)
-    restarts = Restarts(0 if outlives else options.max_restarts)
+    tolerant = options.ps > 0 or not _ELASTIC.isdisjoint(options.command)
+    restarts = Restarts(0 if tolerant else options.max_restarts)
     for attempt in itertools.count(1):
         restarts.note_start("training")
-        with _network(options) as network, contextlib.ExitStack() as held:
+        with _network(options) as network, contextlib.ExitStack() as ports_held:
             try:
-                processes, most = _processes(options, network, held), options.max_restarts
-                run = Run(processes, requests, output, restarts=most, outlives=outlives)
+                processes, most = _processes(options, network, ports_held), options.max_restarts
+                run = Run(
+                    processes,
+                    requests,
+                    output,
+                    restarts=most,
+                    tolerates_failures=tolerant,
+                )
                 status = run.run()
             except (StartError, OSError) as error:  # the latter without enough free ports
                 sys.exit(f"launch: {error}")
@@ -124,13 +130,13 @@ def _network(options: argparse.Namespace) -> Iterator[NamespaceNetwork | None]:
 
 
 def _processes(
-    options: argparse.Namespace, network: NamespaceNetwork | None, held: contextlib.ExitStack
+    options: argparse.Namespace, network: NamespaceNetwork | None, ports_held: contextlib.ExitStack
 ) -> list[Process]:
-    """Returns what to start; `held` keeps the ports of this machine for it."""
+    """Returns the processes to start; `ports_held` keeps this machine's ports for them."""
     if network:
         found = members_on_hosts(network.addresses, options.workers)
     else:
-        ports = lambda count: held.enter_context(held_ports(count))
+        ports = lambda count: ports_held.enter_context(held_ports(count))
         found = members(options.workers, options.ps, ports)
     processes = []
     for member in found:

@@ -65,8 +65,8 @@ def take_part(
     Args:
       cluster: which process this is.
       values: the parsed flags.
-      read: returns the configs that they say.
-      own_names: lets the errors of a block name flags as the program does.
+      read: returns the configs of the flags.
+      own_names: a context in which errors name flags as the program does.
     """
     is_ps = cluster.job_name == "ps"
     with _reporting_failure(cluster), own_names():
@@ -88,7 +88,7 @@ def take_part(
 
 @contextlib.contextmanager
 def _reporting_failure(cluster: ClusterConfig) -> Iterator[None]:
-    """Tells the other workers if the block fails, in which this one has not joined them yet."""
+    """Reports to the other workers if the block, in which this one joins them, fails."""
     try:
         yield
     except BaseException:
@@ -112,7 +112,7 @@ def run_worker(
     with joining.join(cluster) as group, naming_out_of_memory():
         if large_batches:
             config = large_batch.apply(config, large_batches, group.batches_per_step)
-        probes = {"predict": str(cluster.predict)}  # one that did not would let the others wait
+        probes = {"predict": str(cluster.predict)}  # the others would wait for one without it
         group.compare(settings.configuration(config, group.size) | probes)
         ready = preparation.prepare(config, group, cluster, devices)
         if ready:

@@ -84,7 +84,7 @@ def _run(module: str, *arguments: str) -> None:
 
 def _report(options: _Options, records: str) -> None:
     with app.quiet_import():
-        # After the runs, which need the memory more.
+        # Loaded after the runs, so that these have more memory.
         from inception.results import report
         from inception.training.evaluate import measure_checkpoints
 

@@ -336,11 +336,11 @@ def _preprocessed_batches(
 
 
 def without_tuning(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Returns the same batches without a thread that tunes buffers and numbers of threads.
+    """Returns the same batches without the thread that tunes buffers and parallelism (autotune).
 
-    To delete an iterator, TensorFlow waits for its tuning thread. That thread sleeps for as long as
-    the iterator exists, up to a minute at a time. If it is woken up before it can see that it must
-    end, it sleeps on. A worker that makes a step anew would make all others wait meanwhile.
+    To delete an iterator, TensorFlow waits for its autotune thread, which may sleep for up to a
+    minute, and misses a wake-up that comes too early. All workers would wait for one that repeats a
+    step meanwhile.
     """
     options = tf.data.Options()
     options.autotune.enabled = False

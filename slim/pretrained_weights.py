@@ -27,7 +27,7 @@ class Weights(NamedTuple):
     Attributes:
       layout: what kind of file it is, for messages.
       arrays: the weights by the suite's name of the variable, e.g. "vgg_16/fc8/kernel".
-      left_out: the names, in the file, of all that is no weight of a net.
+      left_out: the names of the file's other variables, which are no weights of a net.
     """
 
     layout: str
@@ -177,16 +177,16 @@ def _shaped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _reverse_channels(arrays: dict[str, np.ndarray]) -> None:
-    """Turns the kernel that sees images from blue, green, red to red, green, blue."""
+    """Reverses the input channels of the first kernel: from BGR to RGB."""
     for name, array in arrays.items():
         if array.ndim == 4 and array.shape[2] == _CHANNELS:
             arrays[name] = array[:, :, ::-1]
 
 
 def _move_biases(path: str, biases: Layers, arrays: dict[str, np.ndarray]) -> None:
-    """Adds the bias of a layer that has none here to the batch norm behind it.
+    """Moves the bias of a layer that has none here into the batch norm behind it.
 
-    Batch norm subtracts the mean of its input: mean - bias does to x what mean does to x + bias.
+    Batch norm subtracts a moving mean, so x with mean - bias gives the same as x + bias with mean.
     """
     for layer, bias in biases.items():
         mean = f"{layer}/BatchNorm/moving_mean"
@@ -242,7 +242,7 @@ def _resnet(net: str, layers: Sequence[str], ours: Sequence[str]) -> dict[str, s
 
 
 def _inception(net: str, layers: Sequence[str], ours: Sequence[str]) -> dict[str, str]:
-    """Most layers have no name of their own there: the n-th in the order of the net is ours."""
+    """Maps layers by their order in the net, because most have only a numbered name there."""
     heads = ("Logits", "AuxLogits")
     body = [name for name in ours if name.split("/")[1] not in heads]
     scope = ours[0].partition("/")[0]

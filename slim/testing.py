@@ -93,12 +93,12 @@ def write_imagenet(folder: Path, counts: Mapping[str, int], num_validation: int)
 
 class _Silent(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *arguments: object) -> None:
-        """Says nothing."""
+        """Logs nothing."""
 
 
 @contextlib.contextmanager
 def serving(folder: Path) -> Iterator[str]:
-    """Serves the files of a folder; yields the address that their names follow."""
+    """Serves the files of a folder; yields the URL of the folder."""
     handler = functools.partial(_Silent, directory=folder)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()

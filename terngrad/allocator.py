@@ -26,7 +26,7 @@ _TUNABLES = "GLIBC_TUNABLES"
 _HUGE_PAGES = "glibc.malloc.hugetlb"
 _PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 _SINCE = (2, 35)  # of glibc
-_MARK = "started_anew"  # option -X of an interpreter that must not start anew again
+_MARK = "restarted"  # option -X of an interpreter that must not restart again
 
 
 def keep_freed() -> bool:
@@ -44,7 +44,7 @@ def wanted(environment: Mapping[str, str]) -> dict[str, tuple[int, int]]:
 
 
 def page_faults() -> int:
-    """Returns how often this process got memory from the kernel since it began (minor faults)."""
+    """Returns the minor page faults of this process: how often it got memory from the kernel."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
@@ -59,8 +59,8 @@ def with_huge_pages(environment: Mapping[str, str], pages: str = _PAGES) -> dict
 
     Args:
       environment: of this process.
-      pages: file in which the kernel says for whom it has huge pages: it must be "madvise", since
-        otherwise all processes have them, or none.
+      pages: the kernel's setting of huge pages: it must be "madvise", since with the others all
+        processes have them, or none.
     """
     tunables = environment.get(_TUNABLES, "")
     if _HUGE_PAGES in tunables or not _on_request(pages) or _libc() < _SINCE:
@@ -68,11 +68,11 @@ def with_huge_pages(environment: Mapping[str, str], pages: str = _PAGES) -> dict
     return {**environment, _TUNABLES: ":".join(filter(None, (tunables, f"{_HUGE_PAGES}=1")))}
 
 
-def start_anew_with_huge_pages() -> None:
-    """Starts this program again in the same process, if it then has huge pages.
+def restart_with_huge_pages() -> None:
+    """Restarts this program in the same process, if it then has huge pages.
 
-    malloc reads this setting only when a process starts. Call it before anything is loaded that
-    takes time. A program that cannot start anew, or was read from a pipe, goes on as it is.
+    malloc reads this setting only when a process starts. Call it before slow imports. A program
+    that cannot be restarted, for example because it was read from a pipe, continues without.
     """
     own = sys.argv[1:]
     is_main = bool(own) and sys.orig_argv[-len(own) :] == own  # not called by another program

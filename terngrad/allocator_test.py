@@ -85,7 +85,7 @@ from terngrad import allocator
 allocator._PAGES, sys.executable, *_ = sys.argv[1:]
 allocator.with_huge_pages.__defaults__ = (sys.argv[1],)
 print(os.getpid())
-allocator.start_anew_with_huge_pages()
+allocator.restart_with_huge_pages()
 print(os.environ.get("GLIBC_TUNABLES"), sys.argv[3:])
 """
 

@@ -4,11 +4,11 @@ The reference of the kernels in cc/lib/bit_code_impl.h, with the same bytes; doc
 shows them. A stream takes little more than its entropy: at most 0.04 bits a bit, and less than 0.03
 where 6 % to 94 % of the bits are 1.
 
-A stream without bits takes no bytes. Another one begins with a byte that says how the others hold
-its bits, eight of which are an octet. CODES give each octet a code word, shorter ones to octets
-with fewer ones. Where at least two thirds of the octets are 0, the stream first says which ones are
-not, in a stream of its own, and then holds those alone. Many octets are coded in four parts with
-the sizes of the first three before them, so that a reader can read all parts at the same time.
+An empty stream takes no bytes. Any other begins with a byte that names its form. Eight bits are an
+octet, and `CODES` are Huffman codes for octets: the fewer ones an octet has, the shorter its code
+word. Where at least two thirds of the octets are 0, a stream within the stream comes first, which
+marks the other octets, and only these follow. Many octets are coded in four parts, after the sizes
+of the first three, so that a reader can decode all parts at the same time.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _LONGEST = 11  # bits of a code word
 _PARTS = 4
 _DIVIDED = 128  # octets from which on they are coded in parts
 
-# The first byte is one of these, or the number of a code, counted from 1.
+# The first byte is one of these, or the number of a code in `CODES`, counted from 1.
 _PLAIN = 0
 _NO_ONES = 6
-_IN_SPARSE = 8  # added where zero octets are left out
-_INVERTED = 16  # added where each bit is the other one
+_IN_SPARSE = 8  # added to it where zero octets are left out
+_INVERTED = 16  # added to it where all bits are inverted
 _SPARSE_BITS = 64  # the fewest of a stream that leaves out zero octets
 
 
 class Reader:
-    """Takes what a payload holds, in order."""
+    """Reads a payload from its start to its end."""
 
     def __init__(self, packed: Octets) -> None:
         self._left = packed

@@ -1,21 +1,23 @@
 """A code for integers of many magnitudes, in at most 0.1 bits more than their entropy.
 
 The reference of the kernels in cc/lib/block_code_impl.h, with the same bytes; docs/wire-format.md
-shows them. Integers are coded in blocks of 16,384, each for itself, because their spread differs
-between a bucket's variables. Each integer has a value, its magnitude. Where many integers are 0,
-only the others have one, their magnitude minus 1. The lowest k bits of a value are nearly random,
-as are the bits far below its highest one. So the streams of a block, in the code of bit_code.py,
-say
+shows them. Integers are coded in independent blocks of 16,384, because the variables of a bucket
+differ in their spread. Values are the magnitudes of the integers. Where many integers are 0, they
+have no value, and the values of the others are their magnitudes minus 1. The lowest k bits of a
+value are nearly random, as are the bits far below its highest set bit. A block has these streams,
+in the code of bit_code.py:
 
-1. which integers are not 0, where many are;
-2. which integers with a value are negative;
-3. for each bit j from bit k up: which values are at least 2^j, of those that may be;
-4. which of the values with the highest possible bit are the largest possible, as clipped ones are;
-5. for each bit from the second highest down to bit k: the bit of values with a higher one set;
-6. for each bit below k: the bit of all values.
+1. where many integers are 0: which are not;
+2. the signs of the integers with a value;
+3. the place of each value's highest set bit, in unary: for each bit j from bit k up, which of the
+   values that were at least 2^(j-1) are at least 2^j;
+4. of the values with the highest possible bit set: which are the largest possible, as clipped ones
+   are;
+5. for each bit from the second highest down to bit k: it, of the values with a higher bit set;
+6. for each bit below k: it, of all values.
 
-Streams 5 and 6 leave out the largest values. Stream 1 takes most time where values are small, that
-is, with k = 0. There it is coded only where that saves 7 % of its bits.
+Streams 5 and 6 leave out values with the largest possible value. Stream 1 costs the most time
+where values are small, that is, with k = 0. There it is coded only if that saves 7 % of its bits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files that outlive a loss of power, and locks for folders that only one process may write to."""
+"""Files that survive a loss of power, and locks for folders that only one process may write to."""
 
 import errno
 import fcntl
@@ -17,7 +17,7 @@ def sync(path: str) -> None:
 
 
 def publish(temporary: str, path: str) -> None:
-    """Gives a file its name, in the same folder or below it, and waits for the disk.
+    """Renames a temporary file, in the same folder or below it, and waits for the disk.
 
     Raises:
       OSError: the file or its folder cannot be written.
@@ -27,7 +27,7 @@ def publish(temporary: str, path: str) -> None:
     sync(os.path.dirname(path) or ".")
 
 
-# What file systems answer that have no locks: some of several machines, by their mount options.
+# Errors of file systems without locks: some network file systems, depending on mount options.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 

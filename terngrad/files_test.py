@@ -52,7 +52,7 @@ def test_a_file_that_cannot_be_synced_gets_no_name(tmp_path, monkeypatch):
     assert not (tmp_path / "final").exists()
 
 
-def test_a_folder_has_one_holder_at_a_time_and_another_is_told_which(tmp_path):
+def test_a_folder_has_one_holder_at_a_time_and_errors_name_it(tmp_path):
     held = hold_alone(str(tmp_path))
     who = f"process {os.getpid()} on {socket.gethostname()}"
     why = f"another ps, {who}, writes there; allowed is a folder of its own"

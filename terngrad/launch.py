@@ -72,14 +72,14 @@ def main(argv: Sequence[str]) -> int:
         return _earlier(options)
     requests = Requests()
     requests.listen()
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as ports_held:
         try:
             run = Run(
-                with_logs(_processes(options, held), options.log_dir),
+                with_logs(_processes(options, ports_held), options.log_dir),
                 requests,
                 Output(requests),
                 restarts=options.max_restarts or 0,
-                outlives=options.max_restarts is not None,
+                tolerates_failures=options.max_restarts is not None,
                 notice_secs=_NOTICE_SECS,
                 relays=True,
                 shown=options.show,
@@ -90,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _earlier(options: argparse.Namespace) -> int:
-    """Shows or stops what an earlier launcher started; returns the exit status."""
+    """Shows or stops the processes of an earlier launcher; returns the exit status."""
     started = state.started_in(os.path.abspath(options.log_dir))
     if not started:
         sys.exit(f"launch: no process was started with --log_dir={options.log_dir}")
@@ -187,10 +187,10 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         parser.error(f"--log_dir: {error}")
 
 
-def _processes(options: argparse.Namespace, held: contextlib.ExitStack) -> list[Process]:
+def _processes(options: argparse.Namespace, ports_held: contextlib.ExitStack) -> list[Process]:
     """Returns the workers, one on each host, and servers on the hosts in turn.
 
-    `held` keeps the ports of this machine for them.
+    `ports_held` keeps the ports of this machine for them.
     """
     names = options.hosts or [""] * options.n
     jobs = [("worker", rank) for rank in range(len(names))]
@@ -202,7 +202,7 @@ def _processes(options: argparse.Namespace, held: contextlib.ExitStack) -> list[
         machines = [name.rpartition("@")[2] for name in places]  # without the user
         ports = [first + machines[:i].count(machine) for i, machine in enumerate(machines)]
     else:
-        control_port, *ports = held.enter_context(held_ports(len(jobs) + 1, "127.0.0.1"))
+        control_port, *ports = ports_held.enter_context(held_ports(len(jobs) + 1, "127.0.0.1"))
         machines = ["127.0.0.1"] * len(jobs)
     addresses = list(map(host_and_port, machines, ports))
     workers, servers = addresses[: len(names)], addresses[len(names) :]
@@ -234,8 +234,8 @@ def _over_ssh(process: Process, options: argparse.Namespace) -> Process:
     }
     variables = process.environment | {name: value for name, value in own.items() if value}
     settings = [f"{name}={value}" for name, value in variables.items()]
-    attended = [process.command[0], "-m", "terngrad.launcher.attended", *process.command]
-    line = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(['env', *settings, *attended])}"
+    remote = [process.command[0], "-m", "terngrad.launcher.remote_command", *process.command]
+    line = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(['env', *settings, *remote])}"
     command = hosts.over_ssh(process.host, line, options.ssh or ["ssh"])
     return dataclasses.replace(process, command=command, environment={})
 

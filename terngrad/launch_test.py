@@ -231,7 +231,7 @@ def test_the_processes_of_a_host_get_ports_of_their_own():
     *words, host, line = processes[2].command
     assert (words[:3], host) == (["ssh", "-F", "file"], "a")
     assert "TERNGRAD_HOSTS=a:2222,b:2222,a:2223 TERNGRAD_RANK=2 TERNGRAD_CONTROL_PORT=3222" in line
-    assert line.endswith("-m terngrad.launcher.attended python -u 'x y.py'")
+    assert line.endswith("-m terngrad.launcher.remote_command python -u 'x y.py'")
 
     *workers, first, second = on_hosts(2)
     assert [process.label for process in (first, second)] == ["ps 0 me@a", "ps 1 b"]

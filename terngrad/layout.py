@@ -27,14 +27,14 @@ BITS_OF_CODEC = {
     "255-level": 8,
 }
 MAX_CODES = {"ternary": 1, "5-level": 2, "7-level": 3, "15-level": 7, "255-level": 127}
-# Those with a memory round to the nearest level.
+# Codecs with a memory; they round to the nearest level.
 FEEDBACK_CODES = {"ternary-feedback": 1, "5-level-feedback": 2}
 CODEC_NAMES = (*BITS_OF_CODEC, *FEEDBACK_CODES)
-# What codes sums again on their way back, by the name of `Policy.sum_codec`.
+# The codec that codes sums again on their way back, by the name of `Policy.sum_codec`.
 EXACT = "exact"
 SUM_CODECS = {"ternary": "ternary-feedback"}
 SUM_CODEC_NAMES = (EXACT, *SUM_CODECS)
-# What codes the parameters that a ps sends an asynchronous worker, by the plan's `pull_codec`.
+# The codec of the parameters that a ps sends an asynchronous worker, by the plan's `pull_codec`.
 FLOAT = "float"
 PULL_CODECS = {"ternary": "ternary-feedback"}
 PULL_CODEC_NAMES = (FLOAT, *PULL_CODECS)

@@ -130,7 +130,7 @@ def encode(
       firsts: index in its variable of each array's first value; None = all 0.
       codec: "ternary" (L = 1), "5-level" (2), "7-level" (3), "15-level" (7) or "255-level" (127).
         "ternary-feedback" (1) and "5-level-feedback" (2) take the code next to x L / scale: they
-        draw nothing and have no bounds. Add what an earlier call did not say to the gradients.
+        draw nothing and have no bounds. Add the rounding error of the last call to the gradients.
       draws: "independent", or "antithetic": nodes 2 k and 2 k + 1 share draws, so that the mean of
         both has less noise.
       scale_by: what the values of a part have in common, see above. The shape of an array decides,

@@ -19,8 +19,8 @@ import tensorflow as tf
 
 GROUP = 32  # elements in a word
 WORD_BYTES = 4
-# Sums that are coded again have a scale for each block of so many values of a bucket, and the
-# shares of the processes that code them are whole blocks.
+# Values in a block of coded sums. A block has a scale, and the shares of the processes that code
+# the sums are whole blocks.
 SUM_BLOCK = 1024
 
 
@@ -48,7 +48,7 @@ def share_of(rows: int, processes: int, rank: int) -> tuple[int, int]:
 
 
 def largest_share(rows: int, processes: int) -> int:
-    """Returns the groups of a share before those that the bucket lacks are cut off."""
+    """Returns the groups of 32 values in a full share; the last shares may have fewer."""
     block = SUM_BLOCK // GROUP
     return -(-rows // (processes * block)) * block
 

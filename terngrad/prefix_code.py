@@ -2,16 +2,15 @@
 
 The reference of the kernels in cc/lib/prefix_code_impl.h, with the same bytes; docs/wire-format.md
 shows them. A ternary code of a real gradient takes 0.4 to 1.3 bits instead of 2, because few codes
-differ from zero. What would not be shorter travels as it is, so nothing takes more bytes than its
-planes.
+differ from zero. Planes that would not get shorter travel as they are.
 
 Integers of several levels travel in blocks; see block_code.py. Ternary ones travel in a simpler
-code, which is faster. It has streams of bits, each of whole 64-bit words: where integers differ
-from zero, and their signs. Where they differ from zero is said in quads, of four neighbours:
-whether there is any, for those with any whether there are several, for those with one its place,
-for those with several all four. Among many integers that differ from zero, one bit for each of all
-takes less. Where blocks are much shorter, ternary integers travel in them, too: where hardly any
-integer or nearly all differ from zero.
+code, which is faster. It has streams of bits, each of whole 64-bit words. They give the places of
+the integers that are not zero, then the signs of these. The places are coded by quads, four
+neighbours each, in four streams: whether a quad has a nonzero integer; of those, whether it has
+several; of quads with one, its place; of quads with several, all four bits. Where many integers are
+not zero, one bit for each integer is shorter. Where hardly any integer or nearly all differ from
+zero, blocks are much shorter, so ternary integers travel in them, too.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from terngrad.bit_code import Bits, Octets
 from terngrad.limits import MAX_SUM
 
 _HEADER_BYTES = _STREAM_BYTES = 8
-_IN_QUADS, _ONE_BIT_EACH, _IN_BLOCKS = 0, 1, 2  # the header: how it holds integers
+_IN_QUADS, _ONE_BIT_EACH, _IN_BLOCKS = 0, 1, 2  # the form of the code, in its header
 _POP_COUNT = np.array([bin(quad).count("1") for quad in range(16)], np.uint8)
 _PLACE = np.array([max(quad.bit_length() - 1, 0) for quad in range(16)], np.uint8)
 _PATTERN = np.array([[quad >> k & 1 for k in range(4)] for quad in range(16)], np.uint8)

@@ -130,14 +130,14 @@ def nearest_scale(
 ) -> tf.Tensor:
     """Returns the value of the largest code for rounding to the nearest level.
 
-    It is so many root mean squares, but at most the largest magnitude, so that one value or values
-    of one magnitude are exact. Unlike the standard deviation, the root mean square is a measure of
-    the values that rounding has to reach also where their mean is large.
+    It is a multiple of the root mean square, but at most the largest magnitude, so that values of
+    only one magnitude are exact. Unlike the standard deviation, the root mean square also measures
+    values whose mean is large.
 
     Args:
       gradient_stats: see `clip_bound`.
       count: see `clip_bound`.
-      root_mean_squares: how many.
+      root_mean_squares: the multiple.
 
     Returns:
       float32; the largest magnitude where squares underflow or overflow; infinite if a value is not

@@ -62,7 +62,7 @@ class Backend(Protocol):
         """Waits for two events and returns the time between them."""
 
     def rivals(self, values: Any) -> Mapping[str, Task]:
-        """Returns what the package itself offers in the place of an encoder, by name."""
+        """Returns the package's own alternatives to an encoder, by name."""
 
 
 def launcher(backend: Backend, name: str, table: ctypes.Array, *arguments: object) -> Task:

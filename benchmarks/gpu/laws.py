@@ -1,4 +1,4 @@
-"""Checks of the kernels for GPUs with fresh random values. The CPU's kernels say what is right."""
+"""Checks of the kernels for GPUs with random values, against the kernels for CPUs."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _EDGES = (0.0, -0.0, 1e-45, -1e-40, 2.0**-126, 1e-20, 3.4e38, -3.4e38, np.inf, -
 
 
 class Finding(NamedTuple):
-    """What a law was checked with.
+    """The result of the check of a law.
 
     Attributes:
-      law: what must hold.
+      law: the law, in words.
       values: number of values that were compared.
       wrong: number of those that differ.
     """
@@ -205,7 +205,7 @@ def _exact_sum(backend: Backend, random: np.random.Generator) -> Finding:
 
 
 def _without_the_least(words: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Returns planes without the value that has no opposite."""
+    """Returns planes without the smallest integer, whose negative does not fit."""
     lower = np.bitwise_or.reduce(words[:, :-1], axis=1)
     words[:, -1] &= lower
     return words
@@ -249,7 +249,7 @@ def _cpu(name: str, *arguments: object) -> None:
 
 
 def _memory(backend: Backend, random: np.random.Generator) -> Iterator[Finding]:
-    """What is sent and what is kept are what there was."""
+    """Sent + kept = gradient + memory."""
     for codec, max_code in FEEDBACK_CODES.items():
         values, memory = _bucket(random), _bucket(random)
         halves = [each.astype(np.float16) for each in values]

@@ -106,7 +106,7 @@ def _host_seconds(backend: Backend, run: Task, rounds: int) -> float:
 
 
 class _Bucket:
-    """A net's gradients, and all that the kernels need beside them."""
+    """A net's gradients, and the other arguments of the kernels."""
 
     def __init__(self, backend: Backend, shapes: Shapes, seed: int):
         self._backend = backend

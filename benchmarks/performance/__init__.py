@@ -1,1 +1,1 @@
-"""A model of the time of a training step on a cluster, and what it is compared with."""
+"""A model of the time of a training step on a cluster, and its validation."""

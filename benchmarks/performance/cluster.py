@@ -14,12 +14,12 @@ _FOLDER = os.path.join(os.path.dirname(__file__), "clusters")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Load:
-    """What a device computes.
+    """The work of a device in a step.
 
     Attributes:
       batch: images of a worker in a step.
       images_per_s: images that a device computes in a second, alone; None = not known.
-      speed_up: what somebody published: ternary over float32 images a second, by workers.
+      speed_up: published speed-up: ternary over float32 images a second, by workers.
     """
 
     batch: int
@@ -37,15 +37,15 @@ class ModeledCluster:
     """Machines on a network, with a worker for each device.
 
     Attributes:
-      gbit_per_s: what a machine sends and, at the same time, receives: 1e9 bits a second.
+      gbit_per_s: bandwidth of a machine in each direction: 1e9 bits a second.
       latency_us: microseconds of a message beside its bytes.
-      workers_per_machine: devices that share a machine's cable.
-      local_gbyte_per_s: what a device sends to its neighbours: 1e9 bytes a second.
+      workers_per_machine: devices that share a machine's network link.
+      local_gbyte_per_s: bandwidth from a device to its neighbours: 1e9 bytes a second.
       codec_ns: nanoseconds a value to encode, add and decode ternary codes.
-      host_gbyte_per_s: what a device copies to the host's memory, or from there: 1e9 bytes a
-        second. Codes and their sums go that way; floats are taken to go straight to the network.
+      host_gbyte_per_s: bandwidth between a device and the host's memory: 1e9 bytes a second. Codes
+        and their sums are copied; the model assumes that floats go from the device to the network.
       overlap: share of the computing during which gradients travel already, in [0, 1].
-      nets: what a device computes, by the net's name.
+      nets: the work of a device, by the net's name.
     """
 
     gbit_per_s: float

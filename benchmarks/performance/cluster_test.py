@@ -38,14 +38,14 @@ def test_every_preset_is_whole(name):
         ({"gbit_per_s": 1, "nets": {"a": {"batch": 1}}}, "a needs batch, and images_per_s or"),
     ],
 )
-def test_law_10_wrong_files_are_told(tmp_path, content, message):
+def test_law_10_wrong_files_are_reported(tmp_path, content, message):
     path = tmp_path / "cluster.json"
     path.write_text(json.dumps(content))
     with pytest.raises(ValueError, match=message):
         clusters.read(str(path))
 
 
-def test_law_10_a_missing_file_is_told_with_what_there_is(tmp_path):
+def test_law_10_a_missing_file_is_reported_with_what_there_is(tmp_path):
     with pytest.raises(ValueError, match="no such file; allowed are files and ethernet_10"):
         clusters.read(str(tmp_path / "none"))
     (tmp_path / "text").write_text("{")

@@ -31,8 +31,8 @@ class Route:
         sends its codes to all where that is fewer bytes: the suite's all-reduce. "ring": the same
         bytes for floats, in many more messages; sums of codes need more bits than codes, so ternary
         gradients take two shots. "one_shot": every worker sends its codes to all.
-        "parameter_server": see `servers`. "paper": every value crosses a machine's cable once, a
-        ternary one in two bits, as TernGrad's own model comes out.
+        "parameter_server": see `servers`. "paper": every value crosses a machine's link once, a
+        ternary one in two bits, which reproduces TernGrad's own model.
       servers: number of parameter servers, each on a machine of its own.
       packs_codes: whether all-reduce sends codes and sums in a prefix code between machines, as
         sockets do, else as bit planes; parameter servers always do.
@@ -57,7 +57,7 @@ def step_seconds(
 
     Args:
       values: gradient values that the workers exchange.
-      load: what a device computes.
+      load: the work of a device.
       cluster: the machines.
       workers: number of workers; they fill one machine after the other.
       exchange: one of EXCHANGES.
@@ -84,7 +84,7 @@ def _codec_seconds(values: int, cluster: ModeledCluster, workers: int, route: Ro
 def exchange_seconds(
     values: int, cluster: ModeledCluster, workers: int, exchange: str, route: Route
 ) -> float:
-    """Returns the seconds that gradients and their sums travel, first inside the machines."""
+    """Returns the seconds to send gradients and their sums, first inside the machines."""
     machines = -(-workers // cluster.workers_per_machine)
     inside = min(workers, cluster.workers_per_machine)
     local = Route("paper" if route.topology == "paper" else "two_shot")
@@ -107,11 +107,11 @@ def _traffic(
     route: Route,
     code_bits: CodeBits = plane_count,
 ) -> tuple[float, int]:
-    """Returns the bytes on the busiest cable in its busier direction, and messages in a row.
+    """Returns the bytes on the busiest link in its busier direction, and messages in a row.
 
     Args:
       values: gradient values.
-      places: senders, each with a cable of its own.
+      places: senders, each with a link of its own.
       nodes: nodes whose codes a place adds before it sends them.
       workers: nodes in the sum.
       exchange: one of EXCHANGES.

@@ -28,7 +28,7 @@ class Traffic(NamedTuple):
     Attributes:
       sent: bytes that a worker sends.
       received: bytes that a worker receives.
-      busiest: bytes on the busiest cable in its busier direction.
+      busiest: bytes on the busiest link in its busier direction.
     """
 
     sent: float

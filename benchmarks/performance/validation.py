@@ -1,4 +1,4 @@
-"""Predicted beside measured times of exchanges between hosts."""
+"""Compares predicted with measured times of exchanges between hosts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.performance.traffic import RING
 
 # What token buckets of a nominal rate let through, in Gbit/s.
 _RATES = {"1gbit": 0.955, "100mbit": 0.096}
-_FITTED = ("lenet_slim", "1gbit")  # the cells that the share of visible work is taken from
+_FITTED = ("lenet_slim", "1gbit")  # the cells to which the share of visible work is fitted
 
 
 class Cell(NamedTuple):

@@ -20,8 +20,9 @@ import tensorflow as tf
 def train(values: int, pause_secs: float, output: IO[str]) -> None:
     """Trains until it is killed: a step exchanges so many random gradients, with momentum.
 
-    Horovod's states of variables do not work here: the one for TensorFlow gives a new worker the
-    weights in graphs of TensorFlow 1 only, the one for Keras calls what is a list in Keras 3.
+    Horovod's states of variables do not work here: the one for TensorFlow sends a new worker the
+    weights in graphs of TensorFlow 1 only, and the one for Keras calls an attribute that is a list
+    in Keras 3.
     """
     hvd.init()
     gradient = tf.random.stateless_normal([values], [hvd.rank(), values])

@@ -1,4 +1,4 @@
-"""Processes of a training, as a benchmark sees them: they print each step."""
+"""Processes of a training that print each step, watched by a benchmark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LINES = 200  # of each process, shown if the benchmark fails
 
 
 class Output:
-    """What a process prints, and when it made which step.
+    """The output of a process, and the times of its steps.
 
     Attributes:
       pid: process id; 0 = not known yet.
@@ -67,7 +67,7 @@ class Output:
 
 
 class Process(Output):
-    """A process of the training, and when it made which step."""
+    """A process of the training, and the times of its steps."""
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
         self._run = subprocess.Popen(

@@ -1,7 +1,7 @@
 """One process of a training of LeNet on MNIST that names each step, with pauses.
 
-Each worker waits before each batch for a time of its own, of SOAK_PAUSE_MS on average. So the
-training leaves the machine to others, and nearly always some workers have pushed and others not.
+Each worker waits before each batch for a time of its own, of SOAK_PAUSE_MS on average. So
+other processes get CPU time, and at nearly any time some workers have pushed and others have not.
 """
 
 import dataclasses

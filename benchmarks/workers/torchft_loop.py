@@ -2,7 +2,7 @@
 
 python torchft_loop.py VALUES PAUSE_MS TIMEOUT_SECS LIGHTHOUSE RANK ADDRESS
 
-or, for the process that decides who takes part:
+or, for the process that decides which workers take part:
 
 python torchft_loop.py lighthouse PORT
 """
@@ -21,7 +21,7 @@ from torchft.coordination import LighthouseServer
 
 
 def lighthouse(port: int) -> None:
-    """Decides who takes part, until it is killed."""
+    """Decides which workers take part, until it is killed."""
     server = LighthouseServer(bind=f"[::]:{port}", min_replicas=1)  # with its own time-outs
     print(server.address(), flush=True)
     threading.Event().wait()

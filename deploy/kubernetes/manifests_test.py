@@ -156,8 +156,8 @@ def test_a_manifest_keeps_its_schema(part, version):
 def test_a_manifest_that_breaks_a_schema_is_noticed(version):
     job, tfjob = manifest("all_reduce.yaml", "Job"), manifest("tfjob.yaml", "TFJob")
     job["spec"]["completionz"] = 2
-    (told,) = faults(job, version)
-    assert "completionz" in told
+    (reported,) = faults(job, version)
+    assert "completionz" in reported
     tfjob["spec"]["tfReplicaSpecs"]["Worker"]["replicas"] = 0
     tfjob["spec"]["tfReplicaSpecs"]["PS"]["template"]["spec"]["containerz"] = []
     assert len(faults(tfjob, version)) == 2

@@ -1,4 +1,4 @@
-"""How a process of a program joins the others: its flags as the arguments of `terngrad.join`.
+"""Joins the processes of a program: flags become the arguments of `terngrad.join`.
 
 TensorFlow is loaded only to join.
 """

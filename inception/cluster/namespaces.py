@@ -53,7 +53,7 @@ class NamespaceNetwork:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What the commands of `on_host` need to find in their environment."""
+        """Variables for the commands of `on_host`."""
         return {"NETWORK": self.name}
 
     def shape(self, rate: str) -> None:
@@ -61,7 +61,7 @@ class NamespaceNetwork:
         self._configure("rate", str(self.size), rate)
 
     def connect(self, index: int, connected: bool) -> None:
-        """Pulls the cable of a host, or puts it back."""
+        """Connects a host to the network, or disconnects it."""
         self._configure("cable", str(index), "up" if connected else "down")
 
     def on_host(self, index: int, command: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The flags that say which process of a distributed training this is."""
+"""The flags that give a process its role in a distributed training."""
 
 import dataclasses
 import functools

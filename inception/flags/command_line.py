@@ -32,7 +32,7 @@ _EVALUATION = {
     "checkpoint_dir": _TRAIN_DIR,
     "eval_dir": lambda info: f"/tmp/{info.name}_eval",
 }
-# What the help says of them where --dataset_name has no default.
+# Stands for the data set in the help, where --dataset_name has no default.
 _ANY = DatasetInfo("DATASET_NAME", ("test or validation",), None, (None, None, 3), "the data set's")
 _ONE_COPY = "a checkpoint holds one copy of the weights, which all towers share."
 
@@ -97,7 +97,7 @@ def distributed_config(values: FlagValues) -> tuple[TrainConfig, LargeBatch]:
 
 
 def inert(values: FlagValues) -> dict[str, str]:
-    """Flags that have no effect in a program that trains, with what makes them so."""
+    """Flags that have no effect in a program that trains, with the reason."""
     config = read_train(values)
     effective = _with_the_rate_of_adam(config)
     found = inert_flags(effective)
@@ -160,7 +160,7 @@ def _follow_dataset(
 
 
 class _Call(NamedTuple):
-    """What a program hands to `app.run`."""
+    """The arguments that a program passes to `app.run`."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -173,7 +173,7 @@ def flags_of(program: str) -> flags.FlagValues:
       program: its module, such as "inception.mnist_train".
 
     Raises:
-      ValueError: there is no such module, or it hands no flags to `app.run`.
+      ValueError: there is no such module, or it does not call `app.run`.
     """
     values = flags.FlagValues()
     _call_of(program).args[1](values)
@@ -201,7 +201,7 @@ def _call_of(program: str) -> _Call:
 
 @contextlib.contextmanager
 def _noting_calls() -> Iterator[list[_Call]]:
-    """Lets `app.run` only note its arguments within the block."""
+    """Replaces `app.run` in the block by a function that records its arguments."""
     calls: list[_Call] = []
     run = app.run
     app.run = lambda *args, **kwargs: calls.append(_Call(args, kwargs))

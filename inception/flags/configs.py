@@ -207,7 +207,7 @@ class Trainer(Threads):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Shared(Threads):
-    """What training and evaluation both need to know."""
+    """The settings that training and evaluation share."""
 
     data_dir: str = _data(TEXT, "/tmp/mydata", "folder of the record files")
     dataset_name: str = _data(TEXT, dataclasses.MISSING, "name of the data set")
@@ -322,7 +322,7 @@ class TrainConfig(_Shared, Trainer, Rates):
             raise refuse("fine_tune", True, "needs --pretrained_model_checkpoint_path")
 
     def _settle_codec(self) -> None:
-        """Turns codecs that have a number of bits into that; checks what others go with."""
+        """Replaces a codec that has a number of bits by that; checks the settings of others."""
         if self.codec:
             self._settle_named_codec()
         if self.clip_factor and self.codec in FEEDBACK_CODES:
@@ -385,7 +385,7 @@ class EvalConfig(_Shared):
     )
     eval_dir: str = _evaluation(TEXT, "/tmp/dataset_eval", "folder of the summaries")
     eval_interval_secs: float = _evaluation(
-        number(above=True), 3600, "time between looks for a new checkpoint", "seconds"
+        number(above=True), 3600, "time between checks for a new checkpoint", "seconds"
     )
     run_once: bool = _evaluation(BOOLEAN, False, "evaluate the newest checkpoint once, then end")
     num_examples: int = _evaluation(

@@ -13,7 +13,7 @@ _SCALINGS = {"none": lambda ratio: 1.0, "linear": lambda ratio: ratio, "sqrt": m
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LargeBatch(Checked):
-    """How the learning rate follows the global batch, and how training begins."""
+    """How the learning rate scales with the global batch, and the warm-up."""
 
     learning_rate_scaling: str = _training(
         one_of(*_SCALINGS),
@@ -41,7 +41,7 @@ class LargeBatch(Checked):
 
 
 def inert_flags(large_batch: LargeBatch) -> dict[str, str]:
-    """Flags that have no effect in this config, with what makes them so."""
+    """Flags that have no effect in this config, with the reason."""
     inert = {}
     if large_batch.learning_rate_scaling == "none":
         inert["base_batch_size"] = "--learning_rate_scaling=none"
@@ -64,7 +64,7 @@ def apply(config: TrainConfig, large_batch: LargeBatch, workers: int) -> TrainCo
 
 
 def factor(config: TrainConfig, large_batch: LargeBatch, workers: int) -> float:
-    """What the learning rate is multiplied by."""
+    """The factor of the learning rate."""
     base = large_batch.base_batch_size
     ratio = workers * config.batch_size / (config.batch_size if base == -1 else base)
     return _SCALINGS[large_batch.learning_rate_scaling](ratio)

@@ -11,7 +11,7 @@ ENDLESS = 1 << 62  # steps; no training reaches them
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rates(Checked):
-    """What the learning rate at a step depends on, besides the number of steps in an epoch.
+    """The settings of the learning rate by step, besides the number of steps in an epoch.
 
     A parameter server of asynchronous training gets exactly these fields from the chief.
     """

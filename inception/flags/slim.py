@@ -226,7 +226,7 @@ def own_names(flags_class: type[_Shared]) -> Iterator[None]:
         value = _SUITE_NETS.get(error.value, error.value) if name == "model_name" else error.value
         raise refuse(name, value, _renamed(error.why, names)) from None
     except ValueError as error:
-        if type(error) is not ValueError:  # others are told apart by their type
+        if type(error) is not ValueError:  # the type distinguishes others
             raise
         raise ValueError(_renamed(str(error), names)) from error
 

@@ -1,1 +1,1 @@
-"""Starts the processes of scripts/config_dist.sh, which know who they are by their arguments."""
+"""Starts the processes of scripts/config_dist.sh; their arguments give them their roles."""

@@ -43,7 +43,7 @@ def run(settings: Settings, arguments: Sequence[str]) -> None:
     if security.makes_certificates:
         make = ["bash", f"{hosts.WORKSPACE}/scripts/make_certs.sh", str(folder), *fleet.hosts]
         if status := subprocess.run(make, check=False).returncode:
-            sys.exit(status)  # it has said why
+            sys.exit(status)  # it has printed the reason
     requests = Requests()
     requests.listen()
     started = fleet.ask("start", files=lambda host: security.files(host, folder))
@@ -61,7 +61,7 @@ def run(settings: Settings, arguments: Sequence[str]) -> None:
 
 
 def status(settings: Settings, arguments: Sequence[str]) -> None:
-    """Shows how the processes are; ends with 1 if one has failed, raises ValueError."""
+    """Shows the states of the processes; ends with 1 if one has failed, raises ValueError."""
     lines, folder = 3, ""
     for argument in arguments:
         name, _, value = argument.partition("=")
@@ -139,7 +139,7 @@ def _show(lines: Sequence[str]) -> None:
 
 
 def main(words: Sequence[str]) -> None:
-    """Does what a script is for, and ends in one line if that fails."""
+    """Runs the action of a script; ends in one line if that fails."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     script, *entries = words[: words.index("--")]

@@ -152,7 +152,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Security:
-    """What protects the processes from others: certificates, or a secret alone.
+    """The protection of the processes: certificates, or a secret alone.
 
     Attributes:
       makes_certificates: whether each host gets certificates from here.

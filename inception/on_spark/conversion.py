@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
 
-_USERS = "^(ValueError|OSError): "  # errors that a user can mend
+_USERS = "^(ValueError|OSError): "  # errors that a user can fix
 
 
 @contextlib.contextmanager
 def shard_writer(master: str) -> Iterator[WriteShards]:
-    """Yields what writes record files: the executors of a Spark master, or this machine for "".
+    """Yields a function that writes record files, by a Spark master or, with "", on this machine.
 
     Raises:
       ValueError: Spark cannot be reached.
@@ -82,7 +82,7 @@ def convert_frame(
 
 
 class _Rows:
-    """What the driver knows of the rows that become records; see `sources.Source`."""
+    """The source of rows, as the driver knows it; see `sources.Source`."""
 
     at_once = 1
 

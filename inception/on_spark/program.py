@@ -33,8 +33,8 @@ def run_program(arguments: Sequence[str], context: Context) -> None:
 
     Args:
       arguments: the program's module, such as inception.mnist_distributed_train, and its flags,
-        which override those of the place.
-      context: the place.
+        which override those of the context.
+      context: the process' place in the cluster.
 
     Raises:
       ValueError: a row is not such a picture, or its label is no integer.

@@ -39,7 +39,7 @@ def open_session(
 
     Args:
       master: its URL.
-      name: what Spark calls this application.
+      name: name of the Spark application.
       workspace: the repository's folder on executors, where its virtual environment is; "" = the
         same as here.
       settings: of Spark, beside those that keep it quiet.

@@ -1,1 +1,1 @@
-"""What runs leave behind: log lines, figures, reports and pictures."""
+"""The output of runs: log lines, figures, reports and pictures."""

@@ -1,6 +1,6 @@
-"""What a sweep and a running trial send each other, through the two pipes of the trial's process.
+"""The messages between a sweep and a running trial, through the pipes of the trial's process.
 
-stdin    one `Order` as a line of JSON; later "stop", or the end of the pipe: the training saves
+stdin    one `TrialSpec` as a line of JSON; later "stop", or the end of the pipe: the training saves
 and ends. So no training goes on without its sweep.
 stdout   lines of JSON: an `Evaluation` whenever one is made, and at last the `End`.
 """
@@ -15,8 +15,8 @@ from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
-class Order:
-    """What to run, and on which part of the machine.
+class TrialSpec:
+    """A trial: what to run, and on which part of the machine.
 
     Attributes:
       folder: the trial's folder; made if it is missing.
@@ -73,9 +73,9 @@ class End:
     last: Evaluation | None = None
 
 
-def read_order(line: str) -> Order:
-    """Reads an order from its line."""
-    return Order(**json.loads(line))
+def read_spec(line: str) -> TrialSpec:
+    """Reads a trial from its line."""
+    return TrialSpec(**json.loads(line))
 
 
 def read_event(line: str) -> Evaluation | End:
@@ -95,5 +95,5 @@ def read_event(line: str) -> Evaluation | End:
 
 
 def write(message: Any) -> str:
-    """Returns an order or an event as a line."""
+    """Returns a trial or an event as a line."""
     return json.dumps(dataclasses.asdict(message)) + "\n"

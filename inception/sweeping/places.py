@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Protocol
 
 from inception.on_spark import session
 from inception.sweeping import messages
-from inception.sweeping.messages import End, Evaluation, Order, Outcome
+from inception.sweeping.messages import End, Evaluation, Outcome, TrialSpec
 from terngrad.connect.acceptor import Acceptor, fixed
 from terngrad.launcher import hosts
 from terngrad.launcher.hosts import WORKSPACE
@@ -30,17 +30,17 @@ _TRIAL = "inception.sweeping.trial"
 _CHECK_SECS = 60
 
 # Of trials on Spark.
-_LOOK_SECS = 0.5
+_POLL_SECS = 0.5
 _HELLO_SECS = 10.0
-_MOST_PENDING = 64  # connections at a time that have not shown the secret
-_SETTINGS = {"spark.task.maxFailures": "1"}  # the sweep itself tries lost trials again, elsewhere
+_MOST_PENDING = 64  # connections at a time that have not sent the secret
+_SETTINGS = {"spark.task.maxFailures": "1"}  # the sweep itself retries lost trials elsewhere
 
 
 class Channel(Protocol):
     """The two pipes of a running trial."""
 
     def events(self) -> Iterator[Evaluation | End]:
-        """Yields what the trial reports; the last is always its end."""
+        """Yields the events of the trial; the last is always its end."""
 
     def stop(self) -> None:
         """Lets the training save and end."""
@@ -59,7 +59,7 @@ class Place(Protocol):
     slot: int
     slots: int
 
-    def start(self, order: Order) -> contextlib.AbstractContextManager[Channel]:
+    def start(self, spec: TrialSpec) -> contextlib.AbstractContextManager[Channel]:
         """Starts a trial, which ends with the block."""
 
 
@@ -72,7 +72,7 @@ class ProcessPlace:
         self._command = command
 
     @contextlib.contextmanager
-    def start(self, order: Order) -> Iterator[Channel]:
+    def start(self, spec: TrialSpec) -> Iterator[Channel]:
         """Starts a trial, which ends with the block."""
         with tempfile.TemporaryFile("w+") as errors:
             process = subprocess.Popen(
@@ -86,7 +86,7 @@ class ProcessPlace:
             )
             with process:
                 channel = _ProcessChannel(process, errors, self.label)
-                channel.send(messages.write(order))
+                channel.send(messages.write(spec))
                 try:
                     yield channel
                 finally:
@@ -183,14 +183,14 @@ class SparkPlace:
         self._workspace = workspace or WORKSPACE
 
     @contextlib.contextmanager
-    def start(self, order: Order) -> Iterator[_SocketChannel]:
+    def start(self, spec: TrialSpec) -> Iterator[_SocketChannel]:
         """Starts a trial, which ends with the block."""
         secret = secrets.token_hex()
         host = self._context.getConf().get("spark.driver.host")
         server = socket.create_server(("", 0))
         task = _Task(host, server.getsockname()[1], secret, self._workspace)
         job = _Job(self._context, task)
-        channel = _SocketChannel(server, secret, job, order, self.label)
+        channel = _SocketChannel(server, secret, job, spec, self.label)
         try:
             yield channel
         finally:
@@ -199,7 +199,7 @@ class SparkPlace:
 
 
 class _Task:
-    """What runs on an executor."""
+    """The function of an executor: it runs a trial."""
 
     def __init__(self, host: str, port: int, secret: str, workspace: str) -> None:
         self._address, self._secret, self._workspace = (host, port), secret, workspace
@@ -248,10 +248,10 @@ class _SocketChannel:
     """See `Channel`."""
 
     def __init__(
-        self, server: socket.socket, secret: str, job: _Job, order: Order, label: str
+        self, server: socket.socket, secret: str, job: _Job, spec: TrialSpec, label: str
     ) -> None:
         self._secret, self._job = secret.encode(), job
-        self._order, self._label = order, label
+        self._spec, self._label = spec, label
         self._stopped, self._connected = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._connection: socket.socket | None = None
@@ -269,7 +269,7 @@ class _SocketChannel:
         self._acceptor.close()
         if connection:
             with connection, connection.makefile() as lines, contextlib.suppress(OSError):
-                connection.sendall(messages.write(self._order).encode())
+                connection.sendall(messages.write(self._spec).encode())
                 for line in lines:
                     event = messages.read_event(line)
                     yield event
@@ -284,7 +284,7 @@ class _SocketChannel:
     def _accept(self) -> socket.socket | None:
         """Waits for the connection of the task, which may have to wait for a free core."""
         while self._job.is_alive() and not self._stopped.is_set():
-            if self._connected.wait(_LOOK_SECS):
+            if self._connected.wait(_POLL_SECS):
                 return self._connection
         return None
 
@@ -309,7 +309,7 @@ class _SocketChannel:
 
 
 def _notice_loss(connection: socket.socket) -> None:
-    """Lets a connection fail within a minute if the other machine is lost without a word."""
+    """Lets a connection fail within a minute if the other machine is lost without closing it."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 4)):
         if hasattr(socket, option):  # Linux has all three

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from inception.sweeping import messages, places
-from inception.sweeping.messages import Order, Outcome
+from inception.sweeping.messages import Outcome, TrialSpec
 from terngrad.testing.limits import HANG_SECS
 
 pytestmark = pytest.mark.slow
@@ -58,8 +58,8 @@ def workspace(tmp_path):
 def run(session, workspace, secs, act=lambda channel, folder: None):
     """Runs a trial whose training takes so many seconds; acts once it trains."""
     folder = workspace / f"trial_{secs}"
-    order = Order(str(folder), ["stand_in_train", str(folder), str(secs)], EVALUATION, False)
-    with places.SparkPlace(session, 3, str(workspace)).start(order) as channel:
+    spec = TrialSpec(str(folder), ["stand_in_train", str(folder), str(secs)], EVALUATION, False)
+    with places.SparkPlace(session, 3, str(workspace)).start(spec) as channel:
         acting = threading.Thread(target=lambda: act(channel, wait_for(folder)))
         acting.start()
         *evaluations, end = channel.events()
@@ -103,8 +103,8 @@ class _Idle:
 def test_connections_without_the_secret_are_not_the_trial_and_do_not_keep_it_out(tmp_path):
     server = socket.create_server(("127.0.0.1", 0))
     call = lambda: socket.create_connection(server.getsockname(), HANG_SECS)
-    order = Order(str(tmp_path), [], [], False)
-    channel = places._SocketChannel(server, "secret", _Idle(), order, "a task")
+    spec = TrialSpec(str(tmp_path), [], [], False)
+    channel = places._SocketChannel(server, "secret", _Idle(), spec, "a task")
     with call(), call() as wrong, call() as task, call() as second:
         wrong.sendall(b"Secret")
         assert wrong.recv(1) == b""
@@ -112,7 +112,7 @@ def test_connections_without_the_secret_are_not_the_trial_and_do_not_keep_it_out
         events = []
         reading = threading.Thread(target=lambda: events.extend(channel.events()))
         reading.start()
-        assert task.makefile().readline() == messages.write(order)
+        assert task.makefile().readline() == messages.write(spec)
         with contextlib.suppress(OSError):  # the port is closed
             second.sendall(b"secret")
             assert second.recv(1) == b""

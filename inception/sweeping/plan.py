@@ -1,4 +1,4 @@
-"""What a sweep tries, and in which order. Optuna's samplers choose the values."""
+"""The plan of a sweep: the trials and their order. Optuna's samplers choose the values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STARTUP = 10  # random trials before the estimator of `tpe` chooses
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a sweep tries. All sweeps of a study have the same.
+    """The trials of a sweep. All sweeps of a study have the same plan.
 
     Attributes:
       program: module of the training.
@@ -82,20 +82,20 @@ class Plan:
         return launcher, [*self.arguments, *spaces.arguments(chosen)]
 
     def sampler(self) -> optuna.samplers.BaseSampler:
-        """Returns what chooses the values of trials that are not queued.
+        """Returns the sampler of the values of trials that are not queued.
 
-        Several sweeps of a study must not choose the same, so these choices are not repeatable.
+        Several sweeps of a study must not choose the same values, so the sampler has no fixed seed.
         """
         return optuna.samplers.TPESampler(
             n_startup_trials=_STARTUP, multivariate=True, constant_liar=True
         )
 
     def make_pruner(self) -> optuna.pruners.BasePruner:
-        """Returns what decides which trials are pruned."""
+        """Returns Optuna's pruner."""
         return PRUNERS[self.pruner]()
 
     def queued(self) -> list[Mapping[str, Any]]:
-        """Returns the values of the trials that need not know of others: a function of the seed."""
+        """Returns the values of the trials that do not depend on others: a function of the seed."""
         if self.method == "grid":
             return list(spaces.combinations(self.space))
         random = optuna.create_study(sampler=optuna.samplers.RandomSampler(self.seed))

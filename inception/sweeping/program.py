@@ -33,7 +33,7 @@ _EVALUATORS = {
     "inception.train": "inception.evaluate",
     "slim.train_image_classifier": "slim.eval_image_classifier",
 }
-_LOOK_SECS = 1.0  # between looks for a new checkpoint
+_POLL_SECS = 1.0  # for a new checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Program:
         return values
 
     def inert(self, arguments: Sequence[str], launched: Sequence[str]) -> dict[str, str]:
-        """Returns the flags that have no effect beside the others, with what makes them so.
+        """Returns the flags that have no effect beside the others, with the reason.
 
         Args:
           arguments: of the training.
@@ -102,7 +102,7 @@ class Program:
         if "restore_avg_var" in known and not values["moving_average_decay"].value:
             chosen["restore_avg_var"] = False
         if follow:
-            chosen |= {"eval_interval_secs": _LOOK_SECS, "max_steps": _steps(values)}
+            chosen |= {"eval_interval_secs": _POLL_SECS, "max_steps": _steps(values)}
         words = [*(f"--{n}={value}" for n, value in chosen.items()), *extra]
         try:
             app.parse(known, words)
@@ -112,7 +112,7 @@ class Program:
 
 
 def _reader(values: FlagValues) -> ModuleType | None:
-    """Returns what reads the flags of a training; None for a program with flags of its own."""
+    """Returns the module that reads a training's flags; None for a program with its own flags."""
     if "model_name" in values:
         return slim
     return command_line if all(name in values for name in table.table(TrainConfig)) else None

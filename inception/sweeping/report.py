@@ -30,7 +30,7 @@ _STATES = {
 
 
 class Report:
-    """Reports what became of the trials of a study; from any thread."""
+    """Reports the outcomes of a study's trials; from any thread."""
 
     def __init__(self, study: Study, plan: Plan, folder: Path) -> None:
         """Takes the folder for files, and for a repeated best trial."""

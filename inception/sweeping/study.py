@@ -1,4 +1,4 @@
-"""The Optuna study of a sweep: which trial is next, and what became of the others.
+"""The Optuna study of a sweep: which trial is next, and the outcomes of the others.
 
 All trials of a grid or of a random search are queued when the study is made, so that several sweeps
 share them without asking each other. A trial that has to run again is noted as failed, and queued
@@ -9,8 +9,8 @@ User attributes of the trials:
     life       0, then 1 more each time that the point is queued again
     deaths     how many lives ended because a program was killed or a machine was lost
     outcome    how it ended; missing if its sweep was lost
-    surplus    it was asked for, but another trial does the same
-    alive      when, and by which process, it was last seen to run
+    surplus    set if another trial tries the same values
+    alive      last heartbeat of the process that runs it
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from terngrad.launcher.state import birth
 _LOST_SECS = 120.0  # a sweep on another machine that was silent for so long is lost
 BEAT_SECS = 20.0  # between two heartbeats
 
-_Sign = Mapping[str, Any]
+_Heartbeat = Mapping[str, Any]
 _PLAN = "plan"
 _OPEN = (TrialState.WAITING, TrialState.RUNNING)
 
 
-def sign() -> _Sign:
+def heartbeat() -> _Heartbeat:
     """Returns a heartbeat of this process."""
     pid = os.getpid()
     return {"time": time.time(), "host": socket.gethostname(), "pid": pid, "birth": birth(pid)}
 
 
-def is_alive(seen: _Sign) -> bool:
+def is_alive(last: _Heartbeat) -> bool:
     """Whether the process that gave a heartbeat still lives."""
-    if seen["host"] == socket.gethostname():
-        return birth(seen["pid"]) == seen["birth"]
-    return time.time() - seen["time"] < _LOST_SECS
+    if last["host"] == socket.gethostname():
+        return birth(last["pid"]) == last["birth"]
+    return time.time() - last["time"] < _LOST_SECS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _identity(trial: FrozenTrial | optuna.Trial) -> tuple[str | None, int]:
 
 
 def _was_cut_off(trial: FrozenTrial) -> bool:
-    """Whether a trial ended, but the sweep that ended it was lost before it queued it again."""
+    """Whether a trial ended, but its sweep was lost before it could queue it again."""
     if trial.state is not TrialState.FAIL or "surplus" in trial.user_attrs:
         return False
     return trial.user_attrs.get("outcome", Outcome.STOPPED) == Outcome.STOPPED
@@ -148,7 +148,7 @@ class Study:
     def _ask(self) -> Task | None:
         trial = self.optuna.ask(self._plan.distributions)
         number = trial.number
-        trial.set_user_attr("alive", sign())
+        trial.set_user_attr("alive", heartbeat())
         if "point" not in trial.user_attrs:
             trial.set_user_attr("life", 0)
             trial.set_user_attr("point", f"trial {number}")
@@ -246,7 +246,7 @@ class Study:
         """Notes that the trials of this sweep run; to be called every BEAT_SECS."""
         with self._lock:
             for trial in self._mine.values():
-                trial.set_user_attr("alive", sign())
+                trial.set_user_attr("alive", heartbeat())
 
     def results(self) -> list[FrozenTrial]:
         """Returns the trials that count: the last life of each point."""

@@ -150,7 +150,7 @@ def test_a_pruned_trial_is_not_tried_again(storage):
 @pytest.mark.parametrize("ended", [False, True], ids=["running", "ended but not queued again"])
 def test_trials_of_a_lost_sweep_go_on_in_another_one_exactly_once(storage, monkeypatch, ended):
     lost = Study(storage, "s", GRID)
-    monkeypatch.setattr(study, "sign", lambda: DEAD)
+    monkeypatch.setattr(study, "heartbeat", lambda: DEAD)
     task = lost.next()
     monkeypatch.undo()
     if ended:
@@ -200,8 +200,8 @@ def test_law_10_a_database_that_cannot_be_opened_is_reported():
 
 
 def test_a_process_is_alive_until_it_ends():
-    sign = study.sign()
-    assert study.is_alive(sign)
-    assert not study.is_alive(dict(sign) | {"birth": "another"})
-    assert not study.is_alive(dict(sign) | {"host": "elsewhere", "time": 0.0})
-    assert study.is_alive(dict(sign) | {"host": "elsewhere"})
+    beat = study.heartbeat()
+    assert study.is_alive(beat)
+    assert not study.is_alive(dict(beat) | {"birth": "another"})
+    assert not study.is_alive(dict(beat) | {"host": "elsewhere", "time": 0.0})
+    assert study.is_alive(dict(beat) | {"host": "elsewhere"})

@@ -15,7 +15,7 @@ from inception.cluster import namespaces
 from inception.flags import table
 from inception.flags.table import Flag, refuse
 from inception.sweeping import places, program, space
-from inception.sweeping.messages import End, Order, Outcome
+from inception.sweeping.messages import End, Outcome, TrialSpec
 from inception.sweeping.places import Channel, Place
 from inception.sweeping.plan import BANDWIDTH, Plan, point_of
 from inception.sweeping.program import TRAIN_DIR, Program
@@ -25,7 +25,7 @@ from inception.sweeping.study import BEAT_SECS, Study, Task, open_storage
 
 _JOURNAL = "study.journal"
 _BANDWIDTH = Flag("Machines", namespaces.BANDWIDTH, "see inception.launch")
-_LOOK_SECS = 1.0  # between looks for a trial, while others still run
+_POLL_SECS = 1.0  # for a finished trial
 _LOSSES = 2  # a place that lost so many trials in a row is not used any more
 
 
@@ -106,7 +106,7 @@ def make_plan(settings: SweepFlags, trained: Program, given: Sequence[str]) -> P
 
 @dataclasses.dataclass(frozen=True)
 class Commands:
-    """What the trials of a sweep run.
+    """The commands of a sweep's trials.
 
     Attributes:
       program: trains and evaluates.
@@ -118,11 +118,11 @@ class Commands:
     plan: Plan
     eval_flags: Sequence[str]
 
-    def order(self, task: Task, folder: Path, place: Place) -> Order:
-        """Returns the order for a trial in a folder at a place."""
+    def spec(self, task: Task, folder: Path, place: Place) -> TrialSpec:
+        """Returns the specification of a trial in a folder at a place."""
         launcher, chosen = self.plan.training(task.point)
         follow = bool(self.plan.pruner)
-        return Order(
+        return TrialSpec(
             str(folder),
             [*launcher, *self.program.train(chosen, folder)],
             self.program.evaluate(chosen, folder, self.eval_flags, follow),
@@ -168,7 +168,7 @@ class Sweeper:
             try:
                 for worker in workers:
                     while worker.is_alive():
-                        worker.join(_LOOK_SECS)
+                        worker.join(_POLL_SECS)
             finally:
                 self._end(workers)
         if self._problems:
@@ -211,7 +211,7 @@ class Sweeper:
                 elif self._study.is_over():
                     return
                 else:
-                    self._stop.wait(_LOOK_SECS)
+                    self._stop.wait(_POLL_SECS)
         except Exception as error:  # raised by the main thread, after the others have saved
             self._problems.append(error)
             self._stop.set()
@@ -222,8 +222,8 @@ class Sweeper:
 
     def _run(self, place: Place, task: Task) -> Outcome:
         end, pruned = End(Outcome.LOST), False
-        order = self._commands.order(task, self._folder / task.folder, place)
-        with place.start(order) as channel:
+        spec = self._commands.spec(task, self._folder / task.folder, place)
+        with place.start(spec) as channel:
             self._channels.add(channel)
             if self._stop.is_set():
                 channel.stop()

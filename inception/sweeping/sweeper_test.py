@@ -48,7 +48,7 @@ def test_nothing_is_reported_of_flags_with_effect(capsys):
 
 @pytest.fixture(name="sweep")
 def _sweep(monkeypatch, tmp_path, capsys):
-    """Runs a sweep whose trials end at once, each as its order says; returns what it printed."""
+    """Runs a sweep whose trials end at once, as its specification says; returns what it printed."""
 
     def run(grid, ends):
         class Sweeper:

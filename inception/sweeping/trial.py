@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from inception.sweeping import messages
-from inception.sweeping.messages import End, Evaluation, Order, Outcome
+from inception.sweeping.messages import End, Evaluation, Outcome, TrialSpec
 from terngrad.launcher import gpus
 
 _STEP = re.compile(r"^Succesfully loaded model from .* at step=(\d+)\.$")
@@ -29,13 +29,13 @@ _BYTES = re.compile(r"(?: sends| pushes| at most|Sent) (\d+) bytes a step")
 _SECONDS = "seconds"  # file of a trial's folder: time of training so far, over all attempts
 
 
-def run(order: Order, stop: threading.Event, report: Callable[[Evaluation], None]) -> End:
+def run(spec: TrialSpec, stop: threading.Event, report: Callable[[Evaluation], None]) -> End:
     """Runs a trial to its end, or until `stop` is set; reports each evaluation."""
-    folder = Path(order.folder)
+    folder = Path(spec.folder)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # an earlier attempt may still be saving
-        return _Attempt(order, lock, stop, report).run()
+        return _Attempt(spec, lock, stop, report).run()
 
 
 class _Attempt:
@@ -43,24 +43,24 @@ class _Attempt:
 
     def __init__(
         self,
-        order: Order,
+        spec: TrialSpec,
         lock: IO[str],
         stop: threading.Event,
         report: Callable[[Evaluation], None],
     ) -> None:
-        self._order, self._lock, self._stop, self._report = order, lock, stop, report
-        self._folder = Path(order.folder)
-        self._environment = os.environ | gpus.variables(gpus.found(), order.slot, order.slots)
+        self._spec, self._lock, self._stop, self._report = spec, lock, stop, report
+        self._folder = Path(spec.folder)
+        self._environment = os.environ | gpus.variables(gpus.found(), spec.slot, spec.slots)
         self._last: Evaluation | None = None
 
     def run(self) -> End:
         begin = time.monotonic()
         with contextlib.ExitStack() as stack:
-            if self._order.follow:
+            if self._spec.follow:
                 evaluator = stack.enter_context(self._evaluating())
             problem = self._train()
             seconds = self._add_seconds(time.monotonic() - begin)
-            if not problem and not self._order.follow:
+            if not problem and not self._spec.follow:
                 evaluator = stack.enter_context(self._evaluating())
             if not problem:
                 problem = self._wait(*evaluator)
@@ -69,7 +69,7 @@ class _Attempt:
 
     def _train(self) -> tuple[Outcome, str] | None:
         with (self._folder / "train.log").open("a") as log:
-            return self._wait(self._start(self._order.train, log), None)
+            return self._wait(self._start(self._spec.train, log), None)
 
     def _start(self, command: Sequence[str], output: IO[str] | int) -> subprocess.Popen:
         return subprocess.Popen(
@@ -111,7 +111,7 @@ class _Attempt:
     @contextlib.contextmanager
     def _evaluating(self) -> Iterator[tuple[subprocess.Popen, threading.Thread]]:
         """Starts the evaluation and what reads its output; ends it with the block."""
-        process = self._start(self._order.evaluate, subprocess.PIPE)
+        process = self._start(self._spec.evaluate, subprocess.PIPE)
         reader = threading.Thread(target=self._read, args=(process.stdout,))
         reader.start()
         try:
@@ -159,22 +159,22 @@ def _signal_name(number: int) -> str:
 
 
 def main() -> None:
-    """Runs the trial whose order is on stdin."""
+    """Runs the trial whose specification is on stdin."""
     for number in (signal.SIGINT, signal.SIGHUP):  # a terminal's signals reach the sweep
         signal.signal(number, signal.SIG_IGN)
     line = sys.stdin.readline()
     if not line:
         return
-    order, stop = messages.read_order(line), threading.Event()
+    spec, stop = messages.read_spec(line), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    os.sched_setaffinity(0, gpus.share(sorted(os.sched_getaffinity(0)), order.slot, order.slots))
+    os.sched_setaffinity(0, gpus.share(sorted(os.sched_getaffinity(0)), spec.slot, spec.slots))
 
     def listen() -> None:
         sys.stdin.readline()  # "stop", or nothing at the end
         stop.set()
 
     threading.Thread(target=listen, daemon=True).start()
-    end = run(order, stop, _print_event)
+    end = run(spec, stop, _print_event)
     _print_event(end)
     os._exit(0)  # the thread may still wait for the sweep
 

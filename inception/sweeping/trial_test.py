@@ -12,7 +12,7 @@ import time
 import pytest
 
 from inception.sweeping import messages, places
-from inception.sweeping.messages import End, Evaluation, Order, Outcome
+from inception.sweeping.messages import End, Evaluation, Outcome, TrialSpec
 from terngrad.testing.limits import HANG_SECS
 
 TRAIN = """
@@ -40,41 +40,41 @@ EVALUATE = """
 
 
 @pytest.fixture
-def order(tmp_path, monkeypatch):
-    """Returns an order for stand-ins, given the end of the training and the evaluation."""
+def spec(tmp_path, monkeypatch):
+    """Returns a specification of stand-ins, given the end of the training and the evaluation."""
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.getcwd()}")
 
-    def order(train="", evaluate="", follow=False, **share):
+    def spec(train="", evaluate="", follow=False, **share):
         for name, text in (("stand_in_train", TRAIN + train), ("stand_in_eval", evaluate)):
             (tmp_path / f"{name}.py").write_text(textwrap.dedent(text or EVALUATE))
         folder = str(tmp_path / "trial")
         commands = ["stand_in_train", folder], ["stand_in_eval", "10", "25"]
-        return Order(folder, *commands, follow, **share)
+        return TrialSpec(folder, *commands, follow, **share)
 
-    return order
+    return spec
 
 
 @dataclasses.dataclass
 class Events:
-    """What a trial told."""
+    """The events of a trial."""
 
     evaluations: list[Evaluation]
     end: End
 
 
-def run(order, act=lambda channel: None):
+def run(spec, act=lambda channel: None):
     """Runs a trial as a sweep does; acts once it has started."""
     (place,) = places.on_this_machine(1)
-    with place.start(order) as channel:
+    with place.start(spec) as channel:
         act(channel)
         *evaluations, end = channel.events()
     return Events(evaluations, end)
 
 
-def when_ready(order, action):
+def when_ready(spec, action):
     def act(channel):
         deadline = time.monotonic() + HANG_SECS
-        while not os.path.exists(f"{order.folder}/ready"):
+        while not os.path.exists(f"{spec.folder}/ready"):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         action(channel)
@@ -83,8 +83,8 @@ def when_ready(order, action):
 
 
 @pytest.mark.parametrize("follow", [False, True])
-def test_a_trial_trains_evaluates_and_reports_seconds_and_bytes(order, follow):
-    events = run(order(follow=follow))
+def test_a_trial_trains_evaluates_and_reports_seconds_and_bytes(spec, follow):
+    events = run(spec(follow=follow))
     assert events.evaluations == [Evaluation(10, 0.10, 0.9), Evaluation(25, 0.25, 0.9)]
     assert events.end.outcome is Outcome.DONE
     assert events.end.last == Evaluation(25, 0.25, 0.9)
@@ -92,25 +92,25 @@ def test_a_trial_trains_evaluates_and_reports_seconds_and_bytes(order, follow):
     assert 0 < events.end.seconds < HANG_SECS
 
 
-def test_a_trial_uses_its_share_of_cores_and_gpus(order, monkeypatch, tmp_path):
+def test_a_trial_uses_its_share_of_cores_and_gpus(spec, monkeypatch, tmp_path):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     cores = sorted(os.sched_getaffinity(0))
-    run(order(slot=1, slots=2))
+    run(spec(slot=1, slots=2))
     lines = (tmp_path / "trial" / "train.log").read_text().splitlines()
     assert f"cores {' '.join(map(str, cores[1::2] or cores[:1]))}" in lines
     assert "GPUs 5,7" in lines
 
 
 @pytest.mark.parametrize("follow", [False, True])
-def test_a_trial_that_is_stopped_saves(order, tmp_path, follow):
-    given = order(WAIT, follow=follow)
+def test_a_trial_that_is_stopped_saves(spec, tmp_path, follow):
+    given = spec(WAIT, follow=follow)
     events = run(given, when_ready(given, lambda channel: channel.stop()))
     assert events.end.outcome is Outcome.STOPPED
     assert (tmp_path / "trial" / "saved").exists()
 
 
-def test_a_training_saves_when_its_sweep_is_killed(order, tmp_path):
-    given = order(WAIT)
+def test_a_training_saves_when_its_sweep_is_killed(spec, tmp_path):
+    given = spec(WAIT)
     sweep = subprocess.Popen([sys.executable, "-m", "inception.sweeping.trial"], stdin=-1)
     sweep.stdin.write(messages.write(given).encode())
     sweep.stdin.flush()
@@ -119,20 +119,20 @@ def test_a_training_saves_when_its_sweep_is_killed(order, tmp_path):
     assert (tmp_path / "trial" / "saved").exists()
 
 
-def test_a_training_that_is_killed_is_distinguished_from_one_that_fails(order):
-    killed = run(order("\n    os.kill(os.getpid(), signal.SIGKILL)")).end
+def test_a_training_that_is_killed_is_distinguished_from_one_that_fails(spec):
+    killed = run(spec("\n    os.kill(os.getpid(), signal.SIGKILL)")).end
     assert (killed.outcome, killed.reason) == (
         Outcome.DIED,
         "stand_in_train was ended by SIGKILL",
     )
-    failed = run(order("\n    sys.exit('train: flag --x: must be y')")).end
+    failed = run(spec("\n    sys.exit('train: flag --x: must be y')")).end
     assert (failed.outcome, failed.reason) == (Outcome.FAILED, "train: flag --x: must be y")
-    failed = run(order(evaluate="raise SystemExit('eval: no checkpoint')")).end
+    failed = run(spec(evaluate="raise SystemExit('eval: no checkpoint')")).end
     assert (failed.outcome, failed.reason) == (Outcome.FAILED, "eval: no checkpoint")
 
 
-def test_a_trial_whose_process_is_lost_is_reported_as_lost(order):
-    given = order(WAIT.replace("60", "3"))
+def test_a_trial_whose_process_is_lost_is_reported_as_lost(spec):
+    given = spec(WAIT.replace("60", "3"))
 
     def kill(channel):
         channel._process.send_signal(signal.SIGKILL)
@@ -140,28 +140,28 @@ def test_a_trial_whose_process_is_lost_is_reported_as_lost(order):
     end = run(given, when_ready(given, kill)).end
     assert end.outcome is Outcome.LOST
     assert end.reason == "job 0: the trial's process ended with status -9"
-    again = run(order())  # waits until the programs of the lost process have ended
+    again = run(spec())  # waits until the programs of the lost process have ended
     assert again.end.outcome is Outcome.DONE
 
 
-def test_seconds_add_up_over_attempts(order):
-    first = run(order("\n    time.sleep(0.3)")).end.seconds
-    assert run(order()).end.seconds > first >= 0.3
+def test_seconds_add_up_over_attempts(spec):
+    first = run(spec("\n    time.sleep(0.3)")).end.seconds
+    assert run(spec()).end.seconds > first >= 0.3
 
 
 def test_events_survive_the_pipe_and_other_lines_are_refused():
     end = End(Outcome.DIED, "why", 1.5, 7, Evaluation(3, 0.5, 0.75))
     assert messages.read_event(messages.write(end)) == end
     assert messages.read_event(messages.write(end.last)) == end.last
-    given = Order("f", ["a"], ["b"], True, 1, 2)
-    assert messages.read_order(messages.write(given)) == given
+    given = TrialSpec("f", ["a"], ["b"], True, 1, 2)
+    assert messages.read_spec(messages.write(given)) == given
     for line in ("Welcome to host!", json.dumps({"step": 1, "x": 2})):
         with pytest.raises(ValueError):
             messages.read_event(line)
 
 
 STUB = """#!/usr/bin/env bash
-# Stands for ssh: runs what it is told here, in a folder like that after a login.
+# Stands for ssh: runs its command here, in a folder like that after a login.
 while [[ "$1" != -- ]]; do shift; done
 [[ "$2" != lost ]] || { echo "ssh: connect to host lost: refused" >&2; exit 255; }
 echo "Welcome to $2!"
@@ -178,15 +178,15 @@ def ssh(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-def test_trials_run_on_hosts_that_greet_and_lost_hosts_are_named(order, ssh):
+def test_trials_run_on_hosts_that_greet_and_lost_hosts_are_named(spec, ssh):
     good, lost = places.on_hosts(["good", "lost"], 1, "", "")
     good.check()
     with pytest.raises(ValueError, match="lost cannot run trials: ssh: connect to host lost: ref"):
         lost.check()
-    with good.start(order()) as channel:
+    with good.start(spec()) as channel:
         *_, end = channel.events()
     assert end.outcome is Outcome.DONE
-    with lost.start(order()) as channel:
+    with lost.start(spec()) as channel:
         (end,) = channel.events()
     assert (end.outcome, end.reason) == (Outcome.LOST, "lost: ssh: connect to host lost: refused")
 

@@ -1,7 +1,7 @@
 """mnist_distributed_train with steps that take at least 20 ms.
 
-A test that restarts a worker waits until TensorFlow is loaded again. The pauses keep the other
-workers from competing for the processor meanwhile.
+A test that restarts a worker waits until TensorFlow is loaded again. The pauses leave it the
+processor meanwhile.
 """
 
 import functools

@@ -30,7 +30,7 @@ from terngrad.training.reduction import Reduction
 from terngrad.training.signals import StopRequest
 from terngrad.training.summaries import Counted
 
-_LOOK_SECS = 1.0
+_POLL_SECS = 1.0
 
 
 def train(config: TrainConfig, cluster: ClusterConfig) -> None:
@@ -43,7 +43,7 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
     log_hosts(cluster)
     joining = join_config(cluster)
     joining.check()
-    joining.tell_interface()
+    joining.log_interface()
     hosts = cluster.worker_hosts
     group = Group(cluster.task_id, len(hosts), hosts=hosts, aggregated=1)
     with reporting_failure(joining):
@@ -75,17 +75,17 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
 
 
 def _hurry(client: Client, is_over: threading.Event) -> None:
-    """Lets this worker, which was asked to end, not wait for a ps that hangs."""
-    while not is_over.wait(_LOOK_SECS):
+    """Ends the waits of this worker, which was asked to end, for a ps that hangs."""
+    while not is_over.wait(_POLL_SECS):
         client.hurry()
 
 
 def _unsaved(ready: Ready, cluster: ClusterConfig) -> str:
-    """Returns what to say where the chief cannot get the state of the ps."""
+    """Returns a text for the log if the chief cannot get the state of the ps."""
     newest = checkpoints.latest_checkpoint(ready.config.train_dir)
     step = checkpoints.step_of(newest) if newest else 0
-    held = "; the same command continues from the snapshots of the ps"
-    return f"; not saved since step {step}{held if cluster.ps_snapshot_steps else ''}"
+    rest = "; the same command continues from the snapshots of the ps"
+    return f"; not saved since step {step}{rest if cluster.ps_snapshot_steps else ''}"
 
 
 def _client(ready: Ready, joining: JoinConfig, stop: StopRequest) -> Client:
@@ -193,7 +193,7 @@ def _save(ready: Ready, chief: Chief, *, last: bool = False) -> str:
 def _end(
     ready: Ready, client: Client, chief: Chief | None, pulled: Pulled, stop: StopRequest
 ) -> str:
-    """Saves, and tells the ps; returns where the checkpoint is, for the log."""
+    """Saves, and reports it to the ps; returns where the checkpoint is, for the log."""
     if chief is None:
         client.bye(done=pulled.finished)
         return "checkpoints are the chief's"

@@ -129,10 +129,10 @@ def _shift_labels(batches: tf.data.Dataset, offset: int, num_classes: int) -> tf
 
 
 class LastBatch:
-    """Takes batches from an iterator, and gives that of an abandoned step a second time.
+    """Takes batches from an iterator, and returns that of an abandoned step a second time.
 
-    Without it a new iterator would have to find the batch, and would first fill its shuffle pool
-    again, while all other workers wait.
+    Otherwise a new iterator would have to seek the batch and fill its shuffle pool again, while all
+    other workers wait.
     """
 
     def __init__(self, step: tf.Variable) -> None:
@@ -162,7 +162,7 @@ class LastBatch:
             )
 
     def holds(self, step: int) -> bool:
-        """Whether it would give the batch of a step a second time."""
+        """Whether it has the batch of a step."""
         return int(self._belongs_to) == step
 
     def forget(self) -> None:

@@ -136,9 +136,9 @@ def build_training(
     layout = _make_layout(config, classifier, _policy(config, classifier.names))
     codecs = _codecs_by_fragment(config, classifier, layout.policy, choice)
     towers = spread(devices, nodes)
-    held = [Memory(each, first, nodes, towers, sum_codecs(each, exchange)) for each in codecs]
+    memories = [Memory(each, first, nodes, towers, sum_codecs(each, exchange)) for each in codecs]
     memory = Memory((), first, nodes)
-    for each in held:
+    for each in memories:
         memory.add(each.variables)
     memory.follow_owners(exchange)
     optimizers = _make_optimizers(config, variables, choice.kernels, towers)
@@ -150,8 +150,8 @@ def build_training(
     sequence = SequenceLock()
     noted = sequence if connection else None
 
-    def make_runner(codecs: Sequence[Codec], held: Memory | None = None) -> Runner:
-        reduction = Reduction(codecs, exchange, rounds, config.seed, devices, held, noted)
+    def make_runner(codecs: Sequence[Codec], kept: Memory | None = None) -> Runner:
+        reduction = Reduction(codecs, exchange, rounds, config.seed, devices, kept, noted)
         make = functools.partial(Runner, take=take, sequence=noted)
         if has_rounds:
             reduction.memory_decay = config.outer_feedback
@@ -179,7 +179,7 @@ def build_training(
             excluded_runner = make(idle, codecs, on_batch, is_observable=False)
         return make(make_step(classifier, *parts), codecs, on_batch, excluded_runner)
 
-    runners = float_runners = [make_runner(*each) for each in zip(codecs, held, strict=True)]
+    runners = float_runners = [make_runner(*each) for each in zip(codecs, memories, strict=True)]
     if config.has_float_epochs:
         plain = dataclasses.replace(layout.policy, grad_bits=32, codec="", sum_codec=EXACT)
         floats = _codecs_by_fragment(config, classifier, plain, choice)
@@ -205,7 +205,7 @@ def build_training(
 
 
 class _Optimizers(NamedTuple):
-    """What updates the weights.
+    """The optimizers of the weights.
 
     Attributes:
       inner: with local steps, the optimizer of each of this process' nodes; else empty.
@@ -299,7 +299,7 @@ def _policy(config: TrainConfig, names: Sequence[str]) -> Policy:
 
 
 def _codec(config: TrainConfig) -> str:
-    """Returns MODULE:CLASS of what encodes in the place of `grad_bits`; "" = nothing."""
+    """Returns MODULE:CLASS of the codec that replaces `grad_bits`; "" = none."""
     if config.grad_bits == 1 and not config.scaler_sharing:
         return "terngrad.codecs.examples:OwnScaleTernaryCodec"
     if config.grad_bits == 1 and not config.use_encoding:

@@ -26,11 +26,11 @@ from terngrad.training import checkpoints
 from terngrad.training.classifier import Classifier
 
 _BATCHES_PER_LINE = 20
-_FIRST_LOOK_SECS = 5.0  # between looks while there is no checkpoint yet
+_FIRST_POLL_SECS = 5.0  # while there is no checkpoint yet
 
 
 class Task(NamedTuple):
-    """What an evaluation needs: a net, its compiled metrics, and one pass over the data."""
+    """The parts of an evaluation: a net, its compiled metrics, and one pass over the data."""
 
     config: EvalConfig
     goal: Problem
@@ -101,7 +101,7 @@ def measure_checkpoints(
 
 
 def choose_device(name: str, num_gpus: int) -> str:
-    """Returns TensorFlow's name of /gpu:N or /cpu:0; without a GPU the CPU's, and says so."""
+    """Returns TensorFlow's name of /gpu:N or /cpu:0; without a GPU the CPU's, with a log line."""
     match = re.fullmatch(r"/(?:device:)?(?:cpu:0|gpu:(\d+))", name.lower())
     if not match or (num_gpus and match[1] and int(match[1]) >= num_gpus):
         gpus = "".join(f"/gpu:{i}, " for i in range(max(num_gpus, 1)))
@@ -124,7 +124,7 @@ def follow(
 
     Args:
       newest: returns the path of the newest checkpoint, or None.
-      interval_secs: time between two looks.
+      interval_secs: polling interval.
       max_steps: the first checkpoint at or after this step is the last.
       sleep: waits for a number of seconds.
     """
@@ -138,7 +138,7 @@ def follow(
             print("No checkpoint file found yet; waiting for the first.", flush=True)
             waiting = True
         if step < max_steps:
-            sleep(interval_secs if step >= 0 else min(interval_secs, _FIRST_LOOK_SECS))
+            sleep(interval_secs if step >= 0 else min(interval_secs, _FIRST_POLL_SECS))
 
 
 def _paths(config: EvalConfig) -> Iterator[str]:

@@ -81,7 +81,7 @@ def _log_sent(ready: Ready, before: Counted) -> None:
 
 
 def say(text: str) -> None:
-    """Prints a last line; a closed pipe is no failure that the other workers must know of."""
+    """Prints a last line; a closed pipe does not make this worker fail."""
     try:
         print(text, flush=True)
     except BrokenPipeError:

@@ -35,7 +35,7 @@ _PACKED_MEANS = 0.75  # of the planes of coded means: 1.5 bits, as the memory ma
 _SAMPLED_ROWS = 1024  # groups of 32 values of a bucket whose sum is packed, or up to twice as many
 _FLOAT, _TERNARY, _FEEDBACK = "float32", "ternary", "ternary-feedback"
 _FLAGS = {_FLOAT: "float", "float16": "half"}  # names of codecs, for flags
-_LOCAL_STEPS = (4, 16, 64)  # that are recommended, the least that will do
+_LOCAL_STEPS = (4, 16, 64)  # that may be recommended; the smallest sufficient number is
 _MOST_OF_A_STEP = 0.1  # share of a step that an exchange may take
 
 
@@ -102,11 +102,11 @@ def predict(
     *,
     may_code_sums: bool,
 ) -> str:
-    """Returns how much faster than float32 the training's gradients make it, and what would do.
+    """Returns how much faster the training is than with float32 gradients, and a recommendation.
 
-    A training with float32 gradients in each step is compared with ternary ones. The second line
-    recommends a codec, a sum codec and a number of local steps. Takes some seconds, and leaves the
-    training's state as it is.
+    A training with float32 gradients is compared with ternary ones. The second line recommends a
+    codec, a sum codec and a number of local steps. Takes some seconds, and does not change the
+    training's state.
     """
     policy, kernels = training.layout.policy, training.kernel_choice.kernels
     own = policy.codec_name if policy.is_coded else f"float{policy.grad_bits}"
@@ -131,14 +131,16 @@ def predict(
     later = (fragments - 1) * messages * network.latency_secs / count
     overlaps = config.local_overlap
     coded = dataclasses.replace(coded, network=coded.network + later, overlaps=overlaps)
-    told = _told(shown.named(count, overlaps=overlaps), coded, times[_Gradients(_FLOAT)], network)
-    return f"{told}\n{_recommended(times, each_step, local)}"
+    comparison = _comparison(
+        shown.named(count, overlaps=overlaps), coded, times[_Gradients(_FLOAT)], network
+    )
+    return f"{comparison}\n{_recommended(times, each_step, local)}"
 
 
 def _policies(
     names: Iterable[str], own: str, policy: Policy, sums: Sequence[str]
 ) -> dict[_Gradients, Policy]:
-    """Returns the policies of these codecs, with each of the sum codecs that goes with them."""
+    """Returns the policies of these codecs, with each sum codec that is allowed with them."""
     replace = functools.partial(dataclasses.replace, policy, sum_codec=EXACT)
     known = {
         _FLOAT: replace(grad_bits=32, codec=""),
@@ -200,9 +202,9 @@ def _exchange(
     nodes = exchange.local_nodes
     keys = draw_keys(0, tf.constant(0, tf.int64), 0, nodes)
     sums = sum_codecs(codecs, exchange)
-    backs = through(sums, [each.init() if each else [] for each in sums])
+    coded_sums = through(sums, [each.init() if each else [] for each in sums])
     where = spread(devices, nodes)
-    return exchange_gradients(gradients, codecs, exchange, keys, where, backs=backs).means
+    return exchange_gradients(gradients, codecs, exchange, keys, where, coded_sums=coded_sums).means
 
 
 class _Owner(LocalExchange):
@@ -224,10 +226,9 @@ class _Owner(LocalExchange):
 
 
 class _Packing(LocalExchange):
-    """Packs codes and sums of codes, outside graphs, to learn in how many bytes they travel.
+    """Packs codes and their sums, outside graphs, to measure their bytes.
 
-    The codes of other processes are not there. So their sums are those of as many copies of this
-    process' codes, each shifted by some values.
+    In the place of other processes' codes, sums are made of shifted copies of this process' codes.
     """
 
     def __init__(self, exchange: Exchange, kernels: GradientKernels) -> None:
@@ -300,7 +301,7 @@ def _sending(
     network: NetworkSpeed,
     packing: _Packing,
 ) -> float:
-    """Returns the seconds that gradients travel, codes as they are packed."""
+    """Returns the seconds that packed gradients take on the network."""
     exchange = training.exchange
     traffic = payloads([each for each in codecs if not each.max_code], exchange)
     coded = [each for each in codecs if each.max_code]
@@ -328,7 +329,7 @@ def _seconds(function: Callable[[], object]) -> float:
     return statistics.median(measured)
 
 
-def _told(name: str, coded: _StepTime, plain: _StepTime, network: NetworkSpeed) -> str:
+def _comparison(name: str, coded: _StepTime, plain: _StepTime, network: NetworkSpeed) -> str:
     ratio = plain.seconds / coded.seconds
     change = f"{ratio:.1f} x faster" if ratio >= 1 else f"{1 / ratio:.1f} x slower"
     return (
@@ -344,8 +345,8 @@ def _recommended(times: Mapping[_Gradients, _StepTime], each_step: str, local: s
     """Returns the setting that changes the training least, of those that the network allows.
 
     Args:
-      times: of a step of each way of the gradients.
-      each_step: codec that would take the place of float32 gradients in each step.
+      times: of a step, by how gradients travel.
+      each_step: codec to replace float32 gradients in each step.
       local: codec with local steps.
     """
     ways = lambda codec: [way for way in times if way.codec == codec]

@@ -33,13 +33,13 @@ def test_a_part_of_computing_hides_the_network():
 
 def test_the_line_tells_the_ratio_and_its_parts():
     coded, plain = _StepTime(0.1, 0.01, 0.05), _StepTime(0.1, 0.0, 0.4)
-    line = prediction._told("ternary", coded, plain, NETWORK)
+    line = prediction._comparison("ternary", coded, plain, NETWORK)
     assert line == (
         "Prediction: ternary 3.5 x faster than float32 on this network (1,000 Mbit/s, 0.20 ms a "
         "message): 135 ms a step instead of 475; computing takes 100, the codec 10, the network "
         "50 instead of 400."
     )
-    assert "ternary 3.5 x slower" in prediction._told("ternary", plain, coded, NETWORK)
+    assert "ternary 3.5 x slower" in prediction._comparison("ternary", plain, coded, NETWORK)
 
 
 def test_local_steps_wait_for_all_of_an_exchange_once():

@@ -102,16 +102,16 @@ def prepare(
       ValueError: data, net and checkpoint do not fit each other, or the workers differ.
     """
     group = group or Group()
-    holders = cluster if cluster and not cluster.cross_replica_sync else None
-    if group.size == 1 and not holders and is_finished(config):
+    asynchronous = cluster if cluster and not cluster.cross_replica_sync else None
+    if group.size == 1 and not asynchronous and is_finished(config):
         return None
     devices = devices or set_up(config)
     goal = problem.resolve(config)
     if config.codec:
-        # A codec that cannot be fails before other processes wait for this one.
+        # So that an unknown codec fails before other processes wait for this one.
         find_codec(config.codec, config.scale_by, config.sum_codec)
     data = None if config.benchmark_mode else open_dataset(config)
-    own = own_settings(holders) if holders else {}
+    own = own_settings(asynchronous) if asynchronous else {}
     noted = settings.describe(config, data, group.size, group.batches_per_step, own)
     examples = _count_examples(data, group, cluster)
     probes = bool(cluster and cluster.predict)
@@ -119,7 +119,9 @@ def prepare(
     epoch = examples / (config.batch_size * group.batches_per_step)
     on_batch = group.heartbeat.tick if group.size > 1 else None
     training = build_training(config, goal, epoch, devices, group.connection, on_batch)
-    sharded = make_sharded_state(config, holders, group, data, epoch, training) if holders else None
+    sharded = None
+    if asynchronous:
+        sharded = make_sharded_state(config, asynchronous, group, data, epoch, training)
     ready = _restore(
         Ready(config, goal, data, epoch, noted, training, group, cluster, devices, sharded)
     )
@@ -131,7 +133,7 @@ def prepare(
 
 
 def _predict(ready: Ready, network: NetworkSpeed) -> str:
-    # All workers measure, so that those that share a machine disturb each other as in training.
+    # All workers measure at once: those that share a machine slow each other down as in training.
     return prediction.predict(
         ready.config,
         ready.goal,
@@ -173,7 +175,7 @@ def _compile(ready: Ready) -> None:
     training, batches = ready.training, iter(worker_batches(ready, 0))
     for runner in dict.fromkeys([*training.runners, *training.float_runners]):
         for each in filter(None, (runner, runner.excluded_runner)):
-            each.compile(batches)  # takes none of them
+            each.compile(batches)  # reads no batch
 
 
 def _note_classes(config: TrainConfig, dataset: Dataset) -> None:

@@ -114,7 +114,7 @@ def _of_last_layers(net: str, names: Iterable[str]) -> list[str]:
 
 def _check_origin(path: str, config: TrainConfig, *, has_fresh_classes: bool) -> None:
     """Raises ValueError if a checkpoint of the suite is of another net or knows other classes."""
-    if not config.ignore_missing_vars:  # whose user knows that the nets differ
+    if not config.ignore_missing_vars:  # with it the user accepts that the nets differ
         settings.check_net(path, config.net)
     if has_fresh_classes or config.benchmark_mode:
         return
@@ -152,7 +152,7 @@ def _check(
 def _log_loaded(
     path: str, weights: Weights, loaded: Mapping[str, tf.Variable], fresh: Sequence[str]
 ) -> None:
-    """Accounts for every variable of the net and of the file."""
+    """Logs where every variable of the net comes from, and which of the file are left out."""
     unused = [name for name in weights.arrays if name not in loaded and name not in fresh]
     left_out = [*weights.left_out, *unused]
     line = f"{len(loaded)} variables come from {weights.layout}"

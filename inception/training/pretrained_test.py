@@ -64,7 +64,7 @@ WRITERS = [write_suite, write_tf_slim, write_keras]
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_all_weights_are_loaded_and_told(tmp_path, capsys, write):
+def test_all_weights_are_loaded_and_reported(tmp_path, capsys, write):
     there, here = variables(seed=1), variables(seed=2)
     path = write(tmp_path, there)
     pretrained.load(config(path), here)

@@ -1,6 +1,6 @@
 """The classification problem of a data set and a net, which must fit each other.
 
-This module does not need TensorFlow: what it refuses is refused in the first second.
+This module does not need TensorFlow, so its errors come in the first second.
 """
 
 import dataclasses

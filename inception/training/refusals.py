@@ -1,4 +1,4 @@
-"""What flags name is refused before TensorFlow is loaded: nets, codecs, data sets and folders."""
+"""Checks nets, codecs, data sets and folders that flags name, before TensorFlow is loaded."""
 
 import glob
 import os

@@ -13,7 +13,7 @@ from terngrad.training import checkpoints
 
 
 def is_finished(config: TrainConfig) -> bool:
-    """Returns whether the newest checkpoint is of the last step; then also prints that.
+    """Returns whether the newest checkpoint is of the last step, and prints that if it is.
 
     Raises:
       ValueError: that checkpoint trains another net, or other variables.

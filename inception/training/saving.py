@@ -46,9 +46,9 @@ class Saver:
             return self._save(step, self._ready.training.state)
 
     def save_copy(self) -> str:
-        """Saves the state from beside the thread that trains; returns what to say of it.
+        """Saves a copy of the state, in another thread than that of the steps.
 
-        That is "" if another worker writes the checkpoint.
+        Returns a text for the log; "" if another worker writes the checkpoint.
         """
         if not self._saving.acquire(timeout=_LONGEST_SAVE_SECS):
             return self._unsaved("another save takes too long")
@@ -60,7 +60,7 @@ class Saver:
             self._saving.release()
 
     def save_while_stuck(self, number: signal.Signals, is_over: threading.Event) -> None:
-        """Saves and says so while the steps wait for another worker, until the training is over.
+        """Saves and logs it while the steps wait for another worker, until the training is over.
 
         With parameter servers the training of all ends where that takes too long.
 
@@ -118,8 +118,8 @@ class Saver:
         if self._last and self._last[0] == step and (self._last[1] or not is_saver):
             return self._last[1]
         memory, training = ready.training.memory, ready.training
-        held = values if values is not training.state else None
-        memory.save(memory_folder(config, ready.group.rank), step, config.keep_checkpoints, held)
+        copies = values if values is not training.state else None
+        memory.save(memory_folder(config, ready.group.rank), step, config.keep_checkpoints, copies)
         path = None
         if is_saver:
             os.makedirs(config.train_dir, exist_ok=True)

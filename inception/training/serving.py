@@ -65,7 +65,7 @@ class PsFigures(NamedTuple):
 
 
 class PsReport:
-    """Reports at regular intervals if something happened."""
+    """Reports at regular intervals, if there is something to report."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The settings that decide the result of a training, as its checkpoints note them.
+"""The settings that decide the result of a training, as its checkpoints store them.
 
 A training that is restarted with other settings continues, but with another result.
 """
@@ -24,7 +24,7 @@ from terngrad.training import checkpoints
 _WITHOUT_EFFECT = {
     "bucket_elements",
     "checkpoint_exclude_scopes",
-    "data_dir",  # the records count, not their place
+    "data_dir",  # only the records count
     "fine_tune",
     "ignore_missing_vars",
     "keep_checkpoints",
@@ -32,7 +32,7 @@ _WITHOUT_EFFECT = {
     "log_every_n_steps",
     "max_steps",
     "num_inter_threads",
-    "num_nodes",  # noted as the number that -1 stands for
+    "num_nodes",  # stored as the resolved number where it is -1
     "num_preprocess_threads",
     "pretrained_model_checkpoint_path",
     "profile_steps",

@@ -65,7 +65,7 @@ def make_sharded_state(
     configuration = settings.configuration(config, group.size)
     configuration |= settings.data_configuration(dataset, cluster.split_data)
     configuration |= {name: json.dumps(value) for name, value in own_settings(cluster).items()}
-    if cluster.pull_codec == FLOAT:  # files of runs before there was another one lack it
+    if cluster.pull_codec == FLOAT:  # older files lack it
         del configuration["pull_codec"]
     configuration["layout"] = layout.fingerprint().hex()
     configuration["kernels"] = training.kernel_choice.kernels.family

@@ -71,7 +71,7 @@ def _run(ready: Ready, stop: StopRequest, saver: Saver) -> tuple[str | None, boo
         step=step,
         stride=config.steps_per_exchange,
         heartbeat=ready.group.heartbeat,
-        regain=lambda: _regained(ready),
+        regain=lambda: _recovered(ready),
         is_stopped=lambda: bool(ready.stopped.numpy()),
         may_leave=ready.group.may_leave,
     )
@@ -87,7 +87,7 @@ def how_to_go_on(saved: str) -> str:
     return f"saved {saved}; the same command continues from {where}"
 
 
-def _regained(ready: Ready) -> tuple[int, Iterator | None] | None:
+def _recovered(ready: Ready) -> tuple[int, Iterator | None] | None:
     """Continues after a step that was abandoned because a worker joined or left.
 
     Returns:
@@ -99,16 +99,16 @@ def _regained(ready: Ready) -> tuple[int, Iterator | None] | None:
     before = int(training.step)
     ready.group.synchronize(ready.shared)
     step = int(training.step)
-    held = training.last_batch
+    last = training.last_batch
     if step == before and training.exchange.owner and ready.config.codes_sums:
         say(f"The memory of --sum_codec={ready.config.sum_codec} starts from zero: {_NEW_OWNERS}.")
-    if step == before and held and held.holds(step):
+    if step == before and last and last.holds(step):
         return step, None
     if step != before and training.memory.variables:  # the memory belongs to the earlier step
         training.memory.clear()
         log_cleared_memory(ready.config, f"this worker received the state of step {step}")
-    if held:
-        held.forget()
+    if last:
+        last.forget()
     return step, iter(worker_batches(ready, step))
 
 

@@ -368,7 +368,7 @@ def test_only_a_worker_that_lacks_the_batch_of_its_step_reads_its_batches_anew(
         shared=[],
     )
     monkeypatch.setattr(train, "worker_batches", lambda *arguments: [arguments[-1]])
-    at, batches = train._regained(ready)
+    at, batches = train._recovered(ready)
     assert at == after
     anew = [after] if after != held else []
     assert list(batches or ()) == forgotten == anew

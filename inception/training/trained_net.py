@@ -23,7 +23,7 @@ from terngrad.training.errors import first_line
 
 @dataclasses.dataclass(frozen=True)
 class TrainedNet:
-    """A net with its weights, and what it was trained for.
+    """A net with its weights, and the problem that it was trained for.
 
     Attributes:
       path: the checkpoint.

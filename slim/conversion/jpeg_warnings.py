@@ -1,7 +1,7 @@
-"""What libjpeg says of a JPEG that it decodes all the same.
+"""The warnings of libjpeg about a JPEG that it still decodes.
 
-TensorFlow's libjpeg writes such lines to standard error, without the name of the file, and again
-whenever the picture is decoded. Here they are caught, each for its picture.
+TensorFlow's libjpeg writes them to standard error, without the name of the file, whenever the
+picture is decoded. Here they are caught, each for its picture.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def _caught() -> _StandardError | None:
 class _StandardError:
     """Catches what C code writes to the variable `stderr` while a block runs.
 
-    What Python writes goes where it always goes, since it does not use the variable. At the end of
-    the last block, all but libjpeg's warnings goes there, too.
+    Python does not use the variable, so its output is not caught. At the end of the last block all
+    but libjpeg's warnings is passed on to standard error.
     """
 
     def __init__(self) -> None:

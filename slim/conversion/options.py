@@ -1,4 +1,4 @@
-"""What a user may choose about a conversion; known without TensorFlow."""
+"""The options of a conversion; TensorFlow is not loaded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """How pictures are stored.
+    """The form in which pictures are stored.
 
     Attributes:
       raw_pixel: as uint8 pixels instead of JPEG.

@@ -56,7 +56,7 @@ class Job:
             )
 
     def shares(self) -> dict[str, range]:
-        """Deals images 0, 1, ... to the files in turn, so that sorted images are mixed."""
+        """Assigns images 0, 1, ... to the files in turn, so that sorted images are mixed."""
         total, count = len(self.source), len(self.paths)
         return {path: range(first, total, count) for first, path in enumerate(self.paths)}
 
@@ -183,7 +183,7 @@ def existing(folder: str, split: str) -> list[str]:
 
 
 def _unfinished(folder: str) -> list[str]:
-    """Returns what killed conversions have left."""
+    """Returns the temporary files of killed conversions."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
     pattern = re.compile(r"\.\w+-.+\.(\d+)\.partial")
     found = [match for match in map(pattern.fullmatch, names) if match]
@@ -198,16 +198,16 @@ def _remove(paths: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def _ignoring_warnings() -> Iterator[None]:
-    """Hides Pillow's warnings about pictures that it reads all the same."""
+    """Hides Pillow's warnings about pictures that it can read."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 class _ConversionNote:
-    """conversion.json: what the records beside it were made from, so that a conversion can go on.
+    """conversion.json: the sources of the records beside it, so that a conversion can continue.
 
-    It is read when this is made; each change is written at once.
+    It is read once, and each change is written immediately.
 
     By split: "source" and "classes" describe what its records are made from, "broken" has a line
     for each image that a record file is without, by the name of the file.
@@ -236,7 +236,7 @@ class _ConversionNote:
         return list(self._splits)
 
     def keep(self, splits: Container[str]) -> None:
-        """Forgets all other splits; the next change writes that."""
+        """Drops all other splits; the next change writes that."""
         self._splits = {split: noted for split, noted in self._splits.items() if split in splits}
 
     def refuse_other(self, split: str, source: str, class_names: Sequence[str]) -> None:

@@ -64,7 +64,7 @@ class Shard(NamedTuple):
 
 
 def print_warnings(shard: Shard) -> None:
-    """Prints the lines about images that are not as they should be."""
+    """Prints the lines about images with faults."""
     for line in shard.warnings:
         print(line, flush=True)
 

@@ -1,4 +1,4 @@
-"""What a conversion reads: images of one split by index, from memory or from picture files."""
+"""The sources of a conversion: images of one split by index, in memory or in picture files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Source(Protocol):
 
     Attributes:
       at_once: images that one call of `records` should read.
-      description: tells these images from others, and how they are stored from other ways.
+      description: identifies these images and the form in which they are stored.
     """
 
     at_once: int
@@ -39,7 +39,7 @@ class Source(Protocol):
 
         Args:
           places: the images.
-          warn: is called with a line about an image that is not as it should be.
+          warn: is called with a line about an image with a fault.
 
         Raises:
           ValueError: an image is broken; the text says which one and why.

@@ -22,7 +22,7 @@ _SYNSET = re.compile(r"n\d{8}")
 
 
 class Annotation(NamedTuple):
-    """What one XML file says about one picture."""
+    """The annotation of one picture, from an XML file."""
 
     picture: str  # file name
     synset: str  # of the first object; "" if it has none

@@ -1,4 +1,4 @@
-"""The data sets by name: their modules, their files on disk, and what these hold.
+"""The data sets by name: their modules, and their files on disk.
 
 TensorFlow is loaded only to open a data set.
 """
@@ -60,7 +60,7 @@ class Dataset:
 
 
 def get_info(name: str) -> DatasetInfo:
-    """Returns the facts about a data set; ValueError lists the allowed names."""
+    """Returns the properties of a data set; ValueError lists the allowed names."""
     if name not in DATASETS:
         raise ValueError(f"unknown data set {name!r}; allowed: {', '.join(DATASETS)}")
     return DATASETS[name]
@@ -152,7 +152,7 @@ def _num_shards(pattern: str) -> int:
 
 
 def _hint(info: DatasetInfo, split: str, folder: str, present: Sequence[str]) -> str:
-    """Says how the files that a folder holds instead can be used; "" if it holds no such."""
+    """Returns a hint how to use the files that a folder holds instead; "" if there are none."""
     alike = [o.name for o in DATASETS.values() if o.image_shape == info.image_shape]
     for other in alike:
         if _sets(other, split, present):

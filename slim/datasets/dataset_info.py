@@ -1,4 +1,4 @@
-"""Facts about data sets, known without their files, and the names of their classes."""
+"""Properties of data sets, known without their files, and the names of their classes."""
 
 from __future__ import annotations
 

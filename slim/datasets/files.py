@@ -1,4 +1,4 @@
-"""Files that appear complete or not at all, and downloads."""
+"""Files that are written atomically, and downloads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def replacing(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def replacing_text(path: str) -> Iterator[TextIO]:
-    """Opens a text file that replaces `path` on success, and then outlives a loss of power."""
+    """Opens a text file that replaces `path` on success, and then survives a loss of power."""
     with replacing(path) as temporary:
         with open(temporary, "w", encoding="utf-8") as file:
             yield file

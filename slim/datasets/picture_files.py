@@ -80,7 +80,7 @@ class Pictures:
 
 
 def describe(pictures: Sequence[Picture]) -> str:
-    """Tells one list of pictures from others: their number, names, labels and boxes."""
+    """Returns a text that identifies pictures by their number, names, labels and boxes."""
     digest = hashlib.sha256()
     for picture in pictures:
         digest.update(f"{picture.name}\t{picture.label}\t{picture.boxes}\n".encode())

@@ -131,7 +131,7 @@ def typical_shape(paths: Sequence[str]) -> tuple[int, int] | None:
     try:
         shapes = [parse_example(record)[0].shape[:2] for record in first]
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
-        return None  # whoever reads the records names the fault
+        return None  # reading the records names the fault
     if not shapes:
         return None
     height, width = (sorted(sides)[len(sides) // 2] for sides in zip(*shapes, strict=True))

@@ -1,4 +1,4 @@
-"""The nets by name, with the facts that programs need; known without TensorFlow.
+"""The nets by name, with the properties that programs need; TensorFlow is not loaded.
 
 Their modules are loaded when a net is built.
 """
@@ -24,7 +24,7 @@ BuildFn = Callable[
 
 @dataclasses.dataclass(frozen=True)
 class NetSpec:
-    """Facts about a net that the programs need.
+    """The properties of a net that programs need.
 
     Attributes:
       build: (images, num_classes, builder) -> logits, or a list of them: first the net's, then

@@ -1,4 +1,4 @@
-"""What the Inception nets share: their style, chains of convolutions, and heads."""
+"""Shared parts of the Inception nets: their style, chains of convolutions, and heads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nets are built of: layers that Keras lacks, and builders that append layers.
+"""Building blocks of nets: layers that Keras lacks, and builders that append layers.
 
 A `NetBuilder` has the settings that all layers of a net share. A `Scope` appends its layers under
 names with scopes, as TF-Slim's variable scopes and arg scopes do.

@@ -1,4 +1,4 @@
-"""What is published of the nets, and a step of each, for the tests."""
+"""Published properties of the nets, and a step of each, for the tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCH = 2
 
 
 class Published(NamedTuple):
-    """Facts of a net as published.
+    """Properties of a net as published.
 
     Attributes:
       parameters: elements of all variables with 1000 classes, moving statistics included and

@@ -2,9 +2,9 @@
 
 Szegedy et al.: Going Deeper with Convolutions, CVPR 2015, with the constants that TF-Slim trains
 with. As TF-Slim by default, it distorts brightness and saturation, in either order, but neither hue
-nor contrast. Saturation is what Howard (arXiv 1312.5402), whom that paper follows, made it: the
-distance to the grey of the same luma. TF-Slim's is that of HSV, which takes three times as long and
-would be a third of the whole time of an image.
+nor contrast. Saturation is the distance to the grey of the same luma, as in Howard (arXiv
+1312.5402), on which that paper is based. TF-Slim uses that of HSV, which takes three times as long
+and would be a third of the whole time of an image.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ _LITTLE = 0.25  # of an image's area
 
 
 def describe_crop(name: str, height: int, width: int, size: int) -> str:
-    """Says what a preprocessing cuts out of an image if that is less than a quarter of its area.
+    """Describes what a preprocessing keeps of an image, if that is below a quarter of its area.
 
     Args:
       name: of the preprocessing.

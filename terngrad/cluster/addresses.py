@@ -232,9 +232,8 @@ def free_ports(count: int, host: str = "") -> list[int]:
 def held_ports(count: int, host: str = "") -> Iterator[list[int]]:
     """Holds free ports for other processes; for arguments and errors see `free_ports`.
 
-    Linux lets a process listen at a port that is held here, unless another one listens there. But
-    nobody finds the port to be free. Other systems would let nobody listen at the very address that
-    is held, so there the ports are only found.
+    A held port is bound, so that no search finds it free. Linux still lets a process listen there.
+    Other systems would not, so there the ports are found but not held.
     """
     candidates = _lasting()
     # Random order, so that processes that look at the same time find different ports.
@@ -257,7 +256,7 @@ def _held(host: str, port: int) -> socket.socket:
     held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         held.bind((host, port))
-        # Not before: two processes could hold the port then.
+        # Not before `bind`: two processes could then hold the port.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     except OSError:
         held.close()

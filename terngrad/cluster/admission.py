@@ -1,9 +1,9 @@
-"""How the processes of a training meet: process 0, the chief, listens; the others connect to it.
+"""Connects the processes of a training: process 0, the chief, listens; the others connect to it.
 
 Any program can connect to an open port. A connection that sends nothing, or garbage, does not delay
 the processes of the training. A process of another training gets an error message. With TLS a
-process is admitted if its certificate is for its host. If the processes share a secret, each shows
-that it has it. A caller that has shown neither learns nothing of the training.
+process is admitted if its certificate is for its host. If the processes share a secret, each proves
+that it has it. A caller without such a proof learns nothing about the training.
 
 Without TLS the network must be trusted, as for MPI. Other programs may still connect by mistake,
 and must do no harm.
@@ -29,7 +29,7 @@ from terngrad.cluster.errors import (
     OtherFailedError,
     printable,
 )
-from terngrad.cluster.heartbeat import BegunOperations
+from terngrad.cluster.heartbeat import OperationProgress
 from terngrad.connect.acceptor import Connection
 from terngrad.connect.calling import connect
 from terngrad.connect.channel import Channel, FrameError
@@ -46,10 +46,10 @@ from terngrad.connect.tls import ChangedError, EncryptionError
 
 LONGEST_MESSAGE = 1 << 20  # bytes
 _PURPOSE = "Membership"
-_FOREVER_SECS = 1e8  # the processes may do something else before they watch each other
+_FOREVER_SECS = 1e8  # no limit until `Membership` watches the connection
 _RETRY_SECS = 0.2
 _MOST_WAITING = 64  # connections that are not admitted, besides one for each process
-_GRACE_SECS = 2.0  # lets the chief's own time-out, which says more, arrive first
+_GRACE_SECS = 2.0  # so that the chief's time-out, whose error says more, comes first
 _RULE = "all processes need the same list of hosts, and each its own index"
 
 
@@ -63,7 +63,7 @@ class Peer:
       batches: its last reported progress; see `Heartbeat`.
       left: whether it announced that it ends.
       is_leaving: whether it has begun its last operation, and may still wait for others to leave.
-      begun: the operations with the others that it has begun, as it last reported.
+      operations: its last reported operations with the others.
       answers: its messages other than heartbeats; None after the last one.
     """
 
@@ -74,7 +74,7 @@ class Peer:
         self.batches: int | None = None
         self.left = False
         self.is_leaving = False
-        self.begun = BegunOperations()
+        self.operations = OperationProgress()
         self.answers: queue.Queue[dict | None] = queue.Queue()
         self.channel = channel
 
@@ -109,10 +109,10 @@ _TOKEN, _TOKEN_BYTES = "token", 16
 
 
 def join(config: ConnectConfig, address: str) -> dict[int, Peer]:
-    """Meets the other processes; returns when all have joined.
+    """Connects to the other processes; returns when all have joined.
 
     Args:
-      config: of this process, which waits for the others for its time-out.
+      config: of this process; its time-out limits the wait for the others.
       address: "host:port" at which the chief listens.
 
     Returns:
@@ -130,7 +130,7 @@ def join(config: ConnectConfig, address: str) -> dict[int, Peer]:
 def receive_all(
     config: ConnectConfig, listener: socket.socket, failure: str = ""
 ) -> dict[int, Peer]:
-    """Runs the chief's part of `join` and closes the listener; see also `tell_failure`."""
+    """Runs the chief's part of `join` and closes the listener; see also `report_failure`."""
     with ChiefListener(config, listener) as listening:
         listening.fail(failure)
         all_came = listening.wait(config.timeout_secs)
@@ -151,7 +151,7 @@ def reach_chief(
 ) -> dict[int, Peer]:
     """Runs the other processes' part of `join`; tries several addresses of the chief.
 
-    See also `tell_failure`.
+    See also `report_failure`.
     """
     hello = config.hello(_PURPOSE, 0, failed=failure[:LONGEST_REASON])
     deadline = time.monotonic() + config.timeout_secs
@@ -180,13 +180,13 @@ def reach_chief(
         time.sleep(_RETRY_SECS)
 
 
-def tell_failure(config: ConnectConfig, address: str, why: str) -> None:
-    """Tells the other processes why this one ends before it has joined them.
+def report_failure(config: ConnectConfig, address: str, why: str) -> None:
+    """Reports to the other processes why this one ends before it has joined them.
 
-    The chief, which they ask, stays until all have come; the others tell the chief.
+    The chief stays until all others have asked it; another process reports to the chief.
 
     Args:
-      config: of this process, which tries for its time-out.
+      config: of this process; its time-out limits the attempt.
       address: see `join`.
       why: the reason; in messages it follows the name of this process.
     """
@@ -201,7 +201,7 @@ def tell_failure(config: ConnectConfig, address: str, why: str) -> None:
 def share_token(config: ConnectConfig, peers: Mapping[int, Peer]) -> bytes:
     """Returns a token that the chief draws and sends to the others, right after `join`.
 
-    With a secret it cannot be made from what is sent alone.
+    With a secret nobody can derive it from the messages alone.
 
     Raises:
       MembershipError: the chief left.
@@ -244,7 +244,7 @@ class ChiefListener:
 
     Attributes:
       peers: the admitted processes, by rank.
-      failure: why the others, also those that come later, must end; "" = they need not.
+      failure: why all must end, also those that connect later; "" = they need not.
     """
 
     def __init__(self, config: ConnectConfig, listener: socket.socket) -> None:
@@ -253,7 +253,7 @@ class ChiefListener:
         self.failure = ""
         self._hosts = list(config.worker_hosts)
         self._refused: dict[int, str] = {}
-        self._fault = ""  # of the last caller that was refused for what it has not shown
+        self._fault = ""  # of the last refused caller without a proof or certificate
         self._changed = threading.Condition()
         self._listener = Listener(
             listener,
@@ -273,15 +273,15 @@ class ChiefListener:
         self._listener.close()
 
     def absent(self) -> list[int]:
-        """The processes that have not come, or have left again."""
+        """The processes that have not connected, or have left again."""
         with self._changed:
-            if not self.failure:  # else they have been told
+            if not self.failure:  # else they know it and may leave
                 for rank in [rank for rank, peer in self.peers.items() if peer.channel.has_left]:
                     del self.peers[rank]
             return [rank for rank in range(1, len(self._hosts)) if rank not in self.peers]
 
     def wait(self, timeout_secs: float) -> bool:
-        """Waits until all have come; returns whether they have."""
+        """Waits until all have connected; returns whether they have."""
         deadline = time.monotonic() + timeout_secs
         with self._changed:
             while self.absent():
@@ -291,7 +291,7 @@ class ChiefListener:
             return True
 
     def fail(self, text: str) -> None:
-        """Tells the others why they must end; the first reason counts, "" is none."""
+        """Sends the others the reason why they must end; only the first one counts, "" is none."""
         with self._changed:
             if self.failure or not text:
                 return
@@ -303,7 +303,7 @@ class ChiefListener:
         """Says why each absent process has not joined."""
         absent = self.absent()
         names = [name_of(rank, self._hosts) for rank in absent if rank not in self._refused]
-        # Also of a second process 0; but an unknown caller may have called itself one that is here.
+        # Also of a second process 0, but not of a caller that claimed the rank of a joined process.
         texts = [text for rank, text in self._refused.items() if rank in (0, *absent)]
         if names:
             texts.append(f"{', '.join(names)} did not join within {timeout_secs:g} s")
@@ -334,7 +334,7 @@ class ChiefListener:
         return lambda: self._add(peer, hello.failed)
 
     def _add(self, peer: Peer, failed: str) -> None:
-        """Adds a process; tells it that all must end, or the others that it does."""
+        """Adds a process; sends it the failure, or the others its failure, if there is one."""
         with self._changed:
             self.peers[peer.rank] = peer
             self._refused.pop(peer.rank, None)

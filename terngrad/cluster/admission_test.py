@@ -135,28 +135,28 @@ def test_law_10_a_process_without_the_secret_learns_nothing_else(chief, other, f
 def failing(rank, address, hosts, secret=b"", timeout_secs=TIMEOUT):
     why = "--train_dir=/x: is not writable"
     config = ConnectConfig(hosts, rank, (), timeout_secs, secret=secret)
-    return lambda: admission.tell_failure(config, address, why)
+    return lambda: admission.report_failure(config, address, why)
 
 
 @pytest.mark.parametrize("secret", [b"", SECRET])
 @pytest.mark.parametrize("first", [0, 1])
-def test_law_10_what_ends_a_process_before_it_has_joined_is_told_to_all(secret, first, capfd):
+def test_law_10_a_failure_before_a_process_has_joined_is_reported_to_all(secret, first, capfd):
     address, hosts = free_address(), hosts_of(3)
-    has_told = threading.Event()
+    has_reported = threading.Event()
 
     def late():
-        assert has_told.wait(TIMEOUT)  # it comes when the other has been told
+        assert has_reported.wait(TIMEOUT)  # it comes after the report to the other
         return joining(2, address, hosts, secret=secret)()
 
     def early():
         try:
             return joining(1 - first, address, hosts, secret=secret)()
         finally:
-            has_told.set()
+            has_reported.set()
 
     fails = failing(first, address, hosts, secret)
     if first:  # the chief waits for the late one, to tell it
-        has_told.set()
+        has_reported.set()
     none, *errors = in_threads(fails, early, late)
     assert none is None
     text = f"worker {first} (host{first}:2222) failed: --train_dir=/x: is not writable"
@@ -205,7 +205,7 @@ def await_that(condition):
 
 
 @pytest.mark.parametrize(
-    ("noise", "told"),
+    ("noise", "reported"),
     [
         (b"", ""),
         (b"GET / HTTP/1.1\r\n\r\n", "it did not introduce itself"),
@@ -230,7 +230,7 @@ def await_that(condition):
     ],
     ids=lambda each: f"{each[:12]!r} of {len(each)}",
 )
-def test_a_caller_that_does_not_belong_to_the_training_disturbs_nobody(noise, told, capsys):
+def test_a_caller_that_does_not_belong_to_the_training_disturbs_nobody(noise, reported, capsys):
     address = free_address()
 
     def unknown_then_member():
@@ -243,7 +243,7 @@ def test_a_caller_that_does_not_belong_to_the_training_disturbs_nobody(noise, to
 
     assert_met(in_threads(joining(0, address), unknown_then_member))
     said = capsys.readouterr().out
-    assert told in said and said.count("\n") == bool(told), said
+    assert reported in said and said.count("\n") == bool(reported), said
     assert "\x1b" not in said
 
 

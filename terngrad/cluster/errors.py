@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 LONGEST_REASON = 1000  # characters, of why a process ends or refuses another
-_LONGEST_QUOTED = 200  # characters of what an unknown process has said
+_LONGEST_QUOTED = 200  # characters of a text from an unknown process
 
 
 class MembershipError(ValueError):

@@ -13,16 +13,19 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 STEP = "a step"
-CALL = "a call of reducer"  # and its index: outside a graph, where calls run in order
+CALL = "a call of reducer"  # with its index; outside graphs, where calls run in order
 _LONGEST_NAME = 256
 GIVE_UP_TIME_OUTS = 10  # time-outs after which even a slow step counts as failed
 
 
-class BegunOperations(NamedTuple):
-    """How many operations with the others a process has begun, and what the last ones are.
+class OperationProgress(NamedTuple):
+    """Which operations with the other processes a process has begun.
 
-    The last `alike` are all named `last`, such as the parts of a step, which need not wait for one
-    another.
+    Attributes:
+      count: how many.
+      last: name of the last one.
+      alike: how many of the last ones have this name, such as the parts of a step, which need not
+        wait for one another.
     """
 
     count: int = 0
@@ -30,7 +33,7 @@ class BegunOperations(NamedTuple):
     alike: int = 1
 
     @classmethod
-    def read(cls, message: object) -> BegunOperations:
+    def read(cls, message: object) -> OperationProgress:
         """Reads another process' message; returns an empty value if it is malformed."""
         match message:
             case [int(count), str(last), int(alike)] if len(last) <= _LONGEST_NAME:
@@ -44,24 +47,24 @@ class Heartbeat:
     Attributes:
       batches: number of batches taken since the training began; None outside steps: compiling,
         saving and writing summaries may take any time.
-      begun: operations with the others that this process has begun, where it counts them.
+      operations: those with the others that this process has begun, where it counts them.
     """
 
     def __init__(self) -> None:
         """Starts outside steps."""
         self.batches: int | None = None
-        self.begun = BegunOperations()
+        self.operations = OperationProgress()
         self._lock = threading.Lock()
 
     def begin(self, what: str) -> None:
-        """Counts an operation with the others, which must all make the same ones.
+        """Counts an operation with the others; all processes must begin the same ones.
 
-        What belongs to a step counts as `STEP`, because parts of a graph begin in any order. What
-        is called outside a graph has its own name, `CALL` with a number.
+        Parts of a step all count as `STEP`, because parts of a graph begin in any order. A call
+        outside a graph has a name of its own, `CALL` with a number.
         """
         with self._lock:
-            count, last, alike = self.begun
-            self.begun = BegunOperations(count + 1, what, alike + 1 if what == last else 1)
+            count, last, alike = self.operations
+            self.operations = OperationProgress(count + 1, what, alike + 1 if what == last else 1)
 
     @contextlib.contextmanager
     def steps(self, done: int) -> Iterator[None]:
@@ -78,7 +81,7 @@ class Heartbeat:
             self.batches += 1
 
 
-def divergence(begun: Mapping[int, BegunOperations], name: Callable[[int], str]) -> str:
+def divergence(begun: Mapping[int, OperationProgress], name: Callable[[int], str]) -> str:
     """Says which processes are in different operations, each of which waits for ever.
 
     All begin the same ones in the same order, so the operation of a number is the same for all.
@@ -144,7 +147,7 @@ class StallDetector:
             self._moved_at[rank] = now
 
     def forget(self, rank: int) -> None:
-        """Forgets a process that is done: nobody waits for its steps."""
+        """Drops a process that is done: no other waits for its steps."""
         self._batches.pop(rank, None)
         self._begun.pop(rank, None)
 

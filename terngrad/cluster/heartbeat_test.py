@@ -2,7 +2,7 @@
 
 import pytest
 
-from terngrad.cluster.heartbeat import BegunOperations, Heartbeat, StallDetector, divergence
+from terngrad.cluster.heartbeat import Heartbeat, OperationProgress, StallDetector, divergence
 
 
 def after(*moments):
@@ -89,7 +89,7 @@ def test_batches_count_only_within_steps():
     assert heartbeat.batches is None
 
 
-GATHER, STEP = BegunOperations(5, "all_gather"), BegunOperations(5, "a step")
+GATHER, STEP = OperationProgress(5, "all_gather"), OperationProgress(5, "a step")
 
 
 @pytest.mark.parametrize(
@@ -100,17 +100,23 @@ GATHER, STEP = BegunOperations(5, "all_gather"), BegunOperations(5, "a step")
             "number 5 is all_gather on worker 0 and a step on worker 1, worker 2",
         ),
         (
-            [BegunOperations(6, "barrier"), GATHER, STEP],
+            [OperationProgress(6, "barrier"), GATHER, STEP],
             "number 5 is all_gather on worker 1 and a step on",
         ),
         ([GATHER, GATHER], ""),
-        ([STEP, BegunOperations(5, "a call of reducer 1")], ""),  # in a graph, and outside
+        ([STEP, OperationProgress(5, "a call of reducer 1")], ""),  # in a graph, and outside
         (
-            [BegunOperations(5, "a call of reducer 0"), BegunOperations(5, "a call of reducer 1")],
+            [
+                OperationProgress(5, "a call of reducer 0"),
+                OperationProgress(5, "a call of reducer 1"),
+            ],
             "number 5 is a call of reducer 0 on worker 0 and a call of reducer 1 on worker 1",
         ),
-        ([GATHER, BegunOperations(4, "a step"), BegunOperations(6, "barrier")], ""),  # on their way
-        ([BegunOperations(), BegunOperations(5), GATHER], ""),  # that tell nothing
+        (
+            [GATHER, OperationProgress(4, "a step"), OperationProgress(6, "barrier")],
+            "",
+        ),  # on their way
+        ([OperationProgress(), OperationProgress(5), GATHER], ""),  # that tell nothing
     ],
 )
 def test_processes_in_different_operations_of_the_same_number_are_named(begun, expected):
@@ -120,16 +126,16 @@ def test_processes_in_different_operations_of_the_same_number_are_named(begun, e
     assert bool(found) == bool(expected)
 
 
-@pytest.mark.parametrize("told", [None, 3, [3], [3, [], 1], [3, "a", "b"], [3, "a" * 257, 1]])
-def test_law_10_what_another_process_tells_wrongly_tells_nothing(told):
-    assert BegunOperations.read(told) == BegunOperations()
-    assert BegunOperations.read([3, "a step", 2]) == BegunOperations(3, "a step", 2)
+@pytest.mark.parametrize("reported", [None, 3, [3], [3, [], 1], [3, "a", "b"], [3, "a" * 257, 1]])
+def test_law_10_malformed_progress_counts_as_none(reported):
+    assert OperationProgress.read(reported) == OperationProgress()
+    assert OperationProgress.read([3, "a step", 2]) == OperationProgress(3, "a step", 2)
 
 
 def test_a_heartbeat_counts_operations_and_knows_the_last_one():
     heartbeat = Heartbeat()
     heartbeat.begin("barrier")
     heartbeat.begin("a step")
-    assert heartbeat.begun == BegunOperations(2, "a step")
+    assert heartbeat.operations == OperationProgress(2, "a step")
     heartbeat.begin("a step")
-    assert heartbeat.begun == BegunOperations(3, "a step", alike=2)
+    assert heartbeat.operations == OperationProgress(3, "a step", alike=2)

@@ -36,7 +36,7 @@ _ADDRESS_AT = {socket.AF_INET: (4, 4), socket.AF_INET6: (8, 16)}  # offset and b
 def found() -> list[Interface]:
     """Returns the interfaces that have an address, by name.
 
-    An IPv6 address of a link is left out: it means nothing to other machines.
+    Link-local IPv6 addresses are left out: they mean nothing to other machines.
     """
     addresses: dict[str, list[str]] = {}
     for name, address in _entries():
@@ -78,10 +78,10 @@ def chosen(name: str, environment: Mapping[str, str] = os.environ) -> Interface 
 
 
 def published(host: str, name: str = "", environment: Mapping[str, str] = os.environ) -> str:
-    """Returns the address of this machine that a process tells others, who are reached by a host.
+    """Returns the address of this machine that a process publishes to the others.
 
     Args:
-      host: known to all; what it sends to that host decides where no interface is chosen.
+      host: known to all; without a chosen interface it is the address from which packets go there.
       name: see `chosen`, as for the rest.
       environment: likewise.
 

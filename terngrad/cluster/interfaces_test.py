@@ -29,7 +29,7 @@ def test_the_loopback_interface_of_this_machine_is_found():
     ("name", "why"),
     [("eth7", "allowed are"), ("eth2", "it has no address; allowed are")],
 )
-def test_law_10_an_interface_that_cannot_be_used_is_told_with_those_that_can(two, name, why):
+def test_law_10_an_interface_that_cannot_be_used_is_reported_with_those_that_can(two, name, why):
     with pytest.raises(ValueError) as refusal:
         interfaces.named(name)
     assert str(refusal.value) == f"{why} eth0 (10.0.0.4), eth1 (10.1.0.4, fd00::4)"
@@ -48,9 +48,9 @@ def test_a_process_tells_the_others_the_address_of_its_interface(two):
     assert interfaces.published("127.0.0.1", "", {}) == "127.0.0.1"
 
 
-def test_law_10_a_process_that_others_look_for_at_another_interface_is_told(two):
-    told = interfaces.misfit(FAST, "10.0.0.4")
-    assert told == (
+def test_law_10_a_process_that_others_look_for_at_another_interface_is_reported(two):
+    reported = interfaces.misfit(FAST, "10.0.0.4")
+    assert reported == (
         "the others look for this process at 10.0.0.4, which eth0 has: allowed is eth0, or an "
         "address of eth1 (10.1.0.4, fd00::4) in the list of hosts"
     )
@@ -58,7 +58,7 @@ def test_law_10_a_process_that_others_look_for_at_another_interface_is_told(two)
         assert interfaces.misfit(FAST, host) == ""
 
 
-def test_the_addresses_that_are_used_are_told(two, monkeypatch):
+def test_the_addresses_that_are_used_are_reported(two, monkeypatch):
     routes = {"10.1.0.5": "10.1.0.4", "10.0.0.5": "10.0.0.4"}
     monkeypatch.setattr(interfaces, "address_towards", routes.__getitem__)
     text = "listens at 10.1.0.4 and connects from 10.1.0.4, fd00::4 of eth1"

@@ -1,7 +1,7 @@
-"""How processes meet if a launcher (mpirun, horovodrun) started and already connected them.
+"""Connects processes that a launcher (mpirun, horovodrun) started and connected with an engine.
 
-When a process is lost, their engine ends or waits forever and does not say which one. So they open
-a second channel, at a free port that the chief picks.
+When a process is lost, the engine ends or waits forever, and does not name the lost process. So the
+processes open a second channel, at a free port that the chief picks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def misfit(size: int, environment: Mapping[str, str]) -> str:
 def join(
     rank: int, gather: Gather, timeout_secs: float, interface: Interface | None = None
 ) -> tuple[list[str], dict[int, Peer]]:
-    """Meets the other processes; returns when all have joined.
+    """Connects to the other processes; returns when all have joined.
 
     Args:
       rank: index of this process.

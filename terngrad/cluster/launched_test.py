@@ -86,5 +86,5 @@ def test_a_process_that_never_gathers_does_not_keep_the_others_for_ever():
         (2, {"HOROVOD_SIZE": "3"}, "3 processes were started, but this one sees 2"),
     ],
 )
-def test_law_10_processes_that_each_were_started_alone_are_told(size, environment, expected):
+def test_law_10_processes_that_each_were_started_alone_are_reported(size, environment, expected):
     assert launched.misfit(size, environment) == expected

@@ -22,13 +22,13 @@ from types import MappingProxyType
 from terngrad.cluster.addresses import Interface, dial, name_of, split_address
 from terngrad.cluster.admission import Peer
 from terngrad.cluster.errors import DifferenceError, ForeignError, MembershipError, SharedError
-from terngrad.cluster.heartbeat import BegunOperations, Heartbeat, StallDetector, divergence
+from terngrad.cluster.heartbeat import Heartbeat, OperationProgress, StallDetector, divergence
 from terngrad.connect.config import ConnectConfig
 
-_LONGEST_CALL_SECS = 5.0
+_LONGEST_CONNECT_SECS = 5.0
 _LONGEST_BEAT_SECS = 1.0
 _BEATS = 4  # minimum number of heartbeats before a time-out
-_LAST_WORDS_SECS = 2.0
+_LAST_MESSAGE_SECS = 2.0
 LOST_STATUS = os.EX_TEMPFAIL  # exit status of a process that ends because of another
 
 
@@ -50,7 +50,7 @@ class Reachability:
         """
         self._addresses, self._interface = addresses, interface
         self._timeout_secs = timeout_secs
-        self._call_secs = min(_LONGEST_CALL_SECS, timeout_secs / 4)
+        self._call_secs = min(_LONGEST_CONNECT_SECS, timeout_secs / 4)
         self._reached_at: dict[int, float] = {}
 
     def forget(self) -> None:
@@ -79,8 +79,8 @@ class Reachability:
 
 
 _shown: list[BaseException] = []
-# Held while a traceback is written, which another thread's last words would cut in two.
-speaking = threading.RLock()
+# Held while a traceback is written, so that another thread's last message does not split it.
+output_lock = threading.RLock()
 
 Configuration = Mapping[str, str]
 
@@ -97,9 +97,9 @@ def end_process(message: str, status: int = 1) -> None:
     With an empty message it says nothing.
     """
     try:
-        speaker = threading.Thread(target=_say, args=(message,), daemon=True)
-        speaker.start()
-        speaker.join(_LAST_WORDS_SECS)  # the write blocks forever if nobody reads stderr
+        writer = threading.Thread(target=_say, args=(message,), daemon=True)
+        writer.start()
+        writer.join(_LAST_MESSAGE_SECS)  # the write blocks forever if nobody reads stderr
     except RuntimeError:  # at the interpreter's end Python 3.12 starts no thread
         _say(message)
     finally:
@@ -109,30 +109,30 @@ def end_process(message: str, status: int = 1) -> None:
 def end_because_of_another(message: str) -> None:
     """Ends this process as `end_process` does, so that the library's launcher blames another.
 
-    The message is "worker N ends: WHY". If WHY names this worker, it may be to blame itself.
+    The message is "worker N ends: WHY". If WHY names this worker, the launcher may blame it.
     """
     own, _, why = message.partition(" ends: ")
     end_process(message, 1 if own and own in why else LOST_STATUS)
 
 
-def with_last_acts(message: str, acts: Iterable[Callable[[], str]]) -> str:
-    """Returns a last message with what each act reports, such as what it saved; "" = nothing."""
+def with_final_actions(message: str, actions: Iterable[Callable[[], str]]) -> str:
+    """Runs actions, such as saving; returns the message and the text that each returned, if any."""
     parts = [message]
-    for act in acts:
+    for action in actions:
         try:
-            parts.append(act())
+            parts.append(action())
         except Exception as error:  # the process must end, whatever it is
             parts.append(f"not saved: {reason_of(error)}")
     return "; ".join(filter(None, parts))
 
 
 def _say(message: str) -> None:
-    has_lock = speaking.acquire(timeout=_LAST_WORDS_SECS / 2)
+    has_lock = output_lock.acquire(timeout=_LAST_MESSAGE_SECS / 2)
     with contextlib.suppress(Exception):
-        # In one write: a handler of signals may print meanwhile.
+        # In one write, because a signal handler may print meanwhile.
         print(f"{message}\n" if message else "", end="", file=sys.stderr, flush=True)
     if has_lock:
-        speaking.release()
+        output_lock.release()
     with contextlib.suppress(Exception):
         sys.stdout.flush()
 
@@ -184,7 +184,7 @@ class Membership(contextlib.AbstractContextManager):
             threading.Thread(target=self._listen, args=(peer,), daemon=True).start()
         threading.Thread(target=self._watch, daemon=True).start()
         if addresses:
-            threading.Thread(target=self._call_others, daemon=True).start()
+            threading.Thread(target=self._connect_to_others, daemon=True).start()
 
     def agree(self, configuration: Configuration) -> None:
         """Compares a configuration with the chief's; all processes must call this equally often.
@@ -207,7 +207,7 @@ class Membership(contextlib.AbstractContextManager):
             raise DifferenceError(verdict)
 
     def await_loss(self) -> None:
-        """Lets the watcher find the lost process after an operation between processes failed.
+        """After a failed operation between processes: waits until the lost process is found.
 
         Returns after the time-out if all processes seem alive, or after `on_loss`, which may take
         long, if it does not end this process.
@@ -245,18 +245,18 @@ class Membership(contextlib.AbstractContextManager):
             if "beat" in message:
                 peer.batches = message["beat"]
                 if not peer.is_leaving:  # a beat may be older than the last operation
-                    peer.begun = BegunOperations.read(message.get("begun"))
+                    peer.operations = OperationProgress.read(message.get("begun"))
             elif "failed" in message:
                 blame = "" if message.get("shared") else f"{self._name(peer.rank)} failed: "
                 self._lose(f"{blame}{message['failed']}")
             elif "lost" in message:
-                self._lose(self._as_told(message["lost"]))
+                self._lose(self._from_others(message["lost"]))
             elif "leaving" in message:
-                peer.begun = BegunOperations(message.get("begun", 0))
+                peer.operations = OperationProgress(message.get("begun", 0))
                 peer.is_leaving = True
                 peer.answers.put(None)
             elif "bye" in message:
-                peer.begun = BegunOperations(message.get("begun", 0))
+                peer.operations = OperationProgress(message.get("begun", 0))
                 with self._changed:
                     peer.left = peer.is_leaving = True
                     self._changed.notify_all()
@@ -271,12 +271,12 @@ class Membership(contextlib.AbstractContextManager):
         if peer.channel.changed:
             return peer.channel.changed.between(self._name(self._rank), name)
         if peer.channel.fault:
-            return f"{name} cannot be heard any more: {peer.channel.fault}"
+            return f"{name} broke its connection: {peer.channel.fault}"
         return f"{name} died: its connection closed"
 
-    def _as_told(self, text: str) -> str:
-        by_itself = not text.startswith(self._name(self._rank))
-        return text if by_itself else f"the others found: {text}"
+    def _from_others(self, text: str) -> str:
+        is_about_this = text.startswith(self._name(self._rank))
+        return f"the others found: {text}" if is_about_this else text
 
     def _receive(self, peer: Peer) -> dict | None:
         try:
@@ -291,7 +291,9 @@ class Membership(contextlib.AbstractContextManager):
             # While this process was stopped, or got no CPU time, it could not receive either.
             self._clock += min(now - last, 2 * self._beat_secs)
             last = now
-            self._send_to_all({"beat": self._heartbeat.batches, "begun": self._heartbeat.begun})
+            self._send_to_all(
+                {"beat": self._heartbeat.batches, "begun": self._heartbeat.operations}
+            )
             if loss := self._silent() or self._gone() or self._diverged() or self._behind():
                 self._lose(loss)
 
@@ -303,28 +305,29 @@ class Membership(contextlib.AbstractContextManager):
         return ""
 
     def _gone(self) -> str:
-        begun = self._heartbeat.begun.count
+        begun = self._heartbeat.operations.count
         for rank, peer in self._peers.items():
-            if peer.is_leaving and peer.begun.count < begun:
+            done = peer.operations.count
+            if peer.is_leaving and done < begun:
                 return (
-                    f"{self._name(rank)} left after {peer.begun.count} operations with the others, "
+                    f"{self._name(rank)} left after {done} operations with the others, "
                     f"of which this one has begun {begun}: all need equally many batches and calls"
                 )
         return ""
 
     def _diverged(self) -> str:
-        here = {rank: peer.begun for rank, peer in self._peers.items() if not peer.is_leaving}
-        return divergence(here | {self._rank: self._heartbeat.begun}, self._name)
+        here = {rank: peer.operations for rank, peer in self._peers.items() if not peer.is_leaving}
+        return divergence(here | {self._rank: self._heartbeat.operations}, self._name)
 
     def _bye(self) -> dict:
-        return {"bye": True, "begun": self._heartbeat.begun.count}
+        return {"bye": True, "begun": self._heartbeat.operations.count}
 
     def _behind(self) -> str:
         if self._rank:  # only the chief knows the progress of all
             return ""
-        self._stalls.note(0, self._heartbeat.batches, self._clock, self._heartbeat.begun.count)
+        self._stalls.note(0, self._heartbeat.batches, self._clock, self._heartbeat.operations.count)
         for rank, peer in self._peers.items():
-            self._stalls.note(rank, peer.batches, self._clock, peer.begun.count)
+            self._stalls.note(rank, peer.batches, self._clock, peer.operations.count)
         if self._stalls.should_give_up(self._clock):
             return f"no worker made a step for {self._stalls.give_up_secs:g} s"
         if not (late := self._stalls.late(self._clock)):
@@ -332,7 +335,7 @@ class Membership(contextlib.AbstractContextManager):
         names = ", ".join(self._name(rank) for rank in late)
         return f"{names}: no next batch for {self._timeout_secs:g} s while the others wait"
 
-    def _call_others(self) -> None:
+    def _connect_to_others(self) -> None:
         while not self._over:
             self._sleep(self._timeout_secs / _BEATS)
             if self._heartbeat.batches is None:  # the others may not listen yet, or any more
@@ -363,7 +366,7 @@ class Membership(contextlib.AbstractContextManager):
         """Sends the last message; the chief, which relays messages, waits for the others first."""
         if "bye" in message and self._rank == 0:
             self._is_leaving = True
-            self._send_to_all({"leaving": True, "begun": self._heartbeat.begun.count})
+            self._send_to_all({"leaving": True, "begun": self._heartbeat.operations.count})
             is_over = lambda: self._over or all(peer.left for peer in self._peers.values())
             with self._changed:
                 self._changed.wait_for(is_over, self._timeout_secs)

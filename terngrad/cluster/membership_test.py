@@ -17,7 +17,7 @@ import pytest
 from terngrad.cluster.admission import join
 from terngrad.cluster.errors import MembershipError, SharedError
 from terngrad.cluster.heartbeat import Heartbeat
-from terngrad.cluster.membership import Membership, sleep, with_last_acts
+from terngrad.cluster.membership import Membership, sleep, with_final_actions
 from terngrad.connect.config import ConnectConfig
 from terngrad.testing.addresses import free_address
 from terngrad.testing.threads import TIMEOUT, hosts_of, in_threads
@@ -142,7 +142,7 @@ def test_law_10_a_difference_is_named_with_both_values():
                 member.agree({})
 
 
-def test_who_waits_for_one_that_has_left_is_told_so_each_time():
+def test_each_wait_for_a_process_that_has_left_fails():
     members, _ = join_all(2)
     members[1].__exit__(None, None, None)
     for _ in range(2):
@@ -162,9 +162,9 @@ def test_a_process_that_dies_is_named_to_all_others(lost):
     for peer in members[lost]._peers.values():  # the kernel closes them so after kill -9
         peer.left = True
         peer.close()
-    told = dict(losses.get(timeout=TIMEOUT) for _ in range(2))
-    assert told.keys() == {0, 1, 2} - {lost}
-    for text in told.values():
+    reported = dict(losses.get(timeout=TIMEOUT) for _ in range(2))
+    assert reported.keys() == {0, 1, 2} - {lost}
+    for text in reported.values():
         assert f"worker {lost} (host{lost}:2222) died" in text
 
 
@@ -180,9 +180,9 @@ def test_a_process_that_another_than_the_chief_cannot_reach_is_named_to_all(cloc
             for heartbeat in heartbeats:
                 stack.enter_context(heartbeat.steps(0))
             pass_time(clock, members, LONG)
-            told = dict(losses.get(timeout=TIMEOUT) for _ in range(3))
-    assert told.keys() == {0, 1, 2}
-    for text in told.values():
+            reported = dict(losses.get(timeout=TIMEOUT) for _ in range(3))
+    assert reported.keys() == {0, 1, 2}
+    for text in reported.values():
         assert "worker 2 (host2:2222) cannot be reached from worker 1 (host1:2222)" in text
 
 
@@ -302,9 +302,9 @@ def test_one_that_gets_no_batch_while_the_others_wait_is_named(late, clock):
     pass_time(clock, members, SHORT)
     assert losses.empty()
     pass_time(clock, members, LONG)
-    told = dict(losses.get(timeout=TIMEOUT) for _ in members)
+    reported = dict(losses.get(timeout=TIMEOUT) for _ in members)
     text = f"worker {late} (host{late}:2222): no next batch for {SHORT:g} s while the others wait"
-    assert {rank: message.endswith(text) for rank, message in told.items()} == dict.fromkeys(
+    assert {rank: message.endswith(text) for rank, message in reported.items()} == dict.fromkeys(
         range(3), True
     )
 
@@ -410,5 +410,5 @@ def test_an_act_that_fails_does_not_keep_a_process_from_its_last_words():
     def broken():
         raise RuntimeError("no more threads")
 
-    said = with_last_acts("worker 0 ends", [lambda: "saved x", lambda: "", broken])
+    said = with_final_actions("worker 0 ends", [lambda: "saved x", lambda: "", broken])
     assert said == "worker 0 ends; saved x; not saved: no more threads"

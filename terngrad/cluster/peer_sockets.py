@@ -1,7 +1,7 @@
-"""Connects each process of a training with each other: one socket for each pair.
+"""Connects each two processes of a training by a socket.
 
-A process listens at its own host and connects to all of lower rank. Both show that they have the
-training's token. Programs that connect without it, or stay silent, are refused and disturb nobody.
+A process listens at its own host and connects to all of lower rank. Both prove that they have the
+training's token. Programs without it are refused, and silent ones delay nobody.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PeerSockets:
         Args:
           config: of this process. The sockets are plain, whatever it says.
           token: secret that all processes share, also those that have no secret in `config`.
-          listening: listens at this process' address already; None = nothing does.
+          listening: socket that already listens at this process' address; None = there is none.
 
         Raises:
           PortError: this process cannot listen at its address.
@@ -85,7 +85,7 @@ class PeerSockets:
         """Returns a socket to each other process that this one reaches in time, by rank.
 
         Args:
-          check: called again and again; what it raises ends the wait.
+          check: called repeatedly; an error that it raises ends the wait.
         """
         deadline = time.monotonic() + self._config.timeout_secs
         ends = threading.Event()
@@ -156,9 +156,9 @@ class PeerSockets:
     def _check(self, hello: Hello) -> None:
         theirs = list(hello.worker_hosts), list(hello.ps_hosts), hello.callee
         if theirs != (self._hosts, [], self._rank):
-            raise AdmissionError("it looks for another training")
+            raise AdmissionError("it belongs to another training")
         if not self._rank < hello.worker < len(self._hosts):
-            raise AdmissionError(f"worker {hello.worker} does not call this one")
+            raise AdmissionError(f"worker {hello.worker} does not connect to this one")
 
     def _take(self, hello: Hello, caller: Connection, address: str) -> Callable[[], object]:
         """See `Open`."""

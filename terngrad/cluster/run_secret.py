@@ -1,9 +1,8 @@
-"""A secret that all processes of a training share, and how one shows another that it has it.
+"""The secret that all processes of a training share, and how one proves to another that it has it.
 
-A launcher draws it and hands it to the processes that it starts, in their environment, which no
-other user can read. It never travels: each side sends a number that nobody has seen before, and the
-other side's answer shows that it has the secret. Where nobody shares a secret, as where processes
-are started by hand, it is empty.
+A launcher draws it and passes it to the processes in their environment, which other users cannot
+read. It is never sent: each side sends a nonce, and the answer of the other side proves that it has
+the secret. It is empty for processes that were started by hand without one.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def proof(secret: bytes, speaker: str, *nonces: bytes) -> bytes:
 
     Args:
       secret: not empty.
-      speaker: who shows it, so that nobody can return what another process has sent.
+      speaker: the process that makes it, so that nobody can replay the proof of another.
       nonces: of the process that asks and, perhaps, of this one.
     """
     said = speaker.encode(errors="surrogatepass")  # it may hold whatever an unknown caller sends

@@ -22,8 +22,9 @@ from terngrad.ops.gradient_kernels import EncodeInputs, Sums
 # codec's variables. Empty for a codec without a memory.
 NodeMemory = list[tf.Tensor]
 
-# The methods that each attribute says something about, or that it does in their place.
-_STATEMENTS = {
+# The methods that each attribute describes or replaces. A subclass that overrides one of them loses
+# the inherited attribute.
+_DEPENDENT_ATTRIBUTES = {
     "encoder": ("encode", "encode_each"),
     "sums_codes": ("deliver", "decode"),
     "correct_and_measure": ("correct", "measure"),
@@ -45,7 +46,7 @@ class Measured:
 
 
 class Delivered(NamedTuple):
-    """What became of the local nodes' gradients.
+    """The result of `Codec.deliver` for the local nodes' gradients.
 
     Attributes:
       codes: result of `Codec.encode` for each local node.
@@ -65,9 +66,9 @@ class Codec(abc.ABC):
     A codec with a memory overrides `init`, `correct` and `update`. It holds no state itself: the
     training step passes in each node's memory and gets the next one back.
 
-    A class that overrides `encode`, or `deliver` or `decode`, does not inherit what another class
-    states about it, `encoder` or `sums_codes`; nor `correct_and_measure` if it overrides `correct`
-    or `measure`; nor `scales_parts` if it overrides a method that has to do with scales.
+    Some attributes describe or replace methods: `encoder`, `sums_codes`, `scales_parts` and
+    `correct_and_measure` (see `_DEPENDENT_ATTRIBUTES`). A subclass that overrides such a method
+    gets the attribute of this class again, and may set it anew.
 
     Attributes:
       variables: indices in the layout, in the order of gradients and scales.
@@ -81,8 +82,8 @@ class Codec(abc.ABC):
       scales_parts: whether a variable may have several parts. False = bounds and scales are those
         of variables, and `make_codecs` refuses a policy with another `scale_by`.
       antithetic: whether nodes 2 k and 2 k + 1 share their draws; see draws.py.
-      sum_codec: what codes the sums again on their way back (codecs/sum_codec.py); "" = they travel
-        as they are.
+      sum_codec: the codec that codes the sums again on their way back (codecs/sum_codec.py); "" =
+        they travel as they are.
     """
 
     variables: tuple[int, ...]
@@ -95,11 +96,11 @@ class Codec(abc.ABC):
     sum_codec: str = ""
 
     def __init_subclass__(cls, **arguments: object) -> None:
-        """Lets a class that overrides a method state anew what it does."""
+        """Resets attributes that describe a method which this class overrides."""
         super().__init_subclass__(**arguments)
-        for statement, methods in _STATEMENTS.items():
-            if any(_place(cls, method) < _place(cls, statement) for method in methods):
-                setattr(cls, statement, getattr(Codec, statement))
+        for name, methods in _DEPENDENT_ATTRIBUTES.items():
+            if any(_depth(cls, method) < _depth(cls, name) for method in methods):
+                setattr(cls, name, getattr(Codec, name))
 
     @property
     def scale_count(self) -> int:
@@ -197,7 +198,7 @@ class Codec(abc.ABC):
         return {}
 
 
-def _place(codec: type[Codec], name: str) -> int:
-    """Returns which of the classes of a codec, from the last one on, gives it an attribute."""
+def _depth(codec: type[Codec], name: str) -> int:
+    """Returns the index in the method resolution order of the class that defines an attribute."""
     classes = codec.__mro__
     return next((i for i, each in enumerate(classes) if name in vars(each)), len(classes))

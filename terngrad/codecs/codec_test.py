@@ -288,8 +288,8 @@ def test_a_channel_that_is_not_finite_shows_in_its_scale_alone(kernels):
     (broken,) = np.flatnonzero(~np.isfinite(result.scales))
     assert layout.scaled[broken] == 2 and layout.scaled.index(2) == broken - 3
     losses = Losses(tf.constant(1.0), tf.constant(1.0))
-    told = not_finite(losses, tf.fill([len(layout.scaled)], np.inf), layout)
-    assert told == [f"the gradient of {NAMES[i]} is not finite" for i in layout.coded]
+    reported = not_finite(losses, tf.fill([len(layout.scaled)], np.inf), layout)
+    assert reported == [f"the gradient of {NAMES[i]} is not finite" for i in layout.coded]
 
 
 @pytest.mark.slow

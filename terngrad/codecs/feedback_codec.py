@@ -1,4 +1,4 @@
-"""Codecs that round to the nearest level and keep what that loses for the next step."""
+"""Codecs that round to the nearest level and keep the rounding error for the next step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMES = {max_code: name for name, max_code in FEEDBACK_CODES.items()}
 
 
 class FeedbackCodec(IntegerCodec):
-    """Error feedback: encodes gradient + memory; the memory becomes what the codes do not say.
+    """Error feedback: encodes gradient + memory; the new memory is the rounding error.
 
     A node's scale is that of `ternary.nearest_scale`. Nothing is drawn.
 

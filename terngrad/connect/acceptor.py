@@ -1,7 +1,7 @@
-"""Accepts connections from anybody, and reads what their callers send first.
+"""Accepts connections and reads the first bytes that each caller sends.
 
-One thread serves all and waits for none, so that callers cost no threads, and silent ones keep
-nobody out. Neither a lack of descriptors nor any other error ends it.
+One thread serves all callers without blocking, so a caller costs no thread, and a silent one delays
+no other. The thread survives errors, such as a lack of file descriptors.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ from terngrad.connect.tls import EncryptedSocket, EncryptionError
 
 Connection = socket.socket | EncryptedSocket
 
-# What is heard of a caller: yields how many bytes come next, gets them, and returns whether the
-# connection was taken. If not, it is closed after what was sent to it has arrived.
+# A coroutine that reads the first bytes of a caller. It yields how many it needs next, is sent
+# these, and returns whether it accepts the connection. A rejected one is closed after the caller
+# has read what was sent to it.
 Greeting = Generator[int, bytes, bool]
 
-_LOOK_SECS = 0.5  # where the end of listening wakes no thread
+_POLL_SECS = 0.5  # also for the end of listening, which does not wake the thread everywhere
 _PAUSE_SECS = 0.1  # after an error, such as a lack of descriptors
-_LEAVE_SECS = 2.0  # for a caller that is not taken to read why
+_LEAVE_SECS = 2.0  # for a rejected caller to read the reason
 _MOST_AT_ONCE = 1 << 16  # bytes
 _UNFINISHED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class PendingConnection:
-    """A connection that is not taken yet, and does not block.
+    """A connection that is not accepted yet, and does not block.
 
     Attributes:
-      connection: with TLS, if there is any.
+      connection: the socket, with TLS where it is used.
       address: of its host.
-      fault: what is wrong with it, as TLS says; "" = nothing that is known.
+      fault: the error of TLS; "" = none.
     """
 
     def __init__(self, plain: socket.socket, address: str, until: float) -> None:
@@ -67,22 +68,22 @@ class Acceptor:
         timeout_secs: float,
         wrap: Callable[[socket.socket], Connection] = lambda plain: plain,
         on_rejected: Callable[[PendingConnection], object] = lambda caller: None,
-        look: Callable[[], object] = lambda: None,
+        on_poll: Callable[[], object] = lambda: None,
     ) -> None:
         """Accepts nothing before `start`.
 
         Args:
           listening: socket that listens; owned from now on.
-          greet: hears a caller; see `Greeting`. All run in one thread, for which callers wait.
+          greet: starts the greeting of a caller. All greetings run in one thread: none may block.
           log: writes a line about an error of this process.
-          most: connections at a time that are not taken; a further one ends the oldest.
+          most: largest number of connections in a greeting; a further one ends the oldest.
           most_of_address: likewise, of one address; None = `most`.
-          timeout_secs: in which a greeting must be over.
-          wrap: makes of a connection, whose first byte is there, what is read; must not wait for a
-            handshake.
-          on_rejected: gets each connection that ended in its greeting, but for those that
-            closed without a word.
-          look: called about twice a second.
+          timeout_secs: time in which a greeting must be complete.
+          wrap: returns a connection with TLS or as it is, once its first byte has arrived; must not
+            wait for a handshake.
+          on_rejected: called with each connection that ended during its greeting, except those
+            that closed without sending anything.
+          on_poll: called about twice a second.
 
         Raises:
           OSError: there is no descriptor left.
@@ -91,7 +92,7 @@ class Acceptor:
         self._listening, self._greet, self._log = listening, greet, log
         self._most, self._most_of_address = most, most_of_address or most
         self._timeout_secs, self._wrap, self._on_rejected = timeout_secs, wrap, on_rejected
-        self._look, self._looked_at = look, 0.0
+        self._on_poll, self._polled_at = on_poll, 0.0
         self._callers: dict[Connection, PendingConnection] = {}  # the oldest first
         self._is_closed = False
         self._last_logged = ""
@@ -119,10 +120,10 @@ class Acceptor:
     def _run(self) -> None:
         while not self._is_closed:
             try:
-                self._turn()
+                self._poll()
             except _GreetingError as error:  # its caller is closed, so there is no need to pause
                 self._complain(error.__cause__)
-            except Exception as error:  # whatever it is, the next caller may be a worker
+            except Exception as error:  # the next caller may be a worker
                 self._complain(error)
                 time.sleep(_PAUSE_SECS)
         self._close_all()
@@ -131,21 +132,21 @@ class Acceptor:
         for each in (*self._callers, self._listening, self._selector):
             each.close()
 
-    def _turn(self) -> None:
+    def _poll(self) -> None:
         """Waits until something happens, and handles it."""
         ends = (caller._until for caller in self._callers.values())
         left = min(ends, default=float("inf")) - time.monotonic()
-        for key, _ in self._selector.select(min(max(0.0, left), _LOOK_SECS)):
+        for key, _ in self._selector.select(min(max(0.0, left), _POLL_SECS)):
             if key.fileobj is self._listening:
                 self._accept()
-            elif caller := self._callers.get(key.fileobj):  # not ended in this turn
+            elif caller := self._callers.get(key.fileobj):  # else it has just ended
                 self._read(caller)
         now = time.monotonic()
         for caller in [each for each in self._callers.values() if each._until <= now]:
             self._reject(caller)
-        if now - self._looked_at >= _LOOK_SECS:
-            self._looked_at = now
-            self._look()
+        if now - self._polled_at >= _POLL_SECS:
+            self._polled_at = now
+            self._on_poll()
 
     def _accept(self) -> None:
         try:
@@ -186,10 +187,10 @@ class Acceptor:
             if not caller._greeting and not self._begin(caller):
                 return
             while self._fill(caller):
-                self._go_on(caller)
+                self._resume(caller)
         except _UNFINISHED:
             return
-        except OSError as error:  # it has gone, or is not what TLS expects
+        except OSError as error:  # it has gone, or breaks TLS
             caller.fault = str(error) if isinstance(error, EncryptionError) else ""
             self._reject(caller)
         except _GreetingError:
@@ -208,11 +209,11 @@ class Acceptor:
         self._callers = {each.connection: each for each in callers}  # as old as before
         self._selector.register(caller.connection, selectors.EVENT_READ)
         caller._greeting = self._greet(caller)
-        self._go_on(caller)
+        self._resume(caller)
         return True
 
-    def _go_on(self, caller: PendingConnection) -> None:
-        """Gives a greeting the bytes it asked for; it returns how many it needs next."""
+    def _resume(self, caller: PendingConnection) -> None:
+        """Resumes a greeting with the bytes it asked for, until it needs more."""
         said, caller._received = caller._received or None, b""
         try:
             caller._wanted = caller._greeting.send(said)
@@ -273,7 +274,7 @@ class Acceptor:
 
     def _forget(self, caller: PendingConnection) -> None:
         del self._callers[caller.connection]
-        with contextlib.suppress(KeyError, ValueError):  # what encrypts it was not made
+        with contextlib.suppress(KeyError, ValueError):  # wrapping it in TLS failed
             self._selector.unregister(caller.connection)
 
     def _complain(self, error: BaseException) -> None:

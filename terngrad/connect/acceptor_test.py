@@ -15,11 +15,11 @@ SECS = HANG_SECS
 
 @contextlib.contextmanager
 def accepting(greet, **settings):
-    """Yields a function that connects, and the lines that were told."""
-    listening, told = socket.create_server(("127.0.0.1", 0)), []
+    """Yields a function that connects, and the logged lines."""
+    listening, reported = socket.create_server(("127.0.0.1", 0)), []
     address = listening.getsockname()
     settings = {"most": 2, "timeout_secs": SECS} | settings
-    acceptor = Acceptor(listening, greet, told.append, **settings)
+    acceptor = Acceptor(listening, greet, reported.append, **settings)
     acceptor.start()
     with contextlib.ExitStack() as stack:
         stack.callback(acceptor.close)
@@ -28,7 +28,7 @@ def accepting(greet, **settings):
             connected = socket.create_connection(address, SECS, (host, 0))
             return stack.enter_context(connected)
 
-        yield call, told
+        yield call, reported
 
 
 def is_ended(caller):
@@ -140,17 +140,17 @@ def test_who_stays_after_it_was_refused_is_ended(monkeypatch):
         assert is_over
 
 
-def test_look_is_called_again_and_again():
-    looked = []
-    with accepting(fixed(1, answer), look=lambda: looked.append(1)):
+def test_on_poll_is_called_repeatedly():
+    polls = []
+    with accepting(fixed(1, answer), on_poll=lambda: polls.append(1)):
         deadline = time.monotonic() + SECS
-        while len(looked) < 2:
+        while len(polls) < 2:
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
 
 @pytest.mark.parametrize("error", [OSError("full"), RuntimeError("can't start new thread")])
-def test_an_error_ends_one_connection_only_and_is_told_once(error, monkeypatch):
+def test_an_error_ends_one_connection_only_and_is_reported_once(error, monkeypatch):
     monkeypatch.setattr(acceptors, "_PAUSE_SECS", SECS)  # for which nobody else must wait
 
     def take(connection, hello):
@@ -158,7 +158,7 @@ def test_an_error_ends_one_connection_only_and_is_told_once(error, monkeypatch):
             raise error
         return answer(connection, hello)
 
-    with accepting(fixed(5, take)) as (call, told):
+    with accepting(fixed(5, take)) as (call, reported):
         for _ in range(2):
             wrong = call()
             wrong.sendall(b"wrong")
@@ -166,4 +166,4 @@ def test_an_error_ends_one_connection_only_and_is_told_once(error, monkeypatch):
         right = call()
         right.sendall(b"hello")
         assert right.recv(1) == b"1"
-        assert told == [f"Connections cannot be accepted: {error}"]
+        assert reported == [f"Connections cannot be accepted: {error}"]

@@ -20,10 +20,10 @@ from terngrad.connect.tls import ChangedError, EncryptedSocket, EncryptionError,
 
 _FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 0.2, 2.0
 _CONNECT_SECS = 5.0  # for each attempt: a firewall may swallow it
-_LEAST_SECS = 0.001  # of a wait
+_LEAST_SECS = 0.001  # shortest time-out of a wait
 _END_SECS = 5.0  # in which a ps reads the last messages of a worker
 
-_MUTE = "it accepts connections but does not answer"
+_NO_ANSWER = "it accepts connections but does not answer"
 
 # Why a channel ended.
 _ENDINGS = {
@@ -158,7 +158,7 @@ class ChannelOpener:
         except ChangedError as error:
             raise AwayError(f"bytes have changed on the way ({error})") from None
         except TimeoutError:
-            raise AwayError(_MUTE) from None
+            raise AwayError(_NO_ANSWER) from None
         except OSError as error:
             raise AwayError(str(error)) from None
 
@@ -192,7 +192,7 @@ class ChannelOpener:
     def send_last(self, messages: Sequence[bytes]) -> None:
         """Sends messages over a new channel; waits until the ps has read them.
 
-        A ps that cannot be reached, or refuses this worker, does not learn them.
+        They are lost if the ps cannot be reached or refuses this worker.
         """
         with contextlib.suppress(MembershipError, OSError):
             channel = self.open()
@@ -209,7 +209,7 @@ class ChannelOpener:
 def connect(
     config: ConnectConfig, address: tuple[str, int], hello: Hello, deadline: float
 ) -> tuple[Connection, float]:
-    """Connects to a process, and introduces this one.
+    """Connects to a process and makes the introduction.
 
     Args:
       config: of this process.

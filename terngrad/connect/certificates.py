@@ -1,8 +1,7 @@
 """The certificates of a training: their files, for whom each is valid, and which are withdrawn.
 
-A certificate also limits who its holder may be: its names are those of the hosts whose places
-it may take. Serial numbers of withdrawn certificates stand in a file, which is read anew when it
-changes.
+A process may only join as a host that its certificate names. Serial numbers of withdrawn
+certificates stand in a file, which is read again when it changes.
 """
 
 from __future__ import annotations

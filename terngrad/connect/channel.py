@@ -27,13 +27,13 @@ from terngrad.connect.tls import ChangedError, EncryptedSocket, EncryptionError,
 
 _PROBES = 4
 _SIZE_BYTES = 4
-_OWN = 1 << 31  # marks the length of a word of the channel itself
+_CONTROL = 1 << 31  # bit of the length that marks a control message
 _LONGEST_ENDING = 1 << 13
-_ALIVE = _OWN.to_bytes(_SIZE_BYTES, "little")
+_HEARTBEAT = _CONTROL.to_bytes(_SIZE_BYTES, "little")
 _JOINED_BYTES = 1 << 16  # shorter messages are copied, behind their lengths
 _MORE = getattr(socket, "MSG_MORE", 0)  # a length in a packet of its own would wake the reader
-_READ_BYTES = 1 << 18  # that wake a reader: fewer would wake it for each packet
-_LONGEST_SLEEP_SECS = 1.0  # of a reader: old systems do not make room for as many
+_READ_BYTES = 1 << 18  # wake a reader; with a smaller number each packet would
+_LONGEST_SLEEP_SECS = 1.0  # of a reader: buffers of old systems may never hold as many
 _BEATS = 4  # heartbeats in the silence that ends a channel
 _LINGER_SECS = 2.0  # for the other side to read why this one ends
 
@@ -70,8 +70,8 @@ class End(enum.Enum):
     REFUSED = "refused"  # what this side sent; it need not try again
     ENDED = "ended"  # it may open another channel
     UNAVAILABLE = "unavailable"  # the other side cannot take it now
-    LOST = "lost"  # without a word
-    SILENT = "silent"  # likewise; nothing was received for too long
+    LOST = "lost"  # the connection broke
+    SILENT = "silent"  # nothing was received for too long
 
 
 class Ending(NamedTuple):
@@ -85,12 +85,11 @@ class Channel:
     """Sends and receives messages; one thread may iterate, others may send, and any may `cut`.
 
     Attributes:
-      ending: how it ended, as far as iterating has found; None before.
-      fault: what is wrong with the other side, as TLS says; "" = nothing that is known.
-      changed: says that bytes have changed on the way, which is nobody's fault; None = they have
-        not.
-      beat_secs: between its heartbeats.
-      silence_secs: without a byte from the other side, after which the channel ends.
+      ending: how it ended; None until the iteration has found its end.
+      fault: the TLS error of the other side; "" = none.
+      changed: set if bytes have changed on the way, for which neither side is to blame; else None.
+      beat_secs: time between its heartbeats.
+      silence_secs: time without a byte from the other side after which the channel ends.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class Channel:
           connected: the socket.
           longest: most bytes of a message; longer ones are refused.
           timeout_secs: time after which a silent process is lost. Half of it ends a silent channel,
-            so that who uses it can open another.
+            so that its user can open another.
           their_timeout_secs: likewise, of the other side; None = the same.
         """
         self.ending: Ending | None = None
@@ -167,8 +166,8 @@ class Channel:
             poll = select.poll()
             poll.register(self._socket, select.POLLOUT)
             if poll.poll(0):  # there is room for much more than this
-                self._socket.sendall(_ALIVE)
-        except (OSError, ValueError):  # who reads notices it, too
+                self._socket.sendall(_HEARTBEAT)
+        except (OSError, ValueError):  # the reader notices it, too
             pass
         finally:
             self._sending.release()
@@ -178,7 +177,7 @@ class Channel:
         with contextlib.suppress(OSError):
             if ending:
                 text = json.dumps([ending.end.value, ending.why[:LONGEST_REASON]]).encode()
-                self._send(_OWN | len(text), text)
+                self._send(_CONTROL | len(text), text)
             self._socket.shutdown(socket.SHUT_WR)
 
     def finish(self, ending: Ending) -> None:
@@ -189,7 +188,7 @@ class Channel:
     def drain(self, secs: float) -> None:
         """Drops incoming messages until the other side has ended, or for `secs` seconds; then cuts.
 
-        As long as another thread iterates, that reads what comes.
+        If another thread iterates, that one reads them.
         """
         deadline, rest = time.monotonic() + secs, memoryview(bytearray(1 << 16))
         with contextlib.suppress(OSError, ValueError):
@@ -219,8 +218,8 @@ class Channel:
     def _messages(self) -> Iterator[memoryview]:
         head = memoryview(bytearray(_SIZE_BYTES))
         while not self.ending and self._fill(head):
-            if (size := int.from_bytes(head, "little")) & _OWN:
-                self._take_own(size ^ _OWN)
+            if (size := int.from_bytes(head, "little")) & _CONTROL:
+                self._receive_control(size ^ _CONTROL)
             elif size > self._longest:
                 raise FrameError(f"a message has {size} bytes; allowed are {self._longest}")
             else:
@@ -228,7 +227,7 @@ class Channel:
                 if self._fill(message):
                     yield message
 
-    def _take_own(self, size: int) -> None:
+    def _receive_control(self, size: int) -> None:
         """Reads a control message of the channel, after its length."""
         if not size:
             return
@@ -241,7 +240,7 @@ class Channel:
             name, why = json.loads(text)
             self.ending = Ending(End(name), str(why))
         except (ValueError, TypeError, RecursionError):
-            raise FrameError("a word of the channel cannot be read") from None
+            raise FrameError("a control message of the channel cannot be read") from None
 
     def _send(self, size: int, message: bytes) -> None:
         head = size.to_bytes(_SIZE_BYTES, "little")
@@ -341,7 +340,7 @@ class KeepAlive:
             for channel in channels:
                 channel.keep_alive()
             secs = min((each.beat_secs for each in channels), default=_LONGEST_BEAT_SECS)
-            channels = channel = None  # one that nobody uses is closed
+            channels = channel = None  # so that unused ones are closed
             with self._changed:
                 if not self._over:
                     self._changed.wait(secs)
@@ -386,7 +385,7 @@ class Outbox:
             self._count(-len(message))
             try:
                 self._channel.send(message)
-            except OSError:  # who reads notices it, too
+            except OSError:  # the reader notices it, too
                 self._channel.cut()
                 return
 

@@ -131,10 +131,10 @@ def test_a_reader_does_not_wait_for_more_than_its_message_has_left(members, firs
     [
         (b"\1\0\x10\0", f"a message has {LONGEST + 1} bytes; allowed are {LONGEST}"),
         (b"\1\0\x10\x80", "an ending has 1048577 bytes; allowed are 8192"),
-        (b"\2\0\0\x80[]", "a word of the channel cannot be read"),
-        (b"\2\0\0\x80\xff\xff", "a word of the channel cannot be read"),
-        (b'\x09\0\0\x80["x", ""]', "a word of the channel cannot be read"),
-        (b"\0\x20\0\x80" + b"[" * 8192, "a word of the channel cannot be read"),
+        (b"\2\0\0\x80[]", "a control message of the channel cannot be read"),
+        (b"\2\0\0\x80\xff\xff", "a control message of the channel cannot be read"),
+        (b'\x09\0\0\x80["x", ""]', "a control message of the channel cannot be read"),
+        (b"\0\x20\0\x80" + b"[" * 8192, "a control message of the channel cannot be read"),
     ],
 )
 def test_law_10_what_is_no_message_is_refused(sent, text):

@@ -1,8 +1,8 @@
 """The handshake of two processes: who connects to whom, and proofs of the secret, if any.
 
 All are frames: 4 bytes of length, little-endian, then JSON. The caller sends `MAGIC` and its hello.
-Where there is a secret, the listener answers with a number that nobody has seen before and the
-proof that it has the secret, and the caller with its own proof. The last frame is the listener's:
+Where there is a secret, the listener answers with a nonce and the proof that it has the secret, and
+the caller with its own proof. The last frame is the listener's:
 a welcome, or why it refuses. docs/wire-format.md describes the bytes.
 """
 
@@ -21,7 +21,7 @@ NO_INTRODUCTION = "it did not introduce itself"
 SIZE_BYTES = 4
 LONGEST = 1 << 16  # bytes of a frame
 _LONGEST_TIMEOUT_SECS = 1e9
-_REFUSES = " refused"  # ends what a listener signs that will refuse
+_REFUSES = " refused"  # suffix of what a listener signs if it will refuse the caller
 _LARGEST_INDEX = 1 << 32
 
 
@@ -66,8 +66,8 @@ class AdmissionError(Exception):
     """A caller is refused.
 
     Attributes:
-      short: what a caller learns instead that has not shown that it belongs to the training; "" =
-        the same.
+      short: the text for a caller that has not proved that it belongs to the training; "" = the
+        same.
       again: whether it may try again.
       fault: what is wrong with it, for this process' own messages.
       hello: of the caller, if it has shown that it belongs to the training; else None.
@@ -130,7 +130,7 @@ def receive_hello(
     Args:
       send: sends bytes to the caller.
       check: raises AdmissionError if a hello is not right. Where there is a secret, the caller
-        learns it after it has shown that.
+        gets this error only after it has proved that it has the secret.
       secret: of the training; b"" = none.
 
     Raises:
@@ -154,7 +154,7 @@ def receive_hello(
             fault = f"it was started without the secret ({run_secret.VARIABLE}) of this process"
             raise AdmissionError(run_secret.MISSING, fault=fault)
         caller, called = hello.speakers
-        # Else a program could let one process prove what another is asked for.
+        # Otherwise a program could relay the proof of one process to another.
         called += _REFUSES if wrong else ""
         nonce = run_secret.new_nonce()
         shown = run_secret.proof(secret, called, theirs, nonce)
@@ -195,7 +195,7 @@ def introduce(
         theirs, shown = _octets(answer, "nonce"), _octets(answer, "proof")
         refuses = run_secret.is_proof(shown, secret, called + _REFUSES, nonce, theirs)
         if not refuses and not run_secret.is_proof(shown, secret, called, nonce, theirs):
-            send(frame({"proof": ""}))  # so that the other can say why nobody came
+            send(frame({"proof": ""}))  # so that the other can say why this process did not join
             raise UnprovenError(run_secret.DIFFERENT)
         send(frame({"proof": run_secret.proof(secret, caller, theirs, nonce).hex()}))
         answer = receive()

@@ -138,14 +138,14 @@ class ChannelLink:
 
     def _run(self) -> None:
         try:
-            self._follow()
+            self._read_channels()
         except Exception as error:  # otherwise the worker would wait forever
             self._events.on_loss(f"{self._name} sent a message that cannot be read: {error!r}")
             raise
 
-    def _follow(self) -> None:
+    def _read_channels(self) -> None:
         """Reads one channel after another; the first may have to be opened."""
-        channel, self._first = self._first, None  # a channel that has ended is kept nowhere
+        channel, self._first = self._first, None  # so that it is freed when it has ended
         why = ""
         while channel or (channel := self._open_another(why)):
             outbox = self._outbox

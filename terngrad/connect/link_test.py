@@ -79,8 +79,8 @@ def test_a_channel_that_opens_while_its_link_ends_gets_the_last_message(begin):
 def test_a_broken_channel_is_opened_again_and_a_refused_one_is_not(begin):
     pairs, said = [pair() for _ in range(3)], []
     opened = iter([worker for _, worker in pairs])
-    told = lambda word: lambda *arguments: said.append((word, *arguments))
-    events = {name: told(name) for name in ("on_break", "on_open", "on_loss", "on_refusal")}
+    recorder = lambda word: lambda *arguments: said.append((word, *arguments))
+    events = {name: recorder(name) for name in ("on_break", "on_open", "on_loss", "on_refusal")}
     begun = begin(lambda: next(opened), **events)
     pairs[0][0].cut()
     pairs[1][0].finish(Ending(End.ENDED, "another run has begun"))

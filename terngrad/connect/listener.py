@@ -1,7 +1,7 @@
 """Listens for the processes of a training, and decides which callers are admitted.
 
-A caller with certificates must show one for its host, that is not withdrawn. Where there is a
-secret, it must show that it has it. It learns no more than that something differs before that.
+With TLS a caller must show a certificate for its host that is not withdrawn. With a secret it must
+prove that it has it. Before that, an error tells it only that something differs.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _MOST_COMPLAINTS = 10  # about unknown callers, and as many about members, logge
 _INTRODUCTION_SECS = 10.0  # for the handshake, too
 _LONGEST_ANSWER = 1 << 13  # characters, of up to 6 bytes in a frame
 
-# Takes the connection of an admitted caller, and the address of its host; returns what follows the
-# welcome. It must not wait. AdmissionError says why it does not take it.
+# Gets the connection of an admitted caller and the address of its host; returns a function that is
+# called after the welcome. It must not wait. It raises AdmissionError to refuse the caller.
 Open = Callable[[Hello, Connection, str], Callable[[], object]]
 
 
@@ -52,12 +52,12 @@ class Listener:
         Args:
           listening: socket that listens; owned from now on.
           config: of this process.
-          purposes: takes a connection, by its purpose.
+          purposes: the handler of the connections of each purpose.
           check: raises AdmissionError if a caller with this hello does not belong here.
           log: gets lines about callers.
           most: connections at a time that are not admitted, besides one for each worker.
-          on_refused: called with what is wrong with a caller, and with its hello if it has shown
-            that it belongs to the training, as far as that must be shown.
+          on_refused: called with what is wrong with a caller, and with its hello if it has proved
+            that it belongs to the training, as far as a proof is required.
 
         Raises:
           OSError: there is no descriptor left.
@@ -80,7 +80,7 @@ class Listener:
             timeout_secs=_INTRODUCTION_SECS,
             wrap=self._wrap,
             on_rejected=self._reject,
-            look=self._look,
+            on_poll=self._poll,
         )
 
     def start(self) -> None:
@@ -131,7 +131,7 @@ class Listener:
             raise AdmissionError(ALL_OR_NONE, fault=f"it uses TLS: {ALL_OR_NONE}")
 
     def _check(self, hello: Hello, connection: Connection) -> None:
-        """Raises AdmissionError if a caller does not belong here as what it says."""
+        """Raises AdmissionError if a caller is not the process that it claims to be."""
         self._check_hello(hello)
         if hello.purpose not in self._purposes:
             raise AdmissionError(f"nobody connects for {hello.purpose!r} here")
@@ -150,7 +150,7 @@ class Listener:
         else:
             self._rejected[caller.address] += 1
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Logs how unknown callers ended; closes connections whose certificates were withdrawn."""
         rejected, self._rejected = self._rejected, collections.Counter()
         for address, count in rejected.items():
@@ -176,7 +176,7 @@ def complain(log: LogLimiter, address: str, why: str, kind: str = "members") -> 
       log: gets the line.
       address: of its host.
       why: what is wrong with it.
-      kind: of whom it is; unknown callers cannot use up the lines about members.
+      kind: "members" or "unknown callers": the latter cannot use up the lines about members.
 
     Returns:
       The text without unprintable characters.
@@ -189,5 +189,5 @@ def complain(log: LogLimiter, address: str, why: str, kind: str = "members") -> 
 
 
 def _send(connection: Connection, message: bytes) -> None:
-    with contextlib.suppress(OSError):  # who reads notices it, too
+    with contextlib.suppress(OSError):  # the reader notices it, too
         connection.sendall(message)

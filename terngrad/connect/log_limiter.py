@@ -1,4 +1,4 @@
-"""A limit for the lines of a log, so that nobody can fill a disk from outside."""
+"""Limits the lines of a log, so that unknown callers cannot fill the disk."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ class LogLimiter:
         """Logs a line, unless there were too many of its kind.
 
         Args:
-          text: the line; what others have chosen of it may try to look like several.
-          kind: for lines whose text others choose; the default is the text without its numbers.
+          text: the line. Line breaks in it, which another process may have sent, are escaped.
+          kind: lines of a kind share a limit; "" = the text without its numbers. Give one where
+            other processes choose the text.
           most: lines of this kind in a minute.
         """
         text = printable(text, len(text))

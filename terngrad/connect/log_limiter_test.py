@@ -9,7 +9,7 @@ class _Log:
         self.limiter = LogLimiter(self.lines.append, lambda: self.now)
 
 
-def test_a_line_is_told_once_a_minute_and_then_how_often_it_came():
+def test_a_line_is_logged_once_a_minute_and_then_how_often_it_came():
     log = _Log()
     for _ in range(4):
         log.limiter("worker 1 came back.")

@@ -22,10 +22,10 @@ from terngrad.connect.listener import MOST_WAITING, Listener
 from terngrad.connect.log_limiter import LogLimiter
 
 _ENOUGH = 1 << 16
-_OWN = 64  # for snapshots, logs, event files and threads that start later
+_OTHER_FILES = 64  # for snapshots, logs, event files and threads that start later
 GRACE_SECS = 5.0  # for workers to learn the outcome and leave, perhaps after they reconnect
 _END_SECS = 2.0
-_SPARE_THREADS = 16  # for workers that have come back before their last streams are over
+_SPARE_THREADS = 16  # for workers that reconnect before their last streams have ended
 
 
 def raise_limit() -> None:
@@ -51,7 +51,7 @@ def most_connections(wanted: int, needed: int, others: int = 0) -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted
-    most = min(wanted, soft - _OWN - others - _open_files())
+    most = min(wanted, soft - _OTHER_FILES - others - _open_files())
     if most < needed:
         least = soft + needed - most
         raise ValueError(

@@ -16,12 +16,12 @@ from terngrad.ops.tls import Files
 Result = TypeVar("Result")
 
 FIRST_OCTET = b"\x16"  # of a connection with TLS
-_OF_AUTHORITY = (18, 19, 20, 21)  # OpenSSL's errors where another authority has signed
+_OF_AUTHORITY = (18, 19, 20, 21)  # OpenSSL's error codes if another authority has signed
 ALL_OR_NONE = "all processes need certificates, or none"
 
-CONNECTION = "the connection from "  # begins what names both ends of one, and blames neither
+CONNECTION = "the connection from "  # prefix of errors that name both ends and blame neither
 _BAD_MAC = "BAD_RECORD_MAC"
-# What the other side says after the handshake, too, of a record that has changed on the way to it.
+# Alerts of the other side, also after the handshake, about a record that has changed on the way.
 _RECORD_ALERTS = ("RECORD_OVERFLOW", "UNEXPECTED_MESSAGE", "DECODE_ERROR", "PROTOCOL_VERSION")
 _PLAIN = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
 
@@ -115,7 +115,7 @@ class EncryptedSocket:
     def objection(self, host: str) -> str:
         """Returns why the other side, whose handshake is done, is no process of `host`; "" = it is.
 
-        It does not look whether its certificate is withdrawn.
+        It does not check whether its certificate is withdrawn.
         """
         shown = self._tls.getpeercert() or {}
         names = [
@@ -146,7 +146,7 @@ class EncryptedSocket:
         return data
 
     def skip(self, size: int, flags: int = 0) -> bytes:
-        """Returns what has come, still encrypted, where the connection is of no use any more."""
+        """Returns received bytes without decrypting them, after TLS has failed."""
         return socket.socket.recv(self._tls, size, flags)
 
     def recv_into(self, view: memoryview, timeout_secs: float | None = None) -> int:
@@ -206,7 +206,7 @@ def has_ended(connection: socket.socket | EncryptedSocket) -> bool:
 
 
 def _changed(error: ssl.SSLError, *, is_open: bool) -> ChangedError | None:
-    """Returns what says that bytes have changed on the way; None if something else is wrong."""
+    """Returns an error that says that bytes have changed on the way; None if they have not."""
     reason = error.reason or ""
     if not reason or isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return None

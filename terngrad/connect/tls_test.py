@@ -106,17 +106,17 @@ def test_law_10_a_certificate_that_does_not_fit_is_named_on_both_sides(
     called = joining(1, address, files.get(other))
     error, complaint = received(called, address, HOSTS[:2], members, fault=why_chief)
     assert isinstance(error, MembershipError), error
-    for told, why in ((complaint, why_chief), (str(error), why_other)):
-        assert (why_chief if why == "same" else why) in told
-        assert "\n" not in told
+    for reported, why in ((complaint, why_chief), (str(error), why_other)):
+        assert (why_chief if why == "same" else why) in reported
+        assert "\n" not in reported
     assert "worker 0 (127.0.0.1:2222)" in str(error)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_law_10_what_ends_a_process_before_it_has_joined_is_told_over_tls(files, rank):
+def test_law_10_a_failure_before_a_process_has_joined_is_reported_over_tls(files, rank):
     address = free_address()
     config = ConnectConfig(HOSTS, rank, (), TIMEOUT, Members(files["ours"]))
-    fail = lambda: admission.tell_failure(config, address, "why")
+    fail = lambda: admission.report_failure(config, address, "why")
     others = [joining(i, address, files["ours"], HOSTS) for i in range(3) if i != rank]
     none, *errors = in_threads(fail, *others)
     assert none is None
@@ -132,8 +132,8 @@ def test_law_10_a_withdrawn_certificate_is_named_on_both_sides(files, tmp_path):
     strict = Members(dataclasses.replace(files["ours"], deny=str(deny)))
     why = f"worker 1 (127.0.0.1:2223) was refused: its certificate {serial:X}"
     called = joining(1, address, files["ours"])
-    for told in received(called, address, HOSTS[:2], strict, fault=why):
-        assert why in str(told)
+    for reported in received(called, address, HOSTS[:2], strict, fault=why):
+        assert why in str(reported)
 
 
 @pytest.mark.parametrize("seed", sample(range(20), in_ci=range(6)))
@@ -165,8 +165,8 @@ def test_changed_messages_end_a_membership_with_a_name(files):
         message = {"facts": {"x": "y" * 100}}
         for _ in range(200):
             both[1][0].send(message)
-        told = {lost.get(timeout=TIMEOUT), lost.get(timeout=TIMEOUT)}
+        reported = {lost.get(timeout=TIMEOUT), lost.get(timeout=TIMEOUT)}
     link = "the connection from worker 1 (127.0.0.1:2223) to worker 0 (127.0.0.1:2222)"
-    assert all(f" ends: {link}: bytes have changed on the way (TLS: " in line for line in told)
-    found = [line for line in told if "TLS: decryption failed or bad record mac" in line]
+    assert all(f" ends: {link}: bytes have changed on the way (TLS: " in line for line in reported)
+    found = [line for line in reported if "TLS: decryption failed or bad record mac" in line]
     assert [line[:8] for line in found] == ["worker 0"]

@@ -61,7 +61,7 @@ class AllGather:
     def keep_rounds_of(self, workers: Collection[int]) -> None:
         """Drops the rounds in which none of these workers has given a value.
 
-        Others made them, who may have been steps ahead.
+        Other workers made them, perhaps steps ahead of these.
         """
         for key, each in list(self._rounds.items()):
             if each.given.keys().isdisjoint(workers):

@@ -1,4 +1,4 @@
-"""A worker's half of the coordination: what it reports, and what it waits for."""
+"""A worker's side of the coordination: what it reports, and what it waits for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 
 class InterruptionError(Exception):
-    """The processes must agree on a state before training can continue."""
+    """The step is abandoned: the processes must agree on a state before they continue."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ class CoordinatorClient:
         link.start()
 
     def move(self, link: ChannelLink) -> None:
-        """Goes to another coordinator, over a link that is not started yet."""
+        """Moves to another coordinator, over a link that is not started yet."""
         with self.changed:
             left, self._link = self._link, link
             self._is_frozen = True
@@ -92,7 +92,7 @@ class CoordinatorClient:
         heartbeat, report = self._heartbeat, Report()
         report.progress.is_stepping = heartbeat.batches is not None
         report.progress.batches = heartbeat.batches or 0
-        begun = heartbeat.begun
+        begun = heartbeat.operations
         report.progress.begun, report.progress.operation = begun.count, begun.last
         report.progress.alike = begun.alike
         self._send(report)
@@ -181,7 +181,7 @@ class CoordinatorClient:
         return content
 
     def check(self) -> None:
-        """Checks that waiting makes sense; call it before each wait.
+        """Raises an error if there is nothing to wait for; call it before each wait.
 
         Raises:
           InterruptionError: the view is no longer valid: this worker must report its state.
@@ -203,7 +203,7 @@ class CoordinatorClient:
         self._send(Report(lost_ps=groups.pack(servers)))
 
     def report_ended(self, servers: Collection[int], in_view: Collection[int]) -> None:
-        """Reports at the addresses of which ps nobody listens.
+        """Reports ps at whose addresses nobody listens.
 
         Args:
           servers: these ps.
@@ -258,7 +258,7 @@ class CoordinatorClient:
                 self._send(self._state_report)
 
     def take(self, message: bytes, counts: Callable[[], bool] = lambda: True) -> None:
-        """Handles an order, unless `counts` says that its sender coordinates no more."""
+        """Handles an order, unless `counts` returns that its sender no longer coordinates."""
         order = Order.FromString(message)
         with self.changed:
             if not counts():
@@ -307,8 +307,8 @@ class CoordinatorClient:
             return None
         if not values:
             if is_of_view:
-                return None  # a later view has begun, of which this worker will hear
-            self.check()  # the others may have gone back to this call in another view
+                return None  # a later view has begun; its order arrives next
+            self.check()  # the others may repeat this call in another view
             raise MembershipError(
                 f"the other workers have made later calls than this one ({name}): this worker was "
                 "started again, and their program does not let it join"

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from terngrad.cluster.errors import LONGEST_REASON
-from terngrad.cluster.heartbeat import BegunOperations
+from terngrad.cluster.heartbeat import OperationProgress
 from terngrad.coordination import decisions, groups
 from terngrad.coordination.all_gather import AllGather, Send
 from terngrad.coordination.decisions import Ask, Dismiss, End
@@ -76,7 +76,7 @@ class Coordinator:
 
     @property
     def has_more_to_send(self) -> bool:
-        """Whether workers that have not come yet must learn why there is no training."""
+        """Whether workers that have not connected yet must learn why there is no training."""
         with self._lock:
             return self._failed_early and bool(self.state.expected)
 
@@ -87,7 +87,7 @@ class Coordinator:
 
     @property
     def is_left(self) -> bool:
-        """Whether all its workers have gone to another coordinator, or may have."""
+        """Whether all its workers have moved to another coordinator, or may have."""
         with self._lock:
             is_open = self.outcome is None and not self.state.some_are_done
             return is_open and not self.state.connected
@@ -131,7 +131,7 @@ class Coordinator:
                 self._send(worker, Order(lost_ps=groups.pack(lost)))
 
     def expect_workers(self) -> None:
-        """Notes that a worker is there whose stream to the coordinator may open later."""
+        """Notes that a worker has connected, though perhaps not yet to the coordinator."""
         with self._lock:
             self.state.begin()
 
@@ -140,8 +140,8 @@ class Coordinator:
 
         Args:
           worker: the worker.
-          why: follows the worker's name in messages.
-          silent_secs: for how long there has been no sign of the worker: it counts as lost since
+          why: the reason; in messages it follows the worker's name.
+          silent_secs: for how long nothing was received from the worker: it counts as lost since
             then.
         """
         with self._lock:
@@ -160,7 +160,7 @@ class Coordinator:
                     self._note_idle_session(worker)
                 if interrupts:
                     self._ask()
-            self._go_on()
+            self._advance()
 
     def handle(self, worker: int, message: Report) -> None:
         """Handles a worker's message, unless it is part of a state.
@@ -195,7 +195,7 @@ class Coordinator:
                 self._fail(worker, message.failed[:LONGEST_REASON], is_shared=message.shared)
             elif what == "bye":
                 self._finish(worker)
-            self._go_on()
+            self._advance()
 
     def note_done(self) -> None:
         """Notes that a worker is done whose own report may be lost."""
@@ -224,11 +224,11 @@ class Coordinator:
         """Acts on time-outs; call it regularly."""
         with self._lock:
             if self.outcome is None:
-                self._let_in()
-                self._go_on()
+                self._admit_waiting()
+                self._advance()
             if self.outcome is None:
                 self._act(decisions.act_on_timeouts(self.state))
-                self._go_on()
+                self._advance()
 
     @property
     def _is_forming(self) -> bool:
@@ -247,8 +247,8 @@ class Coordinator:
         record.has_reported = record.session.has_reported = True
         self._ask()
 
-    def _let_in(self) -> None:
-        """Lets workers join that had to wait and need not any more."""
+    def _admit_waiting(self) -> None:
+        """Lets workers join whose waiting time is over."""
         for worker in sorted(self.state.connected):
             session = self.state.records[worker].session
             if session.pending and not decisions.must_wait(self.state, worker):
@@ -280,7 +280,7 @@ class Coordinator:
 
     def _note_progress(self, worker: int, message: Report) -> None:
         progress, record = message.progress, self.state.records[worker]
-        record.session.begun = BegunOperations(
+        record.session.operations = OperationProgress(
             progress.begun, progress.operation[:LONGEST_REASON], progress.alike
         )
         if self.state.view is not None and worker not in self.state.members:
@@ -330,8 +330,8 @@ class Coordinator:
         state.records[worker].change(WorkerEvent.FINISH)
         state.stalls.forget(worker)
         state.some_are_done = True
-        # Workers that hang cannot say that they are done. Those that come late must not be
-        # alone: they learn that this one has left if they need it.
+        # Workers that hang cannot report that they are done. Late ones must not wait in vain: they
+        # learn that this one has left if they need it.
         if not state.responsive and (state.view or not state.expected & state.returning):
             self._end(End(""))
 
@@ -343,8 +343,8 @@ class Coordinator:
         asked = self.state.members & self.state.connected
         self._send_to(asked - self.state.with_status({Status.WAITING}), Order(freeze=True))
 
-    def _go_on(self) -> None:
-        """Does all that is possible now."""
+    def _advance(self) -> None:
+        """Makes all decisions that are possible now."""
         state = self.state
         if self.outcome is None:
             self._act(decisions.mismatch(state))
@@ -373,7 +373,7 @@ class Coordinator:
         if isinstance(decision, End):
             self._end(decision)
         elif isinstance(decision, Ask):
-            self._go_on_without(decision)
+            self._continue_without(decision)
         elif isinstance(decision, View):
             self._log_takeover()
             self.state.install(decision)
@@ -389,7 +389,7 @@ class Coordinator:
             self._send(worker, Order(finished=True))
         self.state.move(TrainingEvent.DISMISS)
 
-    def _go_on_without(self, decision: Ask) -> None:
+    def _continue_without(self, decision: Ask) -> None:
         """Asks for a new view; drops the workers that hang, which may connect again."""
         for worker in sorted(decision.abandoned):
             self._log(f"{self.state.name(worker)}: {decision.why}.")

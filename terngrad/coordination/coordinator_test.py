@@ -362,7 +362,7 @@ def test_a_view_excludes_the_ps_that_any_member_has_lost_until_they_are_back():
     assert groups.unpack(cluster.taken()[0][-1].lost_ps) == (1,)
 
 
-def test_a_worker_that_joins_is_told_which_ps_the_others_do_without():
+def test_a_worker_that_joins_learns_which_ps_the_others_do_without():
     cluster, _ = begun(2, elastic=True, servers=2)
     cluster.send(0, **lost(1))
     cluster.lose(1)

@@ -17,7 +17,7 @@ from terngrad.service.messages import StateReport, View
 CHIEF = 0  # has the state if no worker is live
 MOST_STEPS = 1 << 62
 _MOST_AHEAD = 10**11  # numbers of views count milliseconds: about three years
-_MOST_AT_FIRST = 1 << 61  # a coordinator that starts again may have a clock years behind the last
+_MOST_AT_FIRST = 1 << 61  # the clock of a restarted coordinator may be years behind
 _GRACE_SECS = 5.0  # for workers to find a coordinator that has started again
 _IDLE_SECS = 5.0  # for which the others wait for a member that has made no step yet
 _MOST_IDLE = 2  # sessions without a contribution before a worker must wait to join again
@@ -43,7 +43,7 @@ class Ask:
 
 @dataclasses.dataclass(frozen=True)
 class Dismiss:
-    """The decision that others are done, and those that want a view are too few or came late."""
+    """The decision to dismiss workers: others are done, and these are too few or came too late."""
 
 
 # The next view.
@@ -183,7 +183,7 @@ def next_view(state: CoordinatorState) -> View:
 
 
 def in_words(view: View, *, names_ps: bool = True) -> str:
-    """Describes a view for the log; each ps may be that of a worker, and go without saying."""
+    """Describes a view for the log, without its ps if each belongs to a worker."""
     members, receivers = groups.unpack(view.members), groups.unpack(view.receivers)
     verb = "trains" if len(members) == 1 else "train"
     text = f"{listed(members)} {verb} from step {view.steps} on"
@@ -226,7 +226,7 @@ def saver(state: CoordinatorState, because_of: Iterable[int]) -> int | None:
 
 
 # Backup workers that come and go while others train. One that leaves before its first step
-# interrupts nobody. One that does so again and again must wait before it joins, longer each time,
+# interrupts no step. One that does so repeatedly must wait before it joins, longer each time,
 # unless it is needed.
 
 
@@ -238,7 +238,7 @@ def interrupts(state: CoordinatorState, worker: int) -> bool:
 
 
 def is_idle_session(state: CoordinatorState, worker: int) -> bool:
-    """Returns whether a worker that leaves was there in vain, though others could train."""
+    """Returns whether a worker leaves without a contribution, though others could train."""
     session = state.records[worker].session
     could_train = state.view is not None and state.rules.needed < len(state.records)
     return could_train and session.has_reported and not session.has_contributed
@@ -267,7 +267,7 @@ def must_wait(state: CoordinatorState, worker: int) -> bool:
 def act_on_timeouts(state: CoordinatorState) -> End | Ask | None:
     """Returns what to do now; None if nothing takes too long."""
     if state.some_are_done and not state.responsive and not state.returning:
-        return End("")  # the others were done and only had to say goodbye
+        return End("")  # the others were done and only had to leave
     if state.view is None and not takes_over(state) and (found := _at_the_start(state)):
         return found
     if state.phase is Phase.FORMING:
@@ -277,10 +277,10 @@ def act_on_timeouts(state: CoordinatorState) -> End | Ask | None:
 
 def mismatch(state: CoordinatorState) -> End | None:
     """Ends the training of workers that do not run the same operations with each other."""
-    begun = {worker: state.records[worker].session.begun for worker in state.connected}
+    begun = {worker: state.records[worker].session.operations for worker in state.connected}
     first = max(begun, key=lambda worker: begun[worker].count, default=None)
     for worker in sorted(state.with_status({Status.FINISHED})):
-        made = state.records[worker].session.begun.count
+        made = state.records[worker].session.operations.count
         if first is not None and made < begun[first].count:
             left = f"{state.name(worker)} left after {made} operations with the others"
             more = f"of which {state.name(first)} has begun {begun[first].count}"
@@ -341,7 +341,7 @@ def _while_forming(state: CoordinatorState) -> End | Ask | None:
     if hanging and waited > limit and _can_go_on(state, from_checkpoint=should_give_up):
         return Ask(hanging, f"no report of its step for {waited:.0f} s")
     if missing and should_give_up and not awaited(state):
-        # Where others are done, there is nothing left that these could hold up.
+        # Where others are done, these delay nobody.
         return End("" if state.some_are_done else _why_no_view(state, missing, waited), missing)
     if not state.connected and not awaited(state):
         return End(state.explain(state.lost))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from terngrad.cluster.addresses import name_of
-from terngrad.cluster.heartbeat import BegunOperations, StallDetector
+from terngrad.cluster.heartbeat import OperationProgress, StallDetector
 from terngrad.coordination import groups
 from terngrad.service.messages import StateReport, View
 
@@ -145,10 +145,9 @@ class Session:
     lost_ps: frozenset[int] = frozenset()  # ps that it does without
     ended_ps: frozenset[int] = frozenset()  # ps at whose addresses nobody listens
     ended_in_view: frozenset[int] = frozenset()  # those that were heard of until they ended
-    leaves: bool = False  # it has said that it ends, and the others go on
-    begun: BegunOperations = dataclasses.field(
-        default_factory=BegunOperations
-    )  # operations with the others
+    leaves: bool = False  # it has reported that it ends and the others continue
+    # Those with the others that it has begun.
+    operations: OperationProgress = dataclasses.field(default_factory=OperationProgress)
 
 
 @dataclasses.dataclass
@@ -335,7 +334,7 @@ class CoordinatorState:
         lost = self._lost_ps(self.connected & members)
         goes_on = self.rules.coordinator_moves and self.rules.elastic
         unused = lost | (self._all - members) if goes_on else lost
-        # Some ps must add, also where its own one is lost to the only member.
+        # Some ps must add, even if the only member has lost its own.
         return unused if unused < self._all else unused - {self.ps}
 
     @property
@@ -381,7 +380,7 @@ class CoordinatorState:
         return {worker for worker, report in self.reports.items() if report.is_live}
 
     def begin(self) -> None:
-        """Notes that a worker is there: from now on, those that are not count as lost."""
+        """Notes that a worker has connected: from now on, absent ones count as lost."""
         if not self._has_begun:
             self._has_begun = True
             for record in self.records:

@@ -62,11 +62,11 @@ class Connection(abc.ABC):
         """
 
     def close(self) -> None:  # noqa: B027 (most engines end with their process)
-        """Ends all operations, after what this process has sent for them has left it."""
+        """Ends all operations, after all data of this process has been sent."""
 
     @property
     def gather_copies(self) -> float:
-        """How often the busiest cable carries a process' part in `all_gather`, in one direction."""
+        """How often the busiest link carries a process' part in `all_gather`, in one direction."""
         return self.size - 1
 
     @property
@@ -84,9 +84,9 @@ class Connection(abc.ABC):
         return 0
 
     def give_up(self, why: str, *, alone: bool = False) -> None:
-        """Ends the training of all processes if its steps wait for a lost one.
+        """Ends the training of all processes while a step waits for a lost one.
 
-        This process was asked to end meanwhile, and has saved what it has.
+        This process was asked to end, and has saved.
 
         Args:
           why: the reason.
@@ -121,7 +121,7 @@ class NetworkSpeed(NamedTuple):
 
     Attributes:
       latency_secs: seconds of a message beside its bytes.
-      bits_per_sec: bits that the busiest cable carries in a second, in one direction.
+      bits_per_sec: bits that the busiest link carries in a second, in one direction.
     """
 
     latency_secs: float

@@ -76,19 +76,19 @@ def start_horovod(timeout_secs: float) -> tuple[Transport, launched.Gather]:
 
 @contextlib.contextmanager
 def ending_at_once(name: str) -> Iterator[None]:
-    """Ends this process if the block fails; the launcher then ends the others.
+    """Ends this process at once if the block fails; the launcher then ends the others.
 
-    An orderly end would wait for the others, which wait for this one.
+    An orderly end would deadlock: it waits for the others, which wait for this process.
     """
     try:
         yield
     except SystemExit:  # all processes end at the same step
         raise
     except BaseException as error:
-        is_told = was_shown(error)
-        is_short = is_told or isinstance(error, ValueError | OSError)
+        is_shown = was_shown(error)
+        is_short = is_shown or isinstance(error, ValueError | OSError)
         if isinstance(error, Exception) and not is_short:
             traceback.print_exc()
-        says_all = is_told and isinstance(error, MembershipError)
+        says_all = is_shown and isinstance(error, MembershipError)
         said = f"{name} ({socket.gethostname()}) ends: {reason_of(error)}"
         end_process("" if says_all else said)

@@ -78,19 +78,19 @@ def values(rank, i, count):
 
 def assert_right_or_named(found, count):
     """Both have the right sums, or a line about the other process; returns the lines."""
-    told = []
+    reported = []
     for rank, each in enumerate(found):
         if isinstance(each, Exception):
             assert isinstance(each, tf.errors.UnavailableError | ConnectionError), repr(each)
             handshake = isinstance(each, ConnectionError)
             assert handshake or NAMES[1 - rank] in str(each), each
-            told.append(str(each))
+            reported.append(str(each))
             continue
         for i in range(ROUNDS):
             total = values(0, i, count) + values(1, i, count)
             np.testing.assert_array_equal(each[2 * i], total)
             np.testing.assert_array_equal(each[2 * i + 1], [[i], [i + 1]])
-    return told
+    return reported
 
 
 @pytest.mark.slow
@@ -99,8 +99,8 @@ def test_over_a_bad_network_results_are_right_or_the_other_is_named(seed, files)
     for own, kinds in ((None, set(Kind) - {Kind.CORRUPT}), (files, set(Kind))):
         (fault,) = plan(seed, sorted(kinds, key=lambda kind: kind.name), 1)
         fault = dataclasses.replace(fault, after_bytes=fault.after_bytes * 7)
-        told = assert_right_or_named(exchanged(fault, 3000, own), 3000)
-        assert not told or fault.kind not in HARMLESS, (fault, told)
+        reported = assert_right_or_named(exchanged(fault, 3000, own), 3000)
+        assert not reported or fault.kind not in HARMLESS, (fault, reported)
 
 
 @pytest.mark.slow
@@ -117,9 +117,9 @@ def test_a_process_that_dies_within_a_chunk_is_named(encrypted, files):
 def test_a_bit_that_changes_on_the_way_ends_an_encrypted_exchange(to_server, files):
     fault = Fault(Kind.CORRUPT, to_server, after_bytes=50_000, bit=3)
     found = exchanged(fault, 50_000, files)
-    told = assert_right_or_named(found, 50_000)
+    reported = assert_right_or_named(found, 50_000)
     assert "TLS: decryption failed or bad record mac" in str(found[not to_server])
-    assert len(told) == 2
+    assert len(reported) == 2
     receiver = 0 if to_server else 1  # it is not to blame, nor is the other
     link = f"the connection from {NAMES[1 - receiver]} to {NAMES[receiver]}: bytes have changed"
     # The sender learns it by an alert, unless the end of the connection overtakes that.

@@ -1,4 +1,4 @@
-"""Errors of operations between processes: one line for each, and the loss that explains it."""
+"""Errors of operations between processes, each as one line that names a lost process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 from terngrad.cluster.admission import Peer
 from terngrad.cluster.errors import MembershipError, SharedError
 from terngrad.cluster.heartbeat import Heartbeat
-from terngrad.cluster.membership import Membership, end_process, with_last_acts
+from terngrad.cluster.membership import Membership, end_process, with_final_actions
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.tls import CONNECTION
 
@@ -64,13 +64,13 @@ def watching(
     """Watches the other processes until the end of the block; for the arguments see `Membership`.
 
     Before this process ends because of a loss or a failed operation, it calls each of `at_loss`,
-    after the others are told; what these return, such as what they saved, is part of the message.
+    after it has informed the others; the texts that these return are part of the message.
 
     Raises:
       MembershipError: an operation between the processes failed.
       SharedError: bytes have changed on the way between two of them.
     """
-    lose, failure = (lambda message: on_loss(with_last_acts(message, at_loss))), None
+    lose, failure = (lambda message: on_loss(with_final_actions(message, at_loss))), None
     try:
         with Membership(
             config, peers, on_loss=lose, heartbeat=heartbeat, addresses=addresses
@@ -85,12 +85,12 @@ def watching(
     except (MembershipError, SharedError) as error:
         if error is not failure:  # the block's own
             raise
-        raise type(error)(with_last_acts(str(error), at_loss)) from error.__cause__
+        raise type(error)(with_final_actions(str(error), at_loss)) from error.__cause__
 
 
 def _failure(membership: Membership, text: str) -> MembershipError | SharedError:
     """Returns the error of an operation that failed, unless the loss of another ends this one."""
     if text.startswith(CONNECTION):  # nobody is lost
         return SharedError(text)
-    membership.await_loss()  # whoever is lost has a name, which TensorFlow does not tell
+    membership.await_loss()  # it ends this process with the name of a lost one
     return MembershipError(f"an operation between the workers failed: {text}")

@@ -23,10 +23,11 @@ from terngrad.ops.mesh import Decoding, Encoding, Kind, Mesh
 from terngrad.ops.tls import Channel, encrypt
 from terngrad.planes import GROUP, padded, plane_count
 
-_VARIABLE, _NAME = "TERNGRAD_TRANSPORT", "sockets"  # once it also chose TensorFlow's collectives
+_VARIABLE, _NAME = "TERNGRAD_TRANSPORT", "sockets"  # formerly also TensorFlow's collectives
 _CLOSE_SECS = 5.0
-# Up to here a bucket is encoded in a millisecond. Then its gradients' memory, still in the cache,
-# is used for their means; an operation that encodes keeps them to its end.
+# A bucket of this size is encoded in a millisecond. If it is encoded whole, the memory of its
+# gradients, still in the cache, is used for their means; an operation that encodes in parts keeps
+# the gradients to its end.
 _WHOLE_ELEMENTS = 1 << 22
 
 
@@ -177,7 +178,7 @@ def joined(mesh: Mesh, values: tf.Tensor, name: str, kind: Kind) -> tuple[tf.Ten
 
 
 class MeshOwner(Protocol):
-    """What joins processes by a mesh.
+    """A connection whose processes are joined by a mesh.
 
     Attributes:
       rank: index of this process.

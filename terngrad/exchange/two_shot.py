@@ -27,7 +27,7 @@ _LANE = 4  # bytes of a value that a transport moves: float32 or 32-bit integer
 
 
 def is_one_shot(local: float, total: float, processes: int) -> bool:
-    """Returns whether it takes no more bytes that each process sends its values to all others.
+    """Returns whether one shot, each process to all others, takes no more bytes than two.
 
     Args:
       local: bits, or bytes, of what a process sends.

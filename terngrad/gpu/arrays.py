@@ -1,7 +1,7 @@
-"""What `terngrad.numpy` does with arrays on a GPU.
+"""The functions of `terngrad.numpy` for arrays on a GPU.
 
-It starts kernels on the current stream of the arrays' package and waits for none. So it checks
-shapes and types, but no values in the device's memory.
+Each call starts kernels on the current stream of the arrays' package and waits for none. So it
+checks shapes and types, but no values in the device's memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def are_on_gpu(*arguments: Any) -> bool:
 
 
 class _Call:
-    """The arrays of a call: all are of one package, and on one device."""
+    """The arrays of a call: all are of one package and on one device."""
 
     def __init__(self, **groups: Any):
         """Takes arguments by their names: arrays, or lists of them."""

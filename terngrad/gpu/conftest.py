@@ -1,4 +1,4 @@
-"""A GPU that is the host."""
+"""A simulated GPU that computes on the host."""
 
 import pytest
 

@@ -17,7 +17,7 @@ class Device:
     """A GPU with the kernels on it. Calls from several threads do not disturb each other."""
 
     def __init__(self, handle: ctypes.c_void_p):
-        """Takes what terngrad_gpu_open gave."""
+        """Takes the handle that terngrad_gpu_open returned."""
         self._handle = handle
 
     def call(self, name: str, *arguments: object) -> None:

@@ -1,6 +1,6 @@
 """Arrays on a GPU, of CuPy or PyTorch: where they are, and how to make more of the same kind.
 
-Neither package is imported here: it is there if there is an array of it.
+Neither package is imported here: an array of it shows that it is loaded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 
 class View(NamedTuple):
-    """What kernels must know of an array.
+    """The properties of an array that kernels need.
 
     Attributes:
       owner: the array, or a contiguous copy of it; its memory lives as long.

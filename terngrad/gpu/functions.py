@@ -44,7 +44,7 @@ class Target(ctypes.Structure):
 
 
 class Kept(ctypes.Structure):
-    """A variable's values and memory for what their codes do not say."""
+    """A variable's values and memory for the rounding error."""
 
     _fields_ = (
         ("values", _POINTER),
@@ -71,7 +71,7 @@ class Trained(ctypes.Structure):
 
 
 class Corrected(ctypes.Structure):
-    """A gradient, what a codec kept of earlier ones, and memory for their sum."""
+    """A gradient, a codec's memory, and space for their sum."""
 
     _fields_ = (
         ("values", _POINTER),
@@ -95,7 +95,7 @@ class Gradient(ctypes.Structure):
 
 
 class UnitRule(ctypes.Structure):
-    """What a sum of 1 is worth: scale * share / divisor."""
+    """The value of a sum of 1: scale * share / divisor."""
 
     _fields_ = (("share", ctypes.c_float), ("divisor", ctypes.c_float))
 

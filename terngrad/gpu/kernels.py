@@ -30,9 +30,9 @@ def folder() -> str:
 
 
 def cached(name: str, make: Callable[[], bytes]) -> bytes:
-    """Returns the content kept under a name; makes and keeps it if there is none that is whole.
+    """Returns the cached content of a name; makes and caches it if it is missing or damaged.
 
-    Where the folder cannot be read or written, a warning of one line says so.
+    If the folder cannot be read or written, a warning says so.
 
     Args:
       name: file name with a digest of all that decides the content.
@@ -45,8 +45,8 @@ def cached(name: str, make: Callable[[], bytes]) -> bytes:
         _warn(path, error)
         return make()
     if content is not None:
-        with contextlib.suppress(OSError):  # another user's, which is as good
-            os.utime(path)  # it was used
+        with contextlib.suppress(OSError):  # the file of another user, which may be used, too
+            os.utime(path)  # notes the use
         return content
     content = make()
     try:

@@ -43,7 +43,7 @@ def test_a_host_that_does_not_answer_is_named(output, status, why):
     assert found.problems == [f"{host} cannot be reached ({why})" for host in "ab"]
 
 
-def test_a_missing_ssh_is_told():
+def test_a_missing_ssh_is_reported():
     found = Fleet(PROCESSES[:1], lambda host: ["/no/ssh"]).ask("status")
     assert found.problems == ["a cannot be reached (/no/ssh: No such file or directory)"]
 

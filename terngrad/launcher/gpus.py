@@ -10,7 +10,7 @@ from typing import Any
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _ANSWER_SECS = 10.0  # of the driver
-_GROWS = "TF_FORCE_GPU_ALLOW_GROWTH"  # else a process takes all memory of its GPU
+_GROWS = "TF_FORCE_GPU_ALLOW_GROWTH"  # else a process allocates all memory of its GPU
 
 
 def found(environment: Mapping[str, str] = os.environ) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 WORKSPACE = str(Path(__file__).parents[2])  # the working copy that this module is part of
-PORT = 2222  # of the first process of a host, where nobody says which
+PORT = 2222  # default port of the first process of a host
 CONNECT_SECS = 10
 MISSING_STATUS = os.EX_OSFILE  # of `module_line` where there is no working copy
 _COMMON = "scripts/common.sh"
@@ -24,8 +24,8 @@ def over_ssh(
     Args:
       host: name for ssh, perhaps with a user.
       line: for the user's shell there.
-      ssh: program and options; these win.
-      connect_secs: in which the host must answer.
+      ssh: program and options; these override the defaults.
+      connect_secs: time-out of the connection.
     """
     options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={connect_secs}"]
     return [*ssh, *options, "-o", "ServerAliveInterval=15", "--", host, line]

@@ -27,7 +27,7 @@ def test_a_module_runs_in_a_working_copy_whatever_its_path(tmp_path, workspace):
     assert done.stdout == f"{tmp_path}/{FOLDER}|{tmp_path}/b c|'$HOME'\n", done.stderr
 
 
-def test_a_host_without_the_working_copy_is_told_from_one_that_fails(tmp_path):
+def test_a_host_without_the_working_copy_is_distinguished_from_one_that_fails(tmp_path):
     line = hosts.module_line(f"~/{FOLDER}", "a.module")
     done = run(line, tmp_path)
     missing = f"no such folder: {tmp_path}/{FOLDER}\n"

@@ -6,15 +6,15 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-MARK = "terngrad launcher answers:"  # parts an answer from what a host's start-up files print
-BYTES = "latin-1"  # in which each byte is a character
+MARK = "terngrad launcher answers:"  # separates an answer from the output of start-up files
+BYTES = "latin-1"  # encoding in which each byte is a character
 _MOST_IN_A_ROW = 5  # short runs of a process after which it is not started again
 _SHORT_SECS = 30.0  # of a run that ended too soon
 
 
 @dataclasses.dataclass(frozen=True)
 class Process:
-    """A process. For an agent, a `~` that begins a text stands for the home there."""
+    """A process. On a host, a leading `~` stands for the home there."""
 
     label: str  # its name for messages
     command: Sequence[str]
@@ -30,12 +30,12 @@ class Process:
 
 @dataclasses.dataclass
 class Answer:
-    """What a host did, or several."""
+    """The answer of one host or several."""
 
     lines: list[str] = dataclasses.field(default_factory=list)  # for the user
     # What went wrong; after a stop, which processes may still run.
     problems: list[str] = dataclasses.field(default_factory=list)
-    # Processes that are not as they should be, with nothing left to do about it.
+    # Processes in an unexpected state that needs no action.
     ended: list[str] = dataclasses.field(default_factory=list)
     logs: dict[str, str] = dataclasses.field(default_factory=dict)  # by label; see BYTES
 

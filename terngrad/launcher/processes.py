@@ -29,7 +29,7 @@ from terngrad.launcher.hosts import last_line
 from terngrad.launcher.process import BYTES, MARK, Answer, Process, Restarts
 from terngrad.launcher.state import Condition, Record, StateFile
 
-_LOOK_SECS = 0.1
+_POLL_SECS = 0.1
 _LOAD_SECS = 120.0  # for all processes to load their modules
 _SETTLE_SECS = 2.0  # after that; a process that fails within this time is reported
 _KILL_SECS = 10.0  # for a killed process to be gone
@@ -85,7 +85,7 @@ def _settle(processes: Sequence[Process], answer: Answer) -> None:
                 late = f"has said nothing for {_LOAD_SECS:g} s; see status_dist.sh"
                 answer.lines.append(f"{process.label}: {late}")
                 break
-            time.sleep(_LOOK_SECS)
+            time.sleep(_POLL_SECS)
     time.sleep(_SETTLE_SECS)
     for process in processes:
         condition = StateFile(process.state).condition()
@@ -167,7 +167,7 @@ def _await_end(process: Process, group: int, deadline: float, secs: float) -> Co
             why = f"killed because it did not end within {secs:g} s"
             killed = killed or Condition(f"{why}{_unsaved(process, group)}")
             state.send(group, signal.SIGKILL)
-        time.sleep(_LOOK_SECS)
+        time.sleep(_POLL_SECS)
     return killed
 
 
@@ -235,7 +235,7 @@ def main() -> None:
 
 
 def _at_home(value: Any) -> Any:
-    """Puts this user's home in the place of each `~` that begins a text."""
+    """Replaces each leading `~` by this user's home."""
     if isinstance(value, dict):
         return {_at_home(key): _at_home(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -266,7 +266,7 @@ def supervise(
         if not again:
             report(started.pid)
         again = " again"
-        if file.is_stopping:  # whoever stops may have looked before the file was there
+        if file.is_stopping:  # a stop may have come before the file was there
             state.send(started.pid, signal.SIGTERM)
         record = dataclasses.replace(record, status=state.exit_status(started.wait()))
         pause_secs, what = None, ""
@@ -276,9 +276,9 @@ def supervise(
             _log(process, f"Was killed by {state.signal_name(record.status)} and {what}.")
         if pause_secs is not None:
             file.write(dataclasses.replace(record, is_due=True))
-            for _ in range(round(pause_secs / _LOOK_SECS)):
+            for _ in range(round(pause_secs / _POLL_SECS)):
                 if not file.is_stopping:
-                    sleep(_LOOK_SECS)
+                    sleep(_POLL_SECS)
         if pause_secs is None or file.is_stopping:
             file.write(record)
             return

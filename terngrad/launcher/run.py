@@ -29,9 +29,9 @@ from terngrad.launcher.state import StateFile
 from terngrad.launcher.terminal import Event, Output, Requests
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
-_LOOK_SECS = 0.1
-# How doubtful it is that a process with this exit status failed by itself; of others it is not.
-_DOUBTS = {1: 1, LOST_STATUS: 2}
+_POLL_SECS = 0.1
+# Exit statuses of processes that may have ended because of another: the higher, the likelier.
+_UNCERTAINTY = {1: 1, LOST_STATUS: 2}
 GRACE_SECS = 90.0  # for the others to notice a failure, or to save, before they are killed
 _PS_GRACE_SECS = 5.0  # for a ps to end by itself after the workers
 # sshd drops some of more than ten connections of one moment that are not logged in yet.
@@ -55,7 +55,7 @@ class Run:
         output: Output,
         *,
         restarts: int = 0,
-        outlives: bool = False,
+        tolerates_failures: bool = False,
         notice_secs: float | None = None,
         relays: bool = False,
         shown: int | None = None,
@@ -63,26 +63,28 @@ class Run:
         """Starts nothing yet.
 
         Args:
-          processes: the chief first. Those with a host are commands of ssh that run `attended`.
-          requests: to end.
+          processes: the chief first. Those with a host are commands of ssh with
+            `remote_command`.
+          requests: the signals that ask this launcher to end.
           output: gets the lines of all processes.
-          restarts: how many processes that were killed are started again, if `outlives`.
-          outlives: whether the others go on without processes that are killed or fail.
+          restarts: how many processes that were killed are started again, if `tolerates_failures`.
+          tolerates_failures: whether the others go on without processes that are killed or fail.
           notice_secs: time after a failure in which the others may end by themselves before they
             are asked to; None = they are not asked.
-          relays: whether workers get the signal that asks to end, and not always SIGTERM.
-          shown: process whose lines are all shown, and those of others' standard error; None = all.
+          relays: whether workers get the same signal that this launcher got, instead of SIGTERM.
+          shown: index of the process whose output is shown; of the others only standard error is.
+            None = all.
         """
         self._processes, self._requests, self._output = processes, requests, output
         self._files = {each.label: StateFile(each.state) for each in processes if each.state}
-        self._restarts, self._outlives = Restarts(restarts), outlives
+        self._restarts, self._tolerates_failures = Restarts(restarts), tolerates_failures
         self._notice_secs, self._relays, self._shown = notice_secs, relays, shown
         self._secret = run_secret.of_run()
         self._running: dict[subprocess.Popen, Process] = {}
         self._due: list[tuple[float, Process]] = []  # with the moment of their restart
         self._ends: list[Event] = []  # the first one first
         self._threads: list[threading.Thread] = []
-        self._with_error: list[str] = []  # labels of who has shown an error, the first one first
+        self._with_error: list[str] = []  # labels of processes with an error, in their order
         self._saved: dict[str, str] = {}  # by label: last step of which the process said so
         self._has_success = False  # of a worker
         self._is_asked = False
@@ -186,17 +188,19 @@ class Run:
             if first and not self._is_asked:
                 self._ask_others(first)
             self._end_servers()
-            since = (requests[0] if requests else None) if self._outlives else first
+            since = (requests[0] if requests else None) if self._tolerates_failures else first
             is_late = since and time.monotonic() > since.secs + GRACE_SECS
             if not (self._running or self._due) or is_late or self._requests.at_once():
                 if is_late:
                     self._name_killed()
                 return self._cause(first) if first else None
-            time.sleep(_LOOK_SECS)
+            time.sleep(_POLL_SECS)
 
     def _note_ends(self) -> None:
         for started, process in list(self._running.items()):
-            secs = time.monotonic()  # before any request of whoever sees that it has ended
+            secs = (
+                time.monotonic()
+            )  # before the user, who sees that it has ended, can make a request
             if (code := started.poll()) is None:
                 continue
             del self._running[started]
@@ -206,7 +210,7 @@ class Run:
             name, how = state.signal_name(status), f"ended with {status}"
             if code < 0 or state.was_killed(status):
                 how = f"was killed by {name}"
-                if self._outlives:
+                if self._tolerates_failures:
                     self._note_killed(process)
                     continue
             if process.is_ps and self._servers_asked and name == "SIGTERM":
@@ -237,18 +241,18 @@ class Run:
                     self._start(due[1])
 
     def _cause(self, first: Event) -> Event:
-        """Returns the request, or the failure of a process by itself, that ended the run.
+        """Returns the cause of the end of the run: a request, or the failure of a process.
 
         A process may notice the end of another before this run does, so an end with `LOST_STATUS`
-        or 1 counts only where no other does. If all so far ended because of another, that one takes
-        long to end: it has shown an error, or ends later with a status that neither a signal nor a
-        loss gives.
+        or 1 counts only if there is no other one. If all that have ended so far did so because of
+        another process, that process has not ended yet: it has shown an error, or ends later with a
+        status that neither a signal nor a loss gives.
         """
         if not first.label:
             return first
         asked_at = min([self._others_asked_at, *(each.secs for each in self._requests.events)])
         failures = [end for end in self._ends if end.status]
-        doubt = lambda end: _DOUBTS.get(end.status, 0)
+        doubt = lambda end: _UNCERTAINTY.get(end.status, 0)
         cause = min((end for end in failures if end.secs <= asked_at), key=doubt)
         if cause.status != LOST_STATUS:
             return cause
@@ -280,7 +284,7 @@ class Run:
         if (now := time.monotonic()) > first.secs + self._notice_secs:
             cause = self._cause(first)
             self._others_asked_at = now
-            # Who has shown an error may end by itself.
+            # A process that has shown an error may end by itself.
             others = [each for each in self._workers() if self._running[each].label != cause.label]
             if others:
                 self._say(f"{cause.text}: the others are asked to end.")
@@ -307,9 +311,9 @@ class Run:
 
     def _await(self, thread: threading.Thread) -> None:
         """Waits for a thread that shows lines, unless the user asked twice to end."""
-        thread.join(_LOOK_SECS)
+        thread.join(_POLL_SECS)
         while thread.is_alive() and not self._requests.at_once():
-            thread.join(_LOOK_SECS)
+            thread.join(_POLL_SECS)
 
 
 def login_pauses(hosts: Sequence[str]) -> list[float]:

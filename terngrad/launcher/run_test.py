@@ -134,7 +134,7 @@ def test_a_killed_worker_that_is_stopped_before_its_restart_is_not_started_again
         f"ps: {WAITS}",
         answers={again: StateFile("0.json").ask_to_stop},
         restarts=9,
-        outlives=True,
+        tolerates_failures=True,
     )
     assert (status, lines) == (1, [again])
 
@@ -149,20 +149,20 @@ def test_a_worker_that_is_killed_again_and_again_is_left_out_and_the_others_go_o
         "kill -KILL $$",
         answers={left_out: (tmp_path / "done").touch},
         restarts=9,
-        outlives=True,
+        tolerates_failures=True,
     )
     again = [f"1 was killed and is started again in {0.0625 * 2**i} s." for i in range(4)]
     assert (status, lines) == (0, [*again, left_out])
 
 
-@pytest.mark.parametrize(("outlives", "secs"), [(True, 1), (False, 900)])
+@pytest.mark.parametrize(("tolerates_failures", "secs"), [(True, 1), (False, 900)])
 def test_the_others_may_go_on_after_a_failure_or_are_killed(
-    run, monkeypatch, tmp_path, outlives, secs
+    run, monkeypatch, tmp_path, tolerates_failures, secs
 ):
     monkeypatch.setattr("terngrad.launcher.run.GRACE_SECS", 0.2)
     scripts = ("touch failed; exit 3", f"wait_for failed; sleep {secs}; touch ended")
-    assert run(*scripts, notice_secs=None, outlives=outlives)[0] == 3
-    assert (tmp_path / "ended").exists() == outlives
+    assert run(*scripts, notice_secs=None, tolerates_failures=tolerates_failures)[0] == 3
+    assert (tmp_path / "ended").exists() == tolerates_failures
 
 
 def test_many_logins_on_a_host_come_one_after_the_other():

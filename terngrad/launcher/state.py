@@ -1,7 +1,7 @@
 """The state of a process: a JSON file on its host.
 
-Whoever has the file can show and stop the process. A process is known by its id, its start and the
-boot of its machine, so none that got the same id later is taken for it.
+With the file the process can be shown and stopped. It is identified by its id, its start and the
+boot of its machine, so that a later process with the same id is not mistaken for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from terngrad.launcher.process import Process
 
-_LOOK_SECS = 0.1
+_POLL_SECS = 0.1
 _NOTE_SECS = 5.0  # for a supervisor to note how its process ended
 _CRASHES = {getattr(signal, f"SIG{name}") for name in ("ILL", "ABRT", "BUS", "FPE", "KILL", "SEGV")}
 
@@ -132,7 +132,7 @@ class StateFile:
             if is_final or time.monotonic() > deadline:
                 why = "the host or the process that watched it ended too"
                 return Condition(f"ended with unknown status: {why}", is_problem=True)
-            time.sleep(_LOOK_SECS)
+            time.sleep(_POLL_SECS)
         return Condition("not started", is_problem=True)
 
 

@@ -82,7 +82,7 @@ def with_logs(processes: Sequence[Process], folder: str | None) -> list[Process]
     return found
 
 
-_LOOK_SECS = 0.1
+_POLL_SECS = 0.1
 
 
 class Event(NamedTuple):
@@ -95,7 +95,7 @@ class Event(NamedTuple):
 
 
 class Requests:
-    """Requests to end. They are noted, never raised: the start of a worker is not cut in two.
+    """Requests to end. They are noted, not raised, so that none interrupts the start of a worker.
 
     Attributes:
       events: the requests so far.
@@ -118,7 +118,7 @@ class Requests:
         """Waits until the first request at most; returns whether there is one."""
         deadline = time.monotonic() + secs
         while not self.events and (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(_LOOK_SECS, left))
+            time.sleep(min(_POLL_SECS, left))
         return bool(self.events)
 
     def at_once(self) -> bool:

@@ -1,4 +1,4 @@
-"""Arrays as bytes that every engine moves, what tells them apart, and variables that hold them."""
+"""Arrays as bytes that every engine can send, their fingerprints, and their variables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 
 def fingerprint(values: Sequence[np.ndarray]) -> str:
-    """Differs between lists of arrays that are not equal bit for bit."""
+    """Returns a digest of arrays, bit for bit."""
     digest = hashlib.sha256()
     for value in values:
         digest.update(np.ascontiguousarray(value).tobytes())

@@ -78,7 +78,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
 
     The parameter servers hold the parameters and the optimizer. `apply` pushes gradients in codes;
     each server applies them when they arrive, and returns its newest parameters. So a lost worker
-    holds nobody up, and one that starts late or again begins with the present parameters.
+    delays no other, and one that starts late or again begins with the current parameters.
 
     Attributes:
       state: variables for tf.train.Checkpoint, see `AsynchronousState`.

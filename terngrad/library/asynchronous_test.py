@@ -293,7 +293,7 @@ def test_statistics_are_those_of_the_last_push(tmp_path):
             assert first.numpy().tolist() == [1.5, 7.0]
 
 
-def test_an_early_end_by_worker_0_ends_the_others_and_an_error_is_told(tmp_path):
+def test_an_early_end_by_worker_0_ends_the_others_and_an_error_is_reported(tmp_path):
     for fails in (False, True):
         with serving(tmp_path / str(fails), workers=2) as (_, hosts):
             weights = weights_of()

@@ -1,4 +1,4 @@
-"""Calls of graphs that another thread makes, while this one goes on."""
+"""Runs a graph in another thread, while this one continues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Result = TypeVar("_Result")
 
 
 class Gate:
-    """Where a graph waits until it is opened; no thread of TensorFlow's waits there."""
+    """A point at which a graph waits until it is opened, without blocking a TensorFlow thread."""
 
     def __init__(self) -> None:
         """Starts closed."""
@@ -24,11 +24,11 @@ class Gate:
         weakref.finalize(self, _close, self._queue)
 
     def passed(self) -> tf.Tensor:
-        """Returns, within a graph, what is there when a call may go on."""
+        """Returns, within a graph, a tensor that exists once the call may continue."""
         return self._queue.dequeue()
 
     def open(self) -> None:
-        """Lets one call go on."""
+        """Lets one call continue."""
         self._queue.enqueue(True)
 
 
@@ -38,9 +38,10 @@ def _close(queue: tf.queue.FIFOQueue) -> None:
 
 
 def begin(make: Callable[[], _Result], gate: Gate) -> Callable[[], _Result]:
-    """Lets another thread call `make`; returns what opens the gate, waits, and returns the result.
+    """Calls `make` in another thread.
 
-    What that raises is what `make` has raised.
+    Returns:
+      A function that opens the gate, waits for the thread, and returns or raises what `make` did.
     """
     future: concurrent.futures.Future[_Result] = concurrent.futures.Future()
 

@@ -1,4 +1,4 @@
-"""Digests by which processes compare the data that each of them has, without reading all of it."""
+"""Digests of the processes' data, by which they compare it without reading all of it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-_ROWS = 16  # that count, spread over an array
-_ELEMENTS = 4  # that count, the first ones of a data set
+_ROWS = 16  # of an array that are digested, spread over it
+_ELEMENTS = 4  # of a data set that are digested, the first ones
 # Data sets that pass on all elements of those that they read, or the first ones.
 _WHOLE = (
     "AssertCardinality",
@@ -41,11 +41,11 @@ _WHOLE = (
 
 
 def digest(data: Any) -> str:
-    """Returns what equal data in the same order has in common; "" = it cannot be told.
+    """Returns a digest that is equal for equal data in the same order; "" = unknown.
 
-    Of arrays, rows spread over the whole count; of data sets the first elements of those from which
-    they are made, such as the arrays of `from_tensor_slices`: nothing is drawn from a shuffle.
-    Folders of files do not count. Data whose rows are all alike has the digest "".
+    It is that of rows spread over an array, or of the first elements of the data sets from which a
+    data set is made, such as the arrays of `from_tensor_slices`: nothing is drawn from a shuffle.
+    Of paths only the names of files count. Data whose rows are all alike has the digest "".
 
     Args:
       data: what `Group.shard` takes.
@@ -55,7 +55,7 @@ def digest(data: Any) -> str:
             found = [_of_source(source) for source in sources(data)]
         else:
             found = [_of_array(array) for array in arrays_of(data)]
-    except Exception:  # data are of any kind; whoever reads them gets the error, too
+    except Exception:  # data are of any kind; reading them raises the error, too
         return ""
     return "-".join(found) if any(found) else ""
 

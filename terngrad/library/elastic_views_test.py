@@ -47,7 +47,7 @@ def three_workers(servers, *arguments):
 
 
 def views_of(run):
-    """The views that a coordinator has told: the step of each, and the number of workers."""
+    """The views that a coordinator has logged: the step of each, and the number of workers."""
     found = _VIEW.findall(run.output)
     return [(int(step), len(re.findall(r"\d+", workers))) for workers, step in found]
 
@@ -72,7 +72,7 @@ def wait_for_step(run, step):
 
 
 def wait_for_view(run, workers, count):
-    """Waits until a coordinator has told so many views of so many workers."""
+    """Waits until a coordinator has logged so many views of so many workers."""
     wait_for(run, lambda: [size for _, size in views_of(run)].count(workers) >= count)
 
 

@@ -13,7 +13,7 @@ from terngrad.cluster import admission, launched
 from terngrad.cluster.addresses import name_of
 from terngrad.cluster.errors import MembershipError, PortError
 from terngrad.cluster.heartbeat import Heartbeat
-from terngrad.cluster.membership import with_last_acts
+from terngrad.cluster.membership import with_final_actions
 from terngrad.connect.config import ConnectConfig
 from terngrad.exchange import launchers, sockets
 from terngrad.exchange.operation_errors import OperationError, watching
@@ -28,7 +28,7 @@ from terngrad.library.group import Group
 from terngrad.library.join_config import JoinConfig
 from terngrad.ops import library
 
-_LOOK_SECS = 0.1
+_POLL_SECS = 0.1
 
 
 def join(config: JoinConfig) -> Group:
@@ -42,10 +42,10 @@ def join(config: JoinConfig) -> Group:
 
 
 def _asynchronously(config: JoinConfig) -> Group:
-    """Returns the group of a worker that does not wait for the others; connects to nobody yet."""
+    """Returns the group of a worker that does not wait for the others; does not connect yet."""
     with reporting_failure(config):
         config.check()
-    config.tell_interface()
+    config.log_interface()
     hosts, rank = config.role.worker_hosts, config.role.task_id
     group = Group(rank, len(hosts), hosts=hosts, aggregated=1)
     group.asynchronous = config
@@ -63,7 +63,7 @@ def _by_sockets(config: JoinConfig) -> Group:
         except ValueError as error:
             raise naming.refuse("", None, str(error)) from None
         connect, address = config.connect, config.control_address
-    config.tell_interface()
+    config.log_interface()
     try:
         peers = admission.join(connect, address)
     except PortError as error:
@@ -127,12 +127,12 @@ def _of_launched(name: str, config: JoinConfig) -> str:
 def _by_parameter_servers(config: JoinConfig) -> Group:
     """Meets the others at the parameter servers."""
     config.check()
-    config.tell_interface()
+    config.log_interface()
     if config.has_own_servers:
         config = dataclasses.replace(config, lacks_kernels=_lacks_kernels())
     connect, rules, heartbeat, at_loss = config.connect, config.rules, Heartbeat(), []
     hosts, name, timeout_secs = connect.worker_hosts, connect.name, config.timeout_secs
-    end = lambda message: config.end(with_last_acts(message, at_loss))
+    end = lambda message: config.end(with_final_actions(message, at_loss))
     with contextlib.ExitStack() as stack:
         if config.has_own_servers:
             with reporting_failure(config):
@@ -207,11 +207,11 @@ def _naming_losses(
         yield
     except OperationError as error:
         if at_loss:
-            said = with_last_acts(f"{name}: a step was abandoned", at_loss)
+            said = with_final_actions(f"{name}: a step was abandoned", at_loss)
             print(f"{said}.", file=sys.stderr, flush=True)
         deadline = time.monotonic() + 2 * timeout_secs
         while not client.failure and time.monotonic() < deadline:
-            time.sleep(_LOOK_SECS)
+            time.sleep(_POLL_SECS)
         why = client.failure or "a worker or a parameter server was away for a while"
         raise MembershipError(f"a step was abandoned: {why}") from error
 

@@ -1,7 +1,7 @@
-"""What ends a process before it has joined the others: these learn why. TensorFlow is not loaded.
+"""Reports to the other processes why this one ends before it has joined them.
 
-All that cannot train without it get the reason. With asynchronous parameter servers that is so of
-worker 0 only. The processes of mpirun and horovodrun end by their launcher.
+A process reports to all that cannot train without it. With asynchronous parameter servers only
+worker 0 is needed. The launcher ends processes of mpirun and horovodrun. TensorFlow is not loaded.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _STOP_SECS = 2.0  # for a process that was asked to end
 
 @contextlib.contextmanager
 def reporting_failure(config: JoinConfig) -> Iterator[None]:
-    """Tells the others why the block fails; it ends before this process joins them."""
+    """Reports to the others why the block fails, which ends before this process joins them."""
     try:
         yield
     except (MembershipError, SystemExit):  # the former comes from the others
         raise
     except BaseException as error:
-        _tell(config, error)
+        _report(config, error)
         raise
 
 
 @contextlib.contextmanager
 def ending_on_report(config: JoinConfig) -> Iterator[None]:
-    """Ends this process if it learns in the block that another has failed, whom a launcher blames.
+    """Ends this process if another one has failed, with the reason as its last line.
 
-    Its last line is the reason.
+    A launcher then blames the other process.
     """
     try:
         yield
@@ -49,8 +49,8 @@ def ending_on_report(config: JoinConfig) -> Iterator[None]:
         end_because_of_another(f"{name_of(role.task_id, role.worker_hosts)} ends: {error}")
 
 
-def _tell(config: JoinConfig, error: BaseException) -> None:
-    """Tells the others why this process ends; waits for those that start later."""
+def _report(config: JoinConfig, error: BaseException) -> None:
+    """Reports to the others why this process ends; waits for those that start later."""
     role = config.role
     hosts, rank = role.worker_hosts, role.task_id
     is_needed = config.synchronous or rank == 0
@@ -61,23 +61,23 @@ def _tell(config: JoinConfig, error: BaseException) -> None:
         config.check()
         connect = config.connect
         address = "" if role.ps_hosts else config.control_address
-    except (ValueError, OSError):  # then nobody would believe it
+    except (ValueError, OSError):  # the others would refuse its report
         return
     why, secs = reason_of(error), config.timeout_secs
     secs = secs if isinstance(error, Exception) else min(secs, _STOP_SECS)
     with contextlib.suppress(OSError):
-        told = f"tells the others first, for at most {secs:g} s"
-        config.say(f"{connect.name} {told}: {why}")
+        action = f"tells the others first, for at most {secs:g} s"
+        config.say(f"{connect.name} {action}: {why}")
     if role.ps_hosts:
-        starts = config.has_own_servers and rank == 0  # else nobody would hear it
+        starts = config.has_own_servers and rank == 0  # else no server would get it
         with contextlib.suppress(ValueError), own_server.started(config) if starts else _NOTHING:
             tell_servers(config, why, secs)
     else:
-        admission.tell_failure(dataclasses.replace(connect, timeout_secs=secs), address, why)
+        admission.report_failure(dataclasses.replace(connect, timeout_secs=secs), address, why)
 
 
 def tell_servers(config: JoinConfig, why: str, secs: float) -> None:
-    """Tells parameter servers why this worker ends before it has joined; they tell the others.
+    """Reports to parameter servers why this worker ends before it has joined; they pass it on.
 
     Args:
       config: of this worker.
@@ -96,11 +96,11 @@ def tell_servers(config: JoinConfig, why: str, secs: float) -> None:
         servers, method, rules = range(len(connect.ps_hosts)), "Update", ""
         messages = [*frames(Call(act=BYE, failed=why))]
 
-    def tell(ps: int) -> None:
+    def send(ps: int) -> None:
         ChannelOpener(connect, method, ps, LONGEST_RESULT, rules).send_last(messages)
 
     # A signal ends this process at once: nothing waits for a daemon.
-    threads = [threading.Thread(target=tell, args=(ps,), daemon=True) for ps in servers]
+    threads = [threading.Thread(target=send, args=(ps,), daemon=True) for ps in servers]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -49,7 +49,7 @@ terngrad.join(engine=engine, timeout_secs=900).barrier()
         ),
     ],
 )
-def test_law_10_an_error_in_join_is_told_to_the_others(tmp_path, wrong, options, engine, why):
+def test_law_10_an_error_in_join_is_reported_to_the_others(tmp_path, wrong, options, engine, why):
     program = tmp_path / "program.py"
     # A ps has a rank of its own.
     program.write_text(
@@ -61,8 +61,8 @@ def test_law_10_an_error_in_join_is_told_to_the_others(tmp_path, wrong, options,
     with Started(command) as run:
         assert run.finish(), run.output
     other = "10"[int(wrong)]
-    told = rf"worker {wrong} \(.*\) failed: {re.escape(why)}"
-    assert re.search(rf"^\[{other}\] worker {other} \(.*\) ends: {told}$", run.output, re.M)
+    reported = rf"worker {wrong} \(.*\) failed: {re.escape(why)}"
+    assert re.search(rf"^\[{other}\] worker {other} \(.*\) ends: {reported}$", run.output, re.M)
     assert f"[{wrong}] {why}" in run.output
 
 

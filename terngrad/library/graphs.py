@@ -1,4 +1,4 @@
-"""Exchanges within graphs of TensorFlow: not in those for XLA, and one call after the other."""
+"""Exchanges within graphs of TensorFlow: without XLA, and one call after the other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _is_for_xla(graph: tf.Graph) -> bool:
 
 
 def begin_after(inputs: Sequence[tf.Tensor], begin: Callable[[], None]) -> None:
-    """Lets the current graph call `begin` when its inputs are there: without a batch is no step."""
+    """Lets the current graph call `begin` once its inputs exist: no step begins without a batch."""
     with tf.control_dependencies(inputs):
         tf.numpy_function(begin, [], [])
 
@@ -46,7 +46,7 @@ class Calls:
         self._last: list[tf.Tensor] = []
 
     def delayed(self, inputs: _Tensors) -> _Tensors:
-        """Returns the inputs of a call, which are there when the last call in this graph is over.
+        """Delays the inputs of a call until the last call in this graph has ended.
 
         Args:
           inputs: tensors in lists; the call begins with operations on them.
@@ -58,6 +58,6 @@ class Calls:
             return tf.nest.map_structure(tf.identity, inputs)
 
     def end(self, results: Sequence[tf.Tensor]) -> None:
-        """Notes the results of a call, which are there when it is over."""
+        """Notes the results of a call, with which it ends."""
         graph = tf.compat.v1.get_default_graph()
         self._graph, self._last = weakref.ref(graph), list(results)

@@ -1,6 +1,6 @@
-"""What a process knows before it joins the others, and what can be wrong with it.
+"""The configuration of a process that joins the others, and its checks.
 
-TensorFlow is not loaded, so that a mistake is told at once.
+TensorFlow is not loaded, so that errors are reported at once.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from terngrad.coordination.states import Rules
 
 
-# For which a worker may be away before an elastic training goes on without it. Where the process
-# lives, another connection takes milliseconds.
+# How long a worker may be disconnected before an elastic training continues without it. A live
+# process reconnects in milliseconds.
 _RETURN_SECS = 0.3
 
 
 class Naming:
-    """How errors name what the user has set: here the arguments of `join`.
+    """How errors name the user's settings: here as the arguments of `join`.
 
     Attributes:
-      encryption: what a process needs that is reached from other machines.
+      encryption: what a process needs if other machines connect to it.
     """
 
     encryption = (
@@ -122,7 +122,7 @@ class JoinConfig:
 
     @property
     def needs_own_servers(self) -> bool:
-        """Whether workers without parameter servers must make steps without some of them."""
+        """Whether workers without parameter servers may make steps without some workers."""
         return self.is_elastic and self.role.engine == COLLECTIVE
 
     def with_own_servers(self) -> JoinConfig:
@@ -196,8 +196,8 @@ class JoinConfig:
         variable = interfaces.VARIABLE
         return self.naming.refuse("", None, f"{variable} is {os.environ[variable]!r}: {why}")
 
-    def tell_interface(self) -> None:
-        """Says which addresses this process uses, where a network interface was chosen."""
+    def log_interface(self) -> None:
+        """Logs which addresses this process uses, if a network interface was chosen."""
         interface, role, own = self.interface, self.role, self._own_address
         if not interface:
             return
@@ -242,7 +242,7 @@ class JoinConfig:
         return address
 
     def check(self) -> None:
-        """Checks what does not fit the engine, and how this process may be reached.
+        """Checks that the settings fit the engine, and how this process may be reached.
 
         Raises:
           ValueError: names it, such as the file of a certificate, or a host of another machine that

@@ -87,10 +87,10 @@ def test_the_log_names_the_addresses_of_the_interface():
     config = dataclasses.replace(
         joining(worker_hosts=local), network_interface="lo", say=said.append
     )
-    config.tell_interface()
+    config.log_interface()
     config = dataclasses.replace(config, role=joining(ps_hosts=("127.0.0.1:3",)).role)
-    config.tell_interface()
-    joining().tell_interface()
+    config.log_interface()
+    joining().log_interface()
     assert said[0].startswith("worker 0 (127.0.0.1:1) listens at 127.0.0.1 and connects from ")
     assert said[1].startswith("worker 0 (one:1) connects from 127.0.0.1")
     assert len(said) == 2

@@ -34,7 +34,7 @@ _joined: list[Group] = []
 
 
 def _failing_in_a_line(join: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Lets an error that nobody catches be a line, not a traceback, where a launcher caused it."""
+    """Reports an uncaught error in one line, without traceback, where a launcher caused it."""
 
     @functools.wraps(join)
     def joined(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -292,7 +292,7 @@ def _launched_with(role: Role) -> Tls | None:
 
 
 def _at_loopback(role: Role) -> Role:
-    """Returns the role with loopback addresses, where nobody listens in, if all are on one host.
+    """Returns the role with loopback addresses, which are private, if all are on one host.
 
     Only launchers that number the tasks of their nodes know that they are. Given addresses may be
     alike on several hosts, such as the published ports of containers.

@@ -39,7 +39,7 @@ def test_law_10_a_transport_that_is_gone_is_named(monkeypatch):
         join(["127.0.0.1:1", "127.0.0.1:2"], rank=0, timeout_secs=0.1)
 
 
-def test_law_10_all_reduce_without_native_kernels_is_told_what_does_without(monkeypatch):
+def test_law_10_all_reduce_without_native_kernels_names_engines_that_need_none(monkeypatch):
     def load():
         raise library.UnavailableError("native kernels are not built")
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from terngrad.cluster.errors import MembershipError
-from terngrad.cluster.membership import note_shown, speaking, was_shown
+from terngrad.cluster.membership import note_shown, output_lock, was_shown
 from terngrad.exchange.operation_errors import LOSSES, OperationError, reason
 
-_SOON_SECS = 3.0  # in which a closed connection is noticed
+_SOON_SECS = 3.0  # time in which a closed connection is noticed
 
 
 class Leaving:
@@ -37,7 +37,7 @@ class Leaving:
         Args:
           label: this process in messages.
           membership: leaves the others when it is left; None = there are none.
-          was_interrupted: returns whether the loss of a process gave a step up.
+          was_interrupted: returns whether a step was abandoned because a process was lost.
           forget: called before this process leaves.
         """
         self.stopped_by: BaseException | None = None
@@ -71,11 +71,11 @@ class Leaving:
     def _showing_soon(self, error: BaseException, *, is_known: bool) -> Iterator[None]:
         """Shows an error while this process still waits to learn which process was lost, if any.
 
-        If it `is_known` that one was, a line says so.
+        With `is_known` a process was lost, and a line says so.
         """
 
         def show() -> None:
-            with speaking:
+            with output_lock:
                 if is_known:
                     away = "a worker or parameter server is away"
                     print(f"{self._label}: a step was abandoned: {away}.", file=sys.stderr)
@@ -92,7 +92,7 @@ class Leaving:
             yield
         finally:
             timer.cancel()
-            timer.join(_SOON_SECS)  # it may be showing; nobody may read what it shows
+            timer.join(_SOON_SECS)  # it may be writing to a pipe that is not read
 
     def _is_loss(self, error: OperationError) -> bool:
         """Returns whether an error of TensorFlow may come from a process that was lost."""
@@ -122,7 +122,7 @@ class Leaving:
             except ValueError as why:
                 said = "" if why is error else str(why)
         if error is not self._shown and not (is_known and said):
-            with speaking:
+            with output_lock:
                 self._show(kind, error, traceback)
             self._shown = error
         if said:
@@ -146,7 +146,7 @@ class Leaving:
 
 
 def _own(error: OperationError) -> RuntimeError:
-    """Returns an error of the program itself in place of TensorFlow's."""
+    """Returns an error of the program in place of TensorFlow's."""
     own = RuntimeError(reason(error))
     if was_shown(error):
         note_shown(own)

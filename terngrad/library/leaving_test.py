@@ -63,7 +63,7 @@ def test_an_error_of_an_operation_is_shown_while_the_group_still_waits(shown, mo
     assert shown == [own]
 
 
-def test_a_step_that_was_abandoned_is_told_in_a_line_where_a_loss_is_known(
+def test_a_step_that_was_abandoned_is_reported_in_a_line_where_a_loss_is_known(
     shown, monkeypatch, capsys
 ):
     class Waiting(Membership):
@@ -80,8 +80,10 @@ def test_a_step_that_was_abandoned_is_told_in_a_line_where_a_loss_is_known(
     lost = tf.errors.CancelledError(None, None, "many lines")
     sys.excepthook(type(lost), lost, None)
     assert shown == []
-    told, waits, said = capsys.readouterr().err.splitlines()
-    assert told == ("worker 0 of 2: a step was abandoned: a worker or parameter server is away.")
+    reported, waits, said = capsys.readouterr().err.splitlines()
+    assert reported == (
+        "worker 0 of 2: a step was abandoned: a worker or parameter server is away."
+    )
     assert waits.startswith("worker 0 of 2 waits for its time-out")
     assert said == "an operation failed"
 
@@ -115,8 +117,8 @@ def test_a_program_that_ends_because_all_were_interrupted_says_so_in_a_line(monk
             if is_of_all:
                 group.leaving.stopped_by = error
             sys.excepthook(KeyboardInterrupt, error, None)
-            told = capsys.readouterr().err
-            assert (told == "worker 0 of 2: all stopped\n") == is_of_all
+            reported = capsys.readouterr().err
+            assert (reported == "worker 0 of 2: all stopped\n") == is_of_all
 
 
 def test_a_closed_group_refuses_operations():

@@ -23,7 +23,7 @@ class LocalStepsState(tf.Module):
       count: int64 scalar, steps since the last exchange.
       shared: the weights after the last exchange, float32, in the order of the variables.
       velocities: of the outer optimizer, in the same order.
-      begun: with `overlap` this process' weights when the exchange under way began, float32.
+      begun: with `overlap` this process' weights at the start of the current exchange, float32.
       reducer: of the exchanges of the first fragment, see `ReducerState`.
       reducers: of each fragment; without fragments that of `reducer` alone.
     """

@@ -1,4 +1,4 @@
-"""Python values as bytes that are safe to read from another process: no pickle, which runs code."""
+"""Serializes Python values without pickle, which would run code of another process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def check_size(octets: int, what: str) -> None:
 
 
 def _plain(value: Any, where: str, depth: int) -> Any:
-    """Returns what JSON holds: lists and the like begin with the name of their type."""
+    """Returns a value as JSON has it; lists and the like begin with the name of their type."""
     if depth > _DEEPEST:
         raise ValueError(f"{where}: more than {_DEEPEST} levels; allowed are up to {_DEEPEST}")
     if value is None or type(value) in (bool, int, float, str):

@@ -23,8 +23,8 @@ from terngrad.library.join_config import JoinConfig
 
 _END_SECS = 5.0
 _START_SECS = 300.0  # on a busy machine TensorFlow takes long to load
-FAILED = "failed: "  # begins the line that tells why a server did not start
-# It computes on the CPU, and says nothing of its own accord.
+FAILED = "failed: "  # prefix of the line with the reason why a server did not start
+# It computes on the CPU, and TensorFlow logs nothing.
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1", "PYTHONSAFEPATH": "1"}
 _DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "1"}
 
@@ -58,10 +58,10 @@ def started(config: JoinConfig) -> Iterator[None]:
         first = server.stdout.readline() if is_there else late
         if not first or first.startswith(FAILED):
             raise config.naming.refuse("hosts", config.role.worker_hosts, _why(first))
-        tells = config.role.task_id == 0  # who takes part, which the first server decides
-        if tells:
-            _tell(first)
-        reader = threading.Thread(target=_relay, args=(server, tells), daemon=True)
+        prints_all = config.role.task_id == 0  # the first server logs which workers take part
+        if prints_all:
+            _print(first)
+        reader = threading.Thread(target=_relay, args=(server, prints_all), daemon=True)
         reader.start()
         yield
         with contextlib.suppress(subprocess.TimeoutExpired):  # until the others are done, too
@@ -81,15 +81,15 @@ def _why(line: str) -> str:
     return line.removeprefix(FAILED).strip() or "the process that serves there has ended"
 
 
-def _relay(server: subprocess.Popen, tells: bool) -> None:
+def _relay(server: subprocess.Popen, prints_all: bool) -> None:
     for line in server.stdout:
-        tells = tells or TAKES_OVER in line or WAITS in line
-        if tells:
-            _tell(line)
+        prints_all = prints_all or TAKES_OVER in line or WAITS in line
+        if prints_all:
+            _print(line)
 
 
-def _tell(line: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # nobody reads it
+def _print(line: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # stdout is closed
         print(line, end="", flush=True)
 
 

@@ -22,7 +22,7 @@ from terngrad.library.join_config import JoinConfig
 from terngrad.library.own_server import FAILED
 from terngrad.training.signals import SIGNALS
 
-_LOOK_SECS = 1.0  # between looks at whether the worker lives
+_POLL_SECS = 1.0  # whether the worker lives
 
 
 def _read(line: str) -> JoinConfig:
@@ -36,7 +36,7 @@ def _read(line: str) -> JoinConfig:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Loses what is written to stderr in the block."""
+    """Discards what is written to stderr in the block."""
     stderr = os.dup(2)
     try:
         with open(os.devnull, "wb") as nowhere:
@@ -50,16 +50,16 @@ def _quiet() -> Iterator[None]:
 def main() -> None:
     """Serves."""
     worker = os.getppid()
-    for number in SIGNALS:  # are the worker's
+    for number in SIGNALS:  # the worker handles them
         signal.signal(number, signal.SIG_IGN)
     config = _read(sys.stdin.readline())
-    with _quiet():  # TensorFlow says something whatever its log level is
+    with _quiet():  # TensorFlow logs something at any log level
         from terngrad.library import serving
 
     def end_with_the_worker() -> None:
         # A process that the worker has forked may keep stdin open.
         while os.getppid() == worker:
-            if select.select([sys.stdin], [], [], _LOOK_SECS)[0]:
+            if select.select([sys.stdin], [], [], _POLL_SECS)[0]:
                 break
         os._exit(0)
 

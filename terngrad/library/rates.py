@@ -1,4 +1,4 @@
-"""Learning rates as text, which worker 0 of an asynchronous training gives the servers."""
+"""Learning rates as text, as worker 0 of an asynchronous training sends them to the servers."""
 
 from __future__ import annotations
 

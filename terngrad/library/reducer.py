@@ -213,7 +213,7 @@ class Reducer:
         Args:
           gradients: see `__call__`.
           as_sums: within a graph, also return means as sums of codes, where they are such. Then
-            nothing is decoded, if nobody uses those means.
+            nothing is decoded unless the means are used.
           others: within a graph, float tensors of each node of this process, of fixed shapes. Their
             means belong to the step: they are final when the gradients' means are, or never.
         """

@@ -13,10 +13,10 @@ _READ_AT_ONCE = 1024  # elements of a data set that is read into memory
 
 
 class EpochOrder:
-    """The order of rows in one pass after the other.
+    """The order of rows in each pass over the data.
 
     Attributes:
-      epoch: the epoch of the next pass. Each pass counts it on.
+      epoch: the epoch of the next pass. Each pass increments it.
     """
 
     def __init__(self, count: int, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""A parameter server of either kind, from its first line to its last."""
+"""Runs a parameter server, synchronous or asynchronous, until its workers are done."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from terngrad.training import runtime
 from terngrad.training.schedules import Schedule
 from terngrad.training.signals import install
 
-_LOOK_SECS = 1.0  # between looks at whether a report is due
+_POLL_SECS = 1.0  # whether a report is due
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Asynchronous:
 
 
 class Report(Protocol):
-    """What a program reports of its parameter server."""
+    """The report of a program about its parameter server."""
 
     def beat(self) -> None:
         """Called often; reports if a report is due."""
@@ -99,20 +99,20 @@ def serve(
         try:
             ps.server.start(own, only_here=only_here)
         except PortError as error:
-            if config.has_own_servers:  # whoever started this process says the rest
+            if config.has_own_servers:  # the worker that started this process adds the rest
                 raise ValueError(str(error)) from None
             raise naming.refuse("ps_hosts", role.ps_hosts, str(error)) from None
         who = "who have certificates" if config.tls else "anywhere"
         say(f"{ps.name} {ps.task} {'on this machine' if only_here else who}.")
-        if not config.has_own_servers:  # whoever started this process says it
-            config.tell_interface()
+        if not config.has_own_servers:  # else the worker that started this process logs it
+            config.log_interface()
         say(f"Codes are {ps.use_of_kernels} by {chosen}.")
         report = make_report(ps.server) if make_report else None
         ps.wait(report.beat if report else lambda: None)
         if report:
             report.report()
         ps.close()
-    ps.tell_end(signals)
+    ps.report_end(signals)
 
 
 def serve_and_exit(config: JoinConfig, asynchronous: Asynchronous | None) -> NoReturn:
@@ -145,13 +145,13 @@ def stopped_by_signals(end: Callable[[], None]) -> Iterator[list[signal.Signals]
 
 
 class _Ps(abc.ABC):
-    """A parameter server as its process sees it.
+    """A parameter server and its log lines.
 
     Attributes:
       name: its name in messages.
-      server: what listens.
-      task: what it does for its workers, for its first line.
-      use_of_kernels: what it does with codes, for its log.
+      server: the server itself.
+      task: its task, in words, for its first log line.
+      use_of_kernels: participle of what it does with codes, for its log.
     """
 
     name: str
@@ -168,7 +168,7 @@ class _Ps(abc.ABC):
         """Ends all streams."""
 
     @abc.abstractmethod
-    def tell_end(self, signals: Sequence[signal.Signals]) -> None:
+    def report_end(self, signals: Sequence[signal.Signals]) -> None:
         """Prints the last line, after `close`, given the received signals; see `serve`."""
 
 
@@ -194,7 +194,7 @@ class _SynchronousPs(_Ps):
         self._left = self.server.registry.present
         self.server.close()
 
-    def tell_end(self, signals: Sequence[signal.Signals]) -> None:
+    def report_end(self, signals: Sequence[signal.Signals]) -> None:
         if self._outcome:
             raise MembershipError(f"{self.name} ends: {self._outcome}")
         if self._outcome is None and self._left:
@@ -231,7 +231,7 @@ class _AsynchronousPs(_Ps):
         self._left = 0
 
     def wait(self, beat: Callable[[], None]) -> None:
-        while not self.server.wait(_LOOK_SECS):
+        while not self.server.wait(_POLL_SECS):
             beat()
 
     def close(self) -> None:
@@ -240,7 +240,7 @@ class _AsynchronousPs(_Ps):
         if self._lock:
             self._lock.close()
 
-    def tell_end(self, signals: Sequence[signal.Signals]) -> None:
+    def report_end(self, signals: Sequence[signal.Signals]) -> None:
         if why := self.server.workers.failure:
             raise MembershipError(f"{self.name} ends: worker 0 failed: {why}")
         at = f"at step {self.server.store.version}"

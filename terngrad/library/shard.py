@@ -89,7 +89,7 @@ def _elements(dataset: tf.data.Dataset, rank: int, size: int) -> tf.data.Dataset
     if count == tf.data.INFINITE_CARDINALITY:
         return dataset.shard(size, rank)
     if count == tf.data.UNKNOWN_CARDINALITY:
-        _tell(f"up to {size - 1} of its last elements are left out", rank, size)
+        _log(f"up to {size - 1} of its last elements are left out", rank, size)
         whole = dataset.window(size, drop_remainder=True)
         is_tuple = isinstance(dataset.element_spec, tuple)
         element = lambda *parts: parts if is_tuple else parts[0]
@@ -153,10 +153,10 @@ def _each(count: int, what: str, rank: int, size: int) -> int:
         has = f"{count} {what[:-1] if count == 1 else what}"
         raise ValueError(f"shard: the data has {has}; {size} workers need one each")
     if rest:
-        _tell(f"{rest} of {count} {what} are left out", rank, size)
+        _log(f"{rest} of {count} {what} are left out", rank, size)
     return each
 
 
-def _tell(what: str, rank: int, size: int) -> None:
+def _log(what: str, rank: int, size: int) -> None:
     if rank == 0:
         print(f"shard: {what}, so that each of {size} workers gets equally many.", flush=True)

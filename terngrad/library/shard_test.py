@@ -1,4 +1,4 @@
-"""Shares of data: equal ones for all, and what is left out is told."""
+"""Shares of data: equal ones for all, and what is left out is logged."""
 
 import collections
 from pathlib import Path
@@ -15,15 +15,15 @@ ALONE = Group()
 
 
 @pytest.mark.parametrize("unknown", [False, True])
-def test_each_worker_gets_equally_many_elements_and_what_is_left_out_is_told(unknown, capsys):
+def test_each_worker_gets_equally_many_elements_and_what_is_left_out_is_reported(unknown, capsys):
     whole = tf.data.Dataset.range(7).map(lambda i: {"x": i, "y": (i, -i)})
     if unknown:
         whole = whole.filter(lambda each: True)
     shares = [Group(rank, 3).shard(whole) for rank in range(3)]
     found = [[int(each["y"][1]) for each in share] for share in shares]
     assert found == [[0, -3], [-1, -4], [-2, -5]]
-    told = "up to 2 of its last elements" if unknown else "1 of 7 elements"
-    assert capsys.readouterr().out.startswith(f"shard: {told} are left out")
+    reported = "up to 2 of its last elements" if unknown else "1 of 7 elements"
+    assert capsys.readouterr().out.startswith(f"shard: {reported} are left out")
 
 
 @pytest.fixture(name="unseeded")
@@ -36,17 +36,17 @@ def _unseeded():
 
 
 @pytest.mark.usefixtures("unseeded")
-def test_a_data_set_in_an_order_of_its_own_on_each_worker_is_told(capsys, monkeypatch):
+def test_a_data_set_in_an_order_of_its_own_on_each_worker_is_reported(capsys, monkeypatch):
     # TensorFlow wants seeds where these tests turn its determinism on.
     monkeypatch.setattr(random_seed.config, "is_op_determinism_enabled", lambda: False)
     whole = tf.data.Dataset.range(6)
-    for dataset, is_told in (
+    for dataset, is_reported in (
         (whole.shuffle(4).map(lambda i: i + 1).batch(2), True),
         (whole.shuffle(4, seed=1).batch(2), False),
         (tf.data.Dataset.zip(whole, whole), False),
     ):
         Group(0, 2).shard(dataset)
-        assert ("shuffled before it is dealt out" in capsys.readouterr().out) == is_told
+        assert ("shuffled before it is dealt out" in capsys.readouterr().out) == is_reported
 
 
 @pytest.mark.parametrize("kind", [tuple, lambda parts: parts[0], lambda parts: {"x": parts[0]}])

@@ -88,7 +88,7 @@ def test_workers_that_meet_on_one_network_exchange_over_the_chosen_one(hosts, ne
 
 
 @pytest.mark.slow
-def test_law_10_a_worker_whose_host_lies_on_the_other_network_is_told(hosts):
+def test_law_10_a_worker_whose_host_lies_on_the_other_network_is_reported(hosts):
     (port,) = free_ports(1)
     addresses = [f"10.79.0.{host + 1}:{port}" for host in (0, 1)]
     given = {"TERNGRAD_HOSTS": ",".join(addresses), "TERNGRAD_RANK": "0"}

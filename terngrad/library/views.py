@@ -15,10 +15,10 @@ from terngrad.library.group import Group
 
 
 class Views:
-    """What a process knows of the view, and how it takes part in the next one.
+    """The view of a process, and how it joins the next one.
 
-    An operation that a change of the processes interrupts raises an error of which
-    `is_interruption` is true. The process then calls `synchronize`, and makes the operation anew.
+    If processes join or are lost, an operation raises an error for which `is_interruption` is true.
+    The process then calls `synchronize` and repeats the operation.
     """
 
     def __init__(self, group: Group) -> None:

@@ -1,4 +1,4 @@
-"""What `terngrad.numpy` is given: each check returns the argument as the native code takes it.
+"""Checks of the arguments of `terngrad.numpy`; each returns the argument for the native code.
 
 All raise ValueError, which names the argument, what it is and what it must be.
 """

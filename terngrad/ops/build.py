@@ -2,9 +2,9 @@
 
 python -m terngrad.ops.build
 
-With --arrays only the latter, which needs no TensorFlow. Each source of `terngrad/cc` is compiled
-once for its text, flags and compiler. The object files are kept in ~/.cache/terngrad (or
-$XDG_CACHE_HOME/terngrad), for all working copies of a user.
+With --arrays it compiles only the latter, which needs no TensorFlow. Each source of `terngrad/cc`
+is compiled once for its text, flags and compiler. The object files are kept in ~/.cache/terngrad
+(or $XDG_CACHE_HOME/terngrad), for all working copies of a user.
 """
 
 from __future__ import annotations
@@ -202,8 +202,8 @@ def compiled(
       cxx: the compiler's path.
       files: paths relative to the repository.
       flags: the flags of all files; `flags_of` adds those of one.
-      names: what folders outside the repository are called in the objects. Libraries must not
-        reveal the paths of the machine that compiled them, and objects do not depend on them.
+      names: replacements in the objects for the paths of folders outside the repository, so that
+        objects neither depend on nor reveal where they were compiled.
       machine: the kind of processor; by default this one.
 
     Returns:
@@ -273,7 +273,7 @@ def texts(source: str) -> dict[str, bytes]:
 
 
 def _identity(cxx: str) -> tuple[str, ...]:
-    """Returns what tells a compiler from another version of it."""
+    """Returns what identifies a version of a compiler."""
     path = os.path.realpath(cxx)
     status = os.stat(path)
     return platform.machine(), cxx, path, str(status.st_size), str(status.st_mtime_ns)
@@ -299,7 +299,7 @@ def _made(home: str) -> str:
 
 
 def _remove_unused() -> None:
-    """Removes what was used for the last time long ago."""
+    """Removes objects that were not used for long."""
     with os.scandir(_folder()) as entries:
         for entry in entries:
             try:

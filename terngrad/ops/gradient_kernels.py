@@ -31,9 +31,9 @@ class Update(NamedTuple):
       rule: its name.
       rate: learning rate, float32 scalar; for adam with the corrections of the bias.
       momentum: share of a velocity that is kept.
-      mean_share: by which a mean moves, 1 - beta1. TensorFlow's kernels take the difference of the
-        float32 numbers, Keras rounds the exact one.
-      square_share: by which a mean square moves, 1 - beta2.
+      mean_share: 1 - beta1, the weight of a new value in a mean. TensorFlow's kernels subtract in
+        float32, Keras rounds the exact difference.
+      square_share: 1 - beta2, likewise in a mean square.
       epsilon: is added to divisors.
     """
 
@@ -94,7 +94,8 @@ class GradientKernels(abc.ABC):
 
     Attributes:
       title: for the log.
-      family: within one even those sums agree bit for bit, so all workers need the same.
+      family: implementations of one family agree bit for bit in these sums, too; all workers need
+        the same family.
       updates: whether they also update variables with sums, see `apply_update`.
       path: instruction set of native ones; "gpu" of those on GPUs; else "".
       on_gpu: whether gradients are on GPUs. Then only codes and their sums come to the CPU.
@@ -110,8 +111,8 @@ class GradientKernels(abc.ABC):
 
     @property
     def compared(self) -> str:
-        """What all workers need the same: copies of parameters drift apart if only some round as
-        GPUs do.
+        """A text that must be equal on all workers: otherwise copies of parameters drift apart, for
+        example because only some round as GPUs do.
         """
         return f"{self.family}{' on GPUs' if self.on_gpu else ''}"
 

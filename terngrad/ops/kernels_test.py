@@ -379,7 +379,7 @@ def available_bytes():
 
 @pytest.fixture
 def memory_given_back():
-    """Gives what a test freed back to the kernel; malloc may have been told to keep it."""
+    """Gives what a test freed back to the kernel; malloc may be set to keep it."""
     yield
     gc.collect()
     allocator.give_back()

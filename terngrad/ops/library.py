@@ -164,7 +164,7 @@ class Target(ctypes.Structure):
 
 
 class Kept(ctypes.Structure):
-    """A variable's values and memory for what codes do not say: `Kept` of cc/lib/kernels.h."""
+    """A variable's values and memory for the rounding error: `Kept` of cc/lib/kernels.h."""
 
     _fields_ = (
         ("values", ctypes.c_void_p),
@@ -307,7 +307,7 @@ def load_arrays(folder: str = FOLDER) -> ctypes.CDLL:
 
 
 def declared(functions: ctypes.CDLL, signatures: Mapping[str, Sequence]) -> ctypes.CDLL:
-    """Tells ctypes the types of some functions."""
+    """Declares the types of some functions to ctypes."""
     for name, (result, *arguments) in signatures.items():
         function = getattr(functions, name)
         function.restype, function.argtypes = result, arguments

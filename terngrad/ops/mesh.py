@@ -39,8 +39,8 @@ class Failure(NamedTuple):
 
     Attributes:
       why: the reason; "" = they do not.
-      is_refusal: whether another process broke a rule: its connection did not just end.
-      is_own: whether a step of this process ended, by an error of its own, before its operations.
+      is_refusal: whether another process violated the protocol, so its connection was refused.
+      is_own: whether a step of this process failed, by an error of its own, before its operations.
     """
 
     why: str
@@ -67,7 +67,7 @@ class Decoding(NamedTuple):
 
 
 class JoinedCodes(NamedTuple):
-    """The codes of this process, what became of them, and bytes.
+    """The codes of this process, their sum or means, and bytes.
 
     Attributes:
       codes: uint32 [G, k].
@@ -105,10 +105,10 @@ class Mesh:
     def renew(
         self, rank: int, names: Sequence[str], sockets: Mapping[int, socket.socket | Channel]
     ) -> None:
-        """Goes on with other sockets, perhaps of fewer or more processes; see `__init__`.
+        """Continues with other sockets, perhaps of fewer or more processes; see `__init__`.
 
-        Operations stay declared, also in graphs. They begin anew, on all processes. None may be
-        under way: `end` this mesh first.
+        Operations stay declared, also in graphs, and begin with their first round on all processes.
+        None may be under way: `end` this mesh first.
         """
         with self._lock:
             new = self._new(rank, names, sockets)

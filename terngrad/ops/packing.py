@@ -1,4 +1,4 @@
-"""What is done to codes that lie in memory, between the network and tensors."""
+"""Operations on codes in buffers, between the network and tensors: sums, and the prefix code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Packing(abc.ABC):
     """Sums of codes, and their prefix code (terngrad/prefix_code.py).
 
     Buffers are little-endian bytes of bit planes, see planes.py. Implementations give the same
-    bytes. Many threads may call at the same time; each computes by itself.
+    bytes. Many threads may call at the same time; each call runs in its thread.
 
     Attributes:
       path: instruction set of native functions; else "".

@@ -1,4 +1,4 @@
-"""Handshakes of sockets for the mesh: who gets through, and what the others are told."""
+"""Handshakes of sockets for the mesh: who is admitted, and the errors of the others."""
 
 import dataclasses
 import signal

@@ -3,8 +3,8 @@
     cluster = run(spark, main, arguments, num_workers=4, num_ps=1)
     cluster.shutdown()
 
-calls `main(arguments, context)` on each worker and ps, in a process of its own. Nobody lists hosts:
-the processes find each other through Spark. What they print appears at the driver.
+calls `main(arguments, context)` on each worker and ps, in a process of its own. No list of hosts is
+needed: the processes find each other through Spark. The driver shows their output.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 Main = Callable[[Any, Context], None]
 
-_ATTEMPTS = 4  # of all processes together; Spark tries a single one as often
-_LOOKS = 4  # tasks for each process, so that all executors get one
+_ATTEMPTS = 4  # of all processes together; Spark also tries a single one 4 times
+_TASKS_PER_PROCESS = 4  # tasks for each process, so that all executors get one
 
 
 class InputMode(enum.Enum):
@@ -251,7 +251,7 @@ class Cluster:
           ClusterError: no executor has a free core.
         """
         context = self._spark.sparkContext
-        tasks = _LOOKS * (self._num_workers + self._num_ps)
+        tasks = _TASKS_PER_PROCESS * (self._num_workers + self._num_ps)
         hosts = context.parallelize(range(tasks), tasks).map(lambda _: interfaces.published(driver))
         jobs = Jobs(context, [(hosts, range(tasks))])
         if not jobs.wait(self._start_secs):

@@ -1,4 +1,4 @@
-"""Where the processes of a cluster meet: at the Spark driver, which shows what they print."""
+"""The part of the Spark driver: processes get each other's addresses, and it shows their output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Placement:
     """The addresses of the processes, once all run at the same time; safe for threads.
 
     Attributes:
-      moved: why all must start anew.
+      moved: why all processes must be restarted; "" = they need not.
     """
 
     def __init__(self, workers: int, ps: int, hosts: Collection[str]) -> None:
@@ -71,8 +71,8 @@ class Placement:
     def wait_for_addresses(self, process: ProcessId, address: str) -> dict[str, list[str]]:
         """Returns the addresses of all processes, by job, once all have started.
 
-        A worker that comes again keeps its address, which is only its name. So does a ps on the
-        same host, as all others know it.
+        A restarted worker keeps its address, which is only its name. So does a ps that is
+        restarted on the same host, because all others know it.
 
         Raises:
           ValueError: there is no such process, a ps came again on another host, the host has no
@@ -90,7 +90,7 @@ class Placement:
             }
 
     def wait_for_start(self, secs: float) -> bool:
-        """Waits until all have started, or some have ended; returns whether that is so."""
+        """Waits until all have started, or some have ended; False after `secs` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: bool(self._addresses or self._end), secs)
 
@@ -154,7 +154,7 @@ class Driver:
         self._acceptor.start()
 
     def expect(self, placement: Placement) -> None:
-        """Lets the processes of the next attempt meet."""
+        """Waits for the processes of the next attempt."""
         self._placement = placement
 
     def stop(self) -> None:

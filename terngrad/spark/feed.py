@@ -1,4 +1,4 @@
-"""Rows of a DataFrame on their way through a pipe, as Arrow streams: one for each epoch."""
+"""Sends the rows of a DataFrame through a pipe, as one Arrow stream for each epoch."""
 
 from __future__ import annotations
 

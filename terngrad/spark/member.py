@@ -1,7 +1,7 @@
-"""A task of Spark that is a process of a cluster, or that infers.
+"""A Spark task that runs a process of a cluster, or an inference.
 
-The task starts a process for the user's function, hands it its rows, and tells the driver what it
-prints.
+The task starts a process for the user's function, passes rows to it, and sends its output to the
+driver.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Member:
       job: "worker", "ps" or "inference".
       driver: address of the driver.
       certificates: of the run.
-      meets_in_barrier: the processes tell each other their addresses in a barrier stage; otherwise
-        at the driver.
+      meets_in_barrier: whether the processes exchange their addresses in a barrier stage, and not
+        through the driver.
       epochs: how often the process gets its rows; 0 = never.
       num_rows: rows of all workers in an epoch; None if Spark feeds none.
       schema: of the results of an inference.

@@ -16,7 +16,7 @@ from terngrad.spark.feed import Feed
 
 
 def main(life: int, rows: int, results: int) -> None:
-    """Calls the function that standard input holds, with its arguments, context and schema.
+    """Reads a function, its arguments, context and schema from standard input, and calls it.
 
     Args:
       life: file descriptor of a pipe that closes when the task ends.

@@ -1,4 +1,4 @@
-"""An aggregator whose workers only note what they are sent."""
+"""An aggregator whose workers only record what they receive."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ class Served:
         self.delivered = {i: [] for i in range(workers)}
         reduction = Reduction(ReferencePacking())
         reduction.reduce = reduce or reduction.reduce
-        self.entered = {i: [] for i in range(workers)}  # what each was told about its views
+        self.entered = {i: [] for i in range(workers)}  # what each has received about its views
         self.aggregator = Aggregator(workers, reduction, self._deliver, kept_steps, **limits)
         self.operation = Operation("sum", kind, items, 1, workers)
         for worker in range(workers):

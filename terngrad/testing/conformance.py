@@ -186,9 +186,9 @@ def _run(exchange: Exchange, codecs: Sequence[Codec], steps: tf.Variable) -> _Re
             keys = [DrawKey(tf.constant(5, tf.uint64), i, tf.constant(n)) for n in mine]
             gradients = [gradients_of(node, i) for node in mine]
             devices = ["/CPU:0"] * len(mine)
-            backs = through(sums, memory.read_sums())
+            coded_sums = through(sums, memory.read_sums())
             found = exchange_gradients(
-                gradients, codecs, exchange, keys, devices, memory.read(), backs=backs
+                gradients, codecs, exchange, keys, devices, memory.read(), coded_sums=coded_sums
             )
             memory.assign(found.kept)
             memory.assign_sums(found.kept_sums)

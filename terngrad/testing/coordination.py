@@ -1,4 +1,4 @@
-"""A coordinator whose workers only note its orders."""
+"""A coordinator whose workers only record its orders."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CoordinatedWorkers:
       coordinator: decides which of them train.
       now: seconds of its clock.
       lines: its log.
-      orders: what it has sent each worker since `taken` was called.
+      orders: those that it has sent each worker since `taken` was last called.
       dropped: workers whose streams it has ended.
     """
 

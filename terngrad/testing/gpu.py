@@ -1,4 +1,4 @@
-"""A GPU for tests that is the host: arrays, their package, and a driver (cc/gpu/fake_driver.cc)."""
+"""A GPU simulated on the host: arrays, their package, and a driver (cc/gpu/fake_driver.cc)."""
 
 from __future__ import annotations
 

@@ -95,6 +95,6 @@ def sum_of_codes(gradients: Sequence[np.ndarray], max_code: int, clip: float) ->
 
 
 def entropy(integers: np.ndarray) -> float:
-    """Returns the bits an integer of the best code that codes each for itself."""
+    """Returns the entropy of integers, in bits an integer."""
     shares = np.unique(integers, return_counts=True)[1] / integers.size
     return float(-(shares * np.log2(shares)).sum())

@@ -1,4 +1,4 @@
-"""What a process imports before tests fork programs from it."""
+"""The imports of the process from which tests fork programs."""
 
 import sys
 

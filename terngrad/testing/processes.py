@@ -86,7 +86,7 @@ class Started(contextlib.AbstractContextManager):
         return self.output
 
     def outlived(self, secs: float = HANG_SECS) -> bool:
-        """Waits for the program's group to end; returns whether a process of it still runs."""
+        """Waits for the program's process group to end; returns whether one still runs."""
         deadline = time.monotonic() + secs
         while time.monotonic() < deadline:
             try:

@@ -1,4 +1,4 @@
-"""A TCP proxy that disturbs connections by a plan: stands in for a bad network."""
+"""A TCP proxy that injects planned faults into connections, as a bad network would."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _CONNECT_SECS = 5.0
 
 
 class Kind(enum.Enum):
-    """What happens to a connection, in one direction unless said otherwise."""
+    """A kind of fault, in one direction unless stated otherwise."""
 
     DELAY = "each chunk arrives late"
     THROTTLE = "few bytes a second pass"
     CUT = "both sides are reset"
-    HALF_CLOSE = "no more bytes pass, and the receiver learns that"
+    HALF_CLOSE = "no more bytes pass, and the receiver reads the end"
     CORRUPT = "one bit changes"
 
 

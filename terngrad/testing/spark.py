@@ -92,7 +92,7 @@ def standalone(folder: Path, workers: int = 2) -> Iterator[str]:
             )
             stack.callback(process.wait)
             stack.callback(process.terminate)
-        # A session gives up a master that does not answer within a minute.
+        # A session fails if its master does not answer within a minute.
         wait_until(lambda: _listens(port), f"the master at port {port}")
         yield master
 

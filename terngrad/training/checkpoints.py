@@ -29,7 +29,7 @@ _DIGESTS_ENDING = ".sha256"
 
 _NAME = "model.ckpt"
 _TEMPORARY = ".saving"
-_ASIDE = "damaged"  # begins the names of files that no longer count as a checkpoint's
+_ASIDE = "damaged"  # prefix of the files of a damaged checkpoint
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 _SETTINGS = f"settings{_SUFFIX}"
 
@@ -64,7 +64,7 @@ def save(directory: str, state: State, step: int, keep: int = 5, settings: str =
     try:
         _write(os.path.join(temporary, name), state, settings)
         _write_digests(temporary, f"{name}{_DIGESTS_ENDING}")
-        if at_step(directory, step):  # its index must not stand beside new data
+        if at_step(directory, step):  # an old index must not refer to new data
             os.remove(os.path.join(directory, f"{name}.index"))
         for file in sorted(os.listdir(temporary), key=lambda file: file.endswith(".index")):
             publish(os.path.join(temporary, file), os.path.join(directory, file))
@@ -394,11 +394,11 @@ def _digest_difference(path: str, names: Collection[str]) -> str:
 
     Args:
       path: the file of digests; the others are in its folder.
-      names: files that it must list. A list that was cut off, or that is of other files, would
-        otherwise pass without having looked at them.
+      names: files that it must list; otherwise a truncated list, or one of other files, would
+        pass.
 
     Raises:
-      OSError: a file cannot be read, though it may be as it was.
+      OSError: a file cannot be read, though it may be unchanged.
     """
     with open(path, "rb") as file:
         entries = [line.decode(errors="replace").split() for line in file]

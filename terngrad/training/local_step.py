@@ -44,7 +44,7 @@ class InnerOptimizer:
 
     Attributes:
       slots: by slot name, one variable for each weight, as after the last exchange.
-      starts: by slot name, what its values begin as.
+      starts: the initial value of each slot, by name.
       shared: the weights that all nodes share.
       has_own_weights: whether the node's weights after an exchange are its own: with fragments,
         or if exchanges overlap with inner steps.
@@ -111,7 +111,7 @@ class InnerOptimizer:
 
 
 class _Node(NamedTuple):
-    """What a node's inner steps hand on: moving statistics, and sums of losses so far."""
+    """The loop state of a node's inner steps: moving statistics, and sums of losses so far."""
 
     state: list[tf.Tensor]
     losses: Losses
@@ -207,7 +207,7 @@ class LocalStep(Step):
             averages.update(first + (self._local_steps - averages.stride), self._exchanged)
 
     def _make_inner_steps(self, take: TakeBatch, first: tf.Tensor) -> tuple[list[_Node], tf.Tensor]:
-        """Makes the inner steps; returns what they hand on, and the last rate."""
+        """Makes the inner steps; returns the state of each node, and the last rate."""
 
         def body(i: tf.Tensor, nodes: list[_Node], rate: tf.Tensor):
             del rate

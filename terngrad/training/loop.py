@@ -21,7 +21,7 @@ _LONGEST_CALL_SECS = 1.0  # so that a signal is answered soon
 
 @dataclasses.dataclass
 class Loop:
-    """Trains until `cadence.max_steps`, or the next end of a stride, or a request to stop.
+    """Trains up to `cadence.max_steps`, rounded up to a whole stride, or to a request to stop.
 
     Attributes:
       stepper: makes the steps.
@@ -119,7 +119,7 @@ class Loop:
             self.stepper.make(count)
 
     def _whole(self, count: int) -> int:
-        """Returns the least multiple of the stepper's stride that is not below `count`."""
+        """Rounds a number of steps up to a multiple of the stepper's stride."""
         return -(-count // self.stepper.stride) * self.stepper.stride
 
     def _observe(self, clock: Clock) -> None:

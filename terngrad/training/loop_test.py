@@ -102,7 +102,7 @@ def test_law_10_the_variable_of_a_gradient_that_is_not_finite_is_named():
     assert saved == [25]
 
 
-def test_the_first_step_is_told_before_it_is_reported():
+def test_the_callback_of_the_first_step_comes_before_its_report():
     found = []
     loop = loop_of(PretendedRunner(), [], max_steps=10)
     loop.first_step_made = lambda: found.append("made")

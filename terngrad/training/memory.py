@@ -51,7 +51,7 @@ class Memory:
         """
         self.variables: dict[str, tf.Variable] = {}
         self._held: list[list[list[tf.Variable]]] = []
-        self._starts: dict[str, float | tf.Variable] = {}  # of added variables
+        self._starts: dict[str, float | tf.Variable] = {}  # initial values of added variables
         self._exchange: Exchange | None = None  # of owners that change
         for codec in codecs:
             held = [_variables(codec.init, device) for device in devices or [""] * nodes]
@@ -77,7 +77,7 @@ class Memory:
 
         Args:
           variables: by name.
-          starts: what their values begin as; variables stand for their values at that time.
+          starts: their initial values; a variable stands for its value when the memory is cleared.
         """
         self.variables |= variables
         each = [starts] * len(variables) if isinstance(starts, float) else starts

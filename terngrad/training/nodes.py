@@ -24,7 +24,7 @@ def for_each_node(
     specs: Sequence[tf.TensorSpec],
     groups: Sequence[Sequence[int]],
 ) -> list[list[tf.Tensor]]:
-    """Returns the results of `compute` for each node, with a graph as large as that of one node.
+    """Returns the results of `compute` for each node; the graph is as large as that of one node.
 
     All nodes compute at once. The results of a group leave the loop when all nodes have these,
     while others are still being computed: a result of `tf.function` would have to wait for all.
@@ -201,7 +201,7 @@ def exchange_nodes(
     memories: Sequence[NodeMemory],
     *,
     as_sums: bool = False,
-    through: CodedSums | None = None,
+    coded_sums: CodedSums | None = None,
 ) -> tuple[NodeCodes, list[tf.Tensor] | Sums]:
     """Adds the memory, clips, agrees on scales, encodes, exchanges, and updates the memory.
 
@@ -213,13 +213,13 @@ def exchange_nodes(
       devices: device of each node, which measures and encodes: only codes leave it.
       memories: memory of each node before the step.
       as_sums: whether means need not be decoded, if they are decoded sums of codes.
-      through: codes sums again on their way back; None = they stay exact.
+      coded_sums: codes sums again on their way back; None = they stay exact.
 
     Returns:
       What the nodes sent and kept, and the mean gradients of the codec's variables over all nodes.
     """
     nodes = _measure_nodes(gradients, codec, exchange, keys, devices, memories)
-    codes, means = codec.deliver(through or exchange, nodes, devices, as_sums)
+    codes, means = codec.deliver(coded_sums or exchange, nodes, devices, as_sums)
     return _with_memories(codec, nodes, codes, devices, memories), means
 
 

@@ -21,7 +21,7 @@ class Optimizer(abc.ABC):
 
     Attributes:
       slots: by slot name, as in `SLOTS`, one tensor-like variable for each trained variable.
-      starts: by slot name, what its values begin as.
+      starts: the initial value of each slot, by name.
       takes_sums: whether it also updates with means that are not decoded: `apply_sums`.
       depends_on_step: whether an update depends on the number of those before it.
     """
@@ -38,7 +38,7 @@ class Optimizer(abc.ABC):
 
         Args:
           variables: weights.
-          slots: what the slots begin as.
+          slots: the initial values of the slots.
           kernels: decode means and update with them; None = gradients come as means.
         """
         self._variables = variables

@@ -49,7 +49,7 @@ class Aggregate(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class Reduction:
-    """Reduces the local nodes' gradients to an `Aggregate`, and brackets the updates with it.
+    """Reduces the local nodes' gradients to an `Aggregate`, which the updates then apply.
 
     Attributes:
       codecs: together cover every variable once.
@@ -59,7 +59,7 @@ class Reduction:
       devices: towers, which measure and encode: only codes leave them. Consecutive local nodes
         share one; then there is one for each node. "" = that of the gradients.
       memory: the codecs' memory of this process' nodes; None = a new one.
-      sequence: learns when the updates of a step begin; None = nobody copies the state meanwhile.
+      sequence: notes when the updates of a step begin; None = no thread copies the state meanwhile.
       first_node: index of the first local node in draws and memory; None = that of the exchange.
       memory_decay: the share of the memory that counts in the next step.
     """
@@ -111,7 +111,7 @@ class Reduction:
             self.devices,
             held,
             as_sums=as_sums,
-            backs=through(self.sums, sums),
+            coded_sums=through(self.sums, sums),
         )
 
     @contextlib.contextmanager
@@ -180,7 +180,7 @@ def exchange_gradients(
     memories: Memories = (),
     *,
     as_sums: bool = False,
-    backs: Sequence[CodedSums | None] = (),
+    coded_sums: Sequence[CodedSums | None] = (),
 ) -> Aggregate:
     """Clips, scales, encodes, exchanges and decodes.
 
@@ -192,16 +192,16 @@ def exchange_gradients(
       devices: device of each local node; see `Reduction`.
       memories: memories before the step, by codec and local node; empty = before the first step.
       as_sums: whether means need not be decoded, if they are sums of codes.
-      backs: by codec, what codes its sums again; () = sums stay exact.
+      coded_sums: code the sums of each codec again; () = sums stay exact.
     """
     means: dict[int, tf.Tensor | None] = {}
     sums: list[Sums] = []
     scales, encoded, kept, unsent, kept_sums = [], [], [], [], []
     memories = memories or [[codec.init() for _ in keys] for codec in codecs]
-    backs = backs or [None] * len(codecs)
-    for codec, memory, back in zip(codecs, memories, backs, strict=True):
+    coded_sums = coded_sums or [None] * len(codecs)
+    for codec, memory, recoding in zip(codecs, memories, coded_sums, strict=True):
         node, delivered = exchange_nodes(
-            gradients, codec, exchange, keys, devices, memory, as_sums=as_sums, through=back
+            gradients, codec, exchange, keys, devices, memory, as_sums=as_sums, coded_sums=recoding
         )
         if isinstance(delivered, Sums):
             sums.append(delivered)
@@ -211,6 +211,6 @@ def exchange_gradients(
         encoded.append(node.codes[0])
         kept.append(node.kept)
         unsent.append(node.unsent)
-        kept_sums.append(back.kept if back else [])
+        kept_sums.append(recoding.kept if recoding else [])
     ordered = [means[i] for i in sorted(means)]
     return Aggregate(ordered, sums, tf.concat(scales, 0), encoded, kept, unsent, kept_sums)

@@ -134,7 +134,7 @@ class Runner:
         if isinstance(self._step, LocalStep):  # takes a batch for each inner step
             return self._make(batches, done, shows)
         batch = self._next(batches)
-        with tf.control_dependencies(batch):  # an excluded step ignores its batch, but takes it
+        with tf.control_dependencies(batch):  # an excluded step takes a batch, too, and ignores it
             return self._make(batch, done, shows)
 
     def _make_step(self, source, done: tf.Tensor, shows: tf.Tensor) -> tuple[Outcome, tf.Tensor]:
@@ -143,7 +143,7 @@ class Runner:
             result = self._step(lambda: self._next(source))
         else:
             result = self._step(*source)
-        # Without `shows` each gradient is given up where it was used, as if nobody asked for it.
+        # Without `shows` the memory of each gradient is freed after its use.
         shown = tf.cond(shows, lambda: self._show(result), lambda: make_list())
         rate, scales = result.learning_rate, result.aggregate.scales
         outcome = Outcome(done + 1, result.losses, result.stop, rate, scales, result.save)

@@ -21,11 +21,11 @@ CHOICES = ("", "native", "reference")
 
 
 class Choice(NamedTuple):
-    """Kernels, and how they came to be used; its text is for the log.
+    """The chosen kernels, and why; as text for the log.
 
     Attributes:
-      kernels: that were chosen.
-      why_reference: why they are not the native ones; "" if they are, or were named.
+      kernels: the chosen ones.
+      why_reference: why they are not the native ones; "" if they are, or if the user chose them.
     """
 
     kernels: GradientKernels
@@ -45,7 +45,7 @@ def choose_kernels(wanted: str = "", path: str = "", on_gpu: bool = False) -> Ch
       on_gpu: gradients are on GPUs.
 
     Raises:
-      ValueError: an unknown choice or path, or native ones are wanted but not to be had.
+      ValueError: an unknown choice or path, or native ones are wanted but not available.
     """
     if wanted not in CHOICES:
         raise ValueError(f"TERNGRAD_KERNELS is {wanted!r}; allowed are native and reference")
@@ -79,7 +79,7 @@ def configure(
     inter_threads: int = 0,
     log_placement: bool = False,
 ) -> None:
-    """Sets TensorFlow's threads, and what the same bits in each run need: `terngrad.configure`.
+    """Sets TensorFlow's threads and the options for reproducible bits: `terngrad.configure`.
 
     Nothing else in the library changes TensorFlow's settings. Call it before TensorFlow computes
     anything. It also turns Grappler's arithmetic optimization off, which changes the order in which

@@ -42,7 +42,7 @@ def test_native_kernels_are_the_first_choice():
 
 
 @needs_library
-def test_a_path_is_chosen_by_name_and_told():
+def test_a_path_is_chosen_by_name_and_logged():
     assert choose_kernels("native", "portable")[0].title == "native kernels (portable)"
 
 

@@ -3,7 +3,7 @@
 While a step waits for another process, the thread that trains is within TensorFlow and cannot save.
 Another thread copies the variables, and finds out by two counters whether a step changed one of
 them meanwhile (a seqlock): a step counts `begun` before its first update, and `done` after its last
-one. So the steps wait for nobody.
+one. So the steps need not wait for the copy.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STUCK_SECS = 2.0  # after a signal; then the steps under way may wait for a lost process
-_LOOK_SECS = 1.0  # between attempts to save
+_POLL_SECS = 1.0  # between attempts to save
 
 # Called in a thread with the signal, and an event that is set when the main thread has ended the
-# steps. The process is perhaps killed soon, while its steps wait for another one.
+# steps. The process may be killed soon, while its steps wait for another process.
 Stuck = Callable[[signal.Signals, threading.Event], None]
 
 
@@ -27,7 +27,7 @@ def install(
 
 
 class SignalThread:
-    """A thread that learns of signals also while the main thread is within TensorFlow."""
+    """A thread that handles signals also while the main thread is within TensorFlow."""
 
     def __init__(self, act: Callable[[signal.Signals], bool]) -> None:
         """Calls `act` with each of the signals, until it returns True or this is closed."""
@@ -44,7 +44,7 @@ class SignalThread:
         threading.Thread(target=read, daemon=True).start()
 
     def close(self) -> None:
-        """Learns of no more signals."""
+        """Ends the handling of signals."""
         signal.set_wakeup_fd(-1)
         os.close(self._written)
 
@@ -64,12 +64,12 @@ def save_while_stuck(
     say: Callable[[str], None],
     then: Callable[[], None] = lambda: None,
 ) -> None:
-    """Saves and says so, again and again, until the main thread has ended the steps.
+    """Saves and logs it repeatedly until the main thread has ended the steps.
 
     Args:
       number: the signal because of which this process must end.
       is_over: see `Stuck`.
-      save: saves from beside the main thread; returns what to say of it, or "".
+      save: saves from this thread; returns a text for the log, or "".
       say: prints a line.
       then: called after each attempt.
     """
@@ -81,7 +81,7 @@ def save_while_stuck(
             say(f"{number.name}: {f'{text}; {rest}' if text else rest}.")
             said = text
         then()
-        is_over.wait(_LOOK_SECS)
+        is_over.wait(_POLL_SECS)
 
 
 class StopRequest(contextlib.AbstractContextManager):
@@ -99,9 +99,9 @@ class StopRequest(contextlib.AbstractContextManager):
         """Starts without a request.
 
         Args:
-          end: ends the process at a signal before its first step, when there is nothing to save and
-            nobody to tell. It is called in a thread of its own: compiling may keep the main thread
-            in TensorFlow for long. None = a request then, too.
+          end: ends the process at a signal before its first step, when there is nothing to save. It
+            is called in a thread of its own, because compiling may keep the main thread in
+            TensorFlow for long. None = such a signal is a request, too.
           stuck: called in that thread if the block of this object has not ended 2 s after the first
             request.
         """

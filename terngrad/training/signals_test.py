@@ -48,7 +48,7 @@ def test_a_thread_acts_where_the_steps_under_way_take_long_after_a_signal(monkey
 def test_no_thread_acts_where_they_end_soon(monkeypatch):
     monkeypatch.setattr("terngrad.training.signals._STUCK_SECS", HANG_SECS)
     before, seen = set(threading.enumerate()), []
-    with StopRequest(stuck=lambda *told: seen.append(told)):
+    with StopRequest(stuck=lambda *given: seen.append(given)):
         (watching,) = set(threading.enumerate()) - before
         os.kill(os.getpid(), signal.SIGTERM)
     watching.join(HANG_SECS)
@@ -56,7 +56,7 @@ def test_no_thread_acts_where_they_end_soon(monkeypatch):
 
 
 def test_each_change_of_what_is_saved_is_said_once_until_the_steps_are_over(monkeypatch):
-    monkeypatch.setattr("terngrad.training.signals._LOOK_SECS", 0.0)
+    monkeypatch.setattr("terngrad.training.signals._POLL_SECS", 0.0)
     is_over, saved, lines, rounds = threading.Event(), iter(["", "", "saved a", "saved a"]), [], []
 
     def then():

@@ -27,7 +27,7 @@ class StepResult(NamedTuple):
 
 
 class Step:
-    """What the kinds of step have in common: requests, losses and moving statistics."""
+    """The base class of steps: requests, losses and moving statistics."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Step:
         self._save = save_request
 
     def request_stop(self) -> None:
-        """Tells all processes in the next step that this one was asked to stop."""
+        """Passes a request to stop on to all processes with the next step."""
         self._stop.assign(1.0)
         self._exchange.require_in_next_step()
 

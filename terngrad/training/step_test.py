@@ -361,7 +361,7 @@ def test_a_model_with_other_outputs_than_heads_is_refused():
         Classifier(make_model(auxiliary=True))
 
 
-def test_a_classifier_names_its_variables_as_it_is_told():
+def test_a_classifier_names_its_variables_by_a_given_function():
     name_of = lambda variable: variable.path.replace(".", "/")
     classifier = Classifier(
         make_model(batch_norm=True, auxiliary=True),

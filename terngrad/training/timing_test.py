@@ -43,7 +43,7 @@ def test_where_nothing_was_timed_since_the_last_report_the_last_call_counts(time
     assert [clock.seconds_per_step() for _ in range(2)] == [4.0, 4.0]
 
 
-def test_where_nothing_was_timed_at_all_no_speed_is_told(time):
+def test_where_nothing_was_timed_at_all_no_speed_is_reported(time):
     clock = Clock(time)
     assert 1.0 / clock.seconds_per_step() == 0.0
     timed(clock, time, (1, 60.0))

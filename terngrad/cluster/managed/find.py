@@ -26,9 +26,9 @@ def find(
     Args:
       environment: variables of this process.
       ps_tasks: how many of the first tasks are parameter servers, where tasks are only numbered.
-      timeout_secs: how long processes that have to meet first wait for each other.
-      network_interface: name of the interface whose address this process tells the others, where
-        it has to; see interfaces.chosen.
+      timeout_secs: how long processes that must first exchange addresses wait for each other.
+      network_interface: name of the interface whose address this process gives the others, where
+        it must; see interfaces.chosen.
 
     Raises:
       NothingFoundError: nothing is found.

@@ -33,7 +33,7 @@ class Role:
       ps_hosts: "host:port" of each ps.
       control_port: at which worker 0 listens for the others; None = as without a managed cluster.
       variable_update: engine that the launcher connects; None = the flags' choice.
-      size: number of workers; None = not told.
+      size: number of workers; None = unknown.
     """
 
     source: str

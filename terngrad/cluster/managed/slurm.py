@@ -117,7 +117,7 @@ def _dealt(counts: Sequence[int], together: int) -> list[int]:
 def _check_own_node(
     environment: Mapping[str, str], nodes_of_tasks: Sequence[int], own: int
 ) -> None:
-    """Compares this node with Slurm's: after a wrong guess the others would wait for nobody."""
+    """Checks the computed tasks of this node against Slurm's, so that nobody waits in vain."""
     mine = ",".join(str(task) for task, node in enumerate(nodes_of_tasks) if node == own)
     tasks = environment.get("SLURM_GTIDS")
     if mine != tasks:

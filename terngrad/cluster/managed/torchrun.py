@@ -19,10 +19,10 @@ _ABOVE = 1000  # torchrun itself listens at MASTER_PORT
 def role(
     environment: Mapping[str, str], ps_tasks: int, timeout_secs: float, network_interface: str = ""
 ) -> Role:
-    """Returns the role of a process, once all have met; the first are the parameter servers.
+    """Returns the role of a process, once all have connected; the first are parameter servers.
 
-    They meet at MASTER_ADDR, 1000 ports above MASTER_PORT (below, where there is none above),
-    whatever the interface. Then they use the addresses that they have told each other.
+    They connect at MASTER_ADDR, 1000 ports above MASTER_PORT (below, where there is none above),
+    whatever the interface, and exchange the addresses that they then use.
 
     Raises:
       ManagedError: a variable is wrong, or a process did not come within the time.

@@ -1,4 +1,4 @@
-"""What the workers of `fit` compare before the first step: models, settings, and callbacks.
+"""The comparison of the workers of `fit` before the first step: models, settings, callbacks.
 
 Settings are compared field by field.
 """
@@ -31,7 +31,7 @@ _START = "the start of fit"
 def agree_on_model(
     group: Group, model: keras.Model, optimizers: Sequence[keras.optimizers.Optimizer], params: dict
 ) -> None:
-    """Lets the others build what the chief has built, then compares models and optimizers.
+    """Builds on all workers what the chief has built, then compares models and optimizers.
 
     Args:
       group: the processes, which all call this.
@@ -70,7 +70,7 @@ def configuration_of_elastic(
     callbacks: Sequence[keras.callbacks.Callback],
     params: dict,
 ) -> dict[str, str]:
-    """Returns what a worker that may come late compares: settings that a training does not change.
+    """Returns the settings that a late worker compares: those that a training does not change.
 
     Args:
       model: of this worker, built.

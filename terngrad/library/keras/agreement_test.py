@@ -163,7 +163,7 @@ class Own(keras.callbacks.Callback):
         self.is_chief = rank == 0
 
 
-def test_a_number_of_ones_own_callback_that_differs_is_told():
+def test_a_number_of_ones_own_callback_that_differs_is_reported():
     sides = [(compiled(), [Own(0.1 * (rank + 1), rank)]) for rank in range(2)]
     with pytest.warns(UserWarning, match=r"callback Own: rate is 0.2 on worker 1 and 0.1 on wor"):
         assert compared(agree_on_callbacks, *sides) == ""
@@ -171,7 +171,7 @@ def test_a_number_of_ones_own_callback_that_differs_is_told():
         compared(agree_on_callbacks, *[(compiled(), [Own(1 - rank, rank)]) for rank in range(2)])
 
 
-def test_ranks_and_equal_numbers_of_ones_own_callbacks_are_not_told(recwarn):
+def test_ranks_and_equal_numbers_of_ones_own_callbacks_are_not_reported(recwarn):
     same = [(compiled(), [Own(float("nan"), rank)]) for rank in range(2)]
     recwarn.clear()
     assert compared(agree_on_callbacks, *same) == ""

@@ -1,4 +1,4 @@
-"""What BackupAndRestore leaves out, saved beside its backup: the memory of callbacks, and seeds."""
+"""Saves what a backup of BackupAndRestore lacks, the state of callbacks and seeds, beside it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HOOKS = [name for name in dir(keras.callbacks.Callback) if name.startswith("on_
 
 
 class FitState:
-    """What a worker's callbacks remember and its random layers have drawn, until `fit` resumes."""
+    """The state of a worker's callbacks and random layers, saved for a `fit` that resumes."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class FitState:
         callbacks: Sequence[keras.callbacks.Callback],
         backup: keras.callbacks.BackupAndRestore | None,
     ) -> None:
-        """Takes care of one `fit`; without a backup nothing is saved."""
+        """Saves the state of one `fit`, if it has a backup."""
         self._model = model
         self._callbacks = dict(_named(callbacks))
         self._folder = f"{os.fspath(backup.backup_dir)}-state" if backup else ""
@@ -62,7 +62,7 @@ class FitState:
             tf.io.gfile.remove(os.path.join(self._folder, old))
 
     def restore(self, group: Group, epoch: int | None) -> None:
-        """Gives all workers the chief's state, also its seeds; notes what may change.
+        """Copies the chief's state and seeds to all workers; notes which attributes change.
 
         Where workers may come and go, only the chief restores its own.
 
@@ -91,7 +91,7 @@ class FitState:
             if not is_of_keras(type(each))
         }
         if self._folder:
-            _to_bytes({"states": self._now()})  # what is wrong shows here
+            _to_bytes({"states": self._now()})  # so that errors show now
 
     def _read(self, epoch: int) -> bytes:
         path = os.path.join(self._folder, f"{epoch}.npz")
@@ -146,8 +146,8 @@ class FitState:
         return found
 
 
-class Restoring(keras.callbacks.Callback):
-    """The part of a BackupAndRestore that stays at its place among the callbacks.
+class BackupPlaceholder(keras.callbacks.Callback):
+    """Restores a backup at the place of BackupAndRestore among the callbacks; `Saving` saves it.
 
     Attributes:
       epoch: at which `fit` resumes; None if there was no backup.
@@ -164,7 +164,7 @@ class Restoring(keras.callbacks.Callback):
 
 
 class Saving(keras.callbacks.Callback):
-    """The other part, after all callbacks: what they change in an epoch's end is in the backup."""
+    """Saves the backup after all callbacks, so that it has what they change at an epoch's end."""
 
     def __init__(
         self, backup: keras.callbacks.BackupAndRestore, save: Callable[[int], None]
@@ -222,7 +222,7 @@ def _state(name: str, callback: keras.callbacks.Callback) -> dict[str, Any]:
 
 
 def _fingerprints(callback: keras.callbacks.Callback) -> Iterator[tuple[str, Any]]:
-    """Yields attributes that may change, with what tells whether they did."""
+    """Yields attributes that may change, with a fingerprint of each."""
     is_subclass = any(each.__name__ in REMEMBERED for each in type(callback).__mro__)
     for field, value in vars(callback).items():
         if field in (*SET_BY_FIT, *_remembered(callback)) or (is_subclass and field[0] == "_"):

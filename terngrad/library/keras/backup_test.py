@@ -110,12 +110,12 @@ def test_a_model_that_is_worse_than_the_best_before_the_interruption_is_not_save
 
 
 def test_a_callback_of_ones_own_that_changes_is_named_with_the_remedy(tmp_path):
-    with pytest.warns(UserWarning, match="callback Halving had changed seen before") as told:
+    with pytest.warns(UserWarning, match="callback Halving had changed seen before") as shown:
         resumed(backup_in(tmp_path), lambda: [Halving()])
-    assert any('saved_attributes = ("seen",) in its class' in str(each.message) for each in told)
+    assert any('saved_attributes = ("seen",) in its class' in str(each.message) for each in shown)
 
 
-def test_a_backup_without_states_is_told(tmp_path):
+def test_a_backup_without_states_is_reported(tmp_path):
     make = MAKERS["plateau"]
 
     def resume():
@@ -124,9 +124,9 @@ def test_a_backup_without_states_is_told(tmp_path):
         return backup_in(tmp_path)()
 
     text = "callbacks begin anew, .* remember: ReduceLROnPlateau"
-    with pytest.warns(UserWarning, match=text) as told:
+    with pytest.warns(UserWarning, match=text) as shown:
         resumed(resume, make)
-    assert sum("callbacks begin anew" in str(each.message) for each in told) == 1
+    assert sum("callbacks begin anew" in str(each.message) for each in shown) == 1
 
 
 def test_states_of_another_training_do_not_count_without_its_backup(tmp_path):
@@ -235,7 +235,7 @@ def test_all_that_changes_in_callbacks_of_keras_is_remembered(tmp_path):
             assert changed <= allowed, (name, changed - allowed)
 
 
-def test_without_a_backup_nothing_is_written_and_nothing_is_told(tmp_path, monkeypatch):
+def test_without_a_backup_nothing_is_written_and_nothing_is_reported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)

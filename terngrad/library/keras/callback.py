@@ -23,7 +23,7 @@ from terngrad.library.keras import (
     saving,
     state,
 )
-from terngrad.library.keras.backup import FitState, Restoring, Saving
+from terngrad.library.keras.backup import BackupPlaceholder, FitState, Saving
 from terngrad.library.keras.data import compare_data
 from terngrad.library.keras.elastic_step import ElasticStep
 from terngrad.library.keras.optimizer import (
@@ -111,7 +111,7 @@ class DistributedCallback(keras.callbacks.Callback):
         self._writers = (*_WRITERS, *chief_only)
         self._callbacks: list[keras.callbacks.Callback] = []
         self._backup: keras.callbacks.BackupAndRestore | None = None
-        self._restoring: Restoring | None = None  # of the chief
+        self._placeholder: BackupPlaceholder | None = None  # of the chief
         self._state: FitState | None = None
         self._has_steps = False  # whether fit has steps_per_epoch: epochs are no passes over data
         self._step: SharedStep | None = None
@@ -160,7 +160,7 @@ class DistributedCallback(keras.callbacks.Callback):
             self._step = SharedStep.of(model, exchanges)
 
     def _arrange(self) -> None:
-        """Surrounds the other callbacks, and leaves writers to the chief."""
+        """Puts callbacks before and after the others; only the chief keeps those that write."""
         caller = internals.callback_list()
         if caller is None:
             raise ValueError(f"{_NAME}: give it to fit, fit(..., callbacks=[{_NAME}(group)])")
@@ -182,12 +182,12 @@ class DistributedCallback(keras.callbacks.Callback):
         caller.callbacks[:] = [_Before(self), *self._with_backup_last(), self]
 
     def _with_backup_last(self) -> list[keras.callbacks.Callback]:
-        """Lets the chief's backup have what the other callbacks change in the end of an epoch."""
-        self._restoring = None
+        """Moves the chief's backup behind the other callbacks, which change at an epoch's end."""
+        self._placeholder = None
         if self._backup not in self._callbacks:
             return self._callbacks
-        self._restoring = Restoring(self._backup)
-        others = [self._restoring if c is self._backup else c for c in self._callbacks]
+        self._placeholder = BackupPlaceholder(self._backup)
+        others = [self._placeholder if c is self._backup else c for c in self._callbacks]
         return [*others, Saving(self._backup, self._state.save)]
 
     def _place_memories(self) -> None:
@@ -219,7 +219,7 @@ class DistributedCallback(keras.callbacks.Callback):
         if self._group.size > 1 and not self._elastic:
             self._agree(fit.arguments)
             self._copy_state()
-        self._state.restore(self._group, self._restoring.epoch if self._restoring else None)
+        self._state.restore(self._group, self._placeholder.epoch if self._placeholder else None)
         if self._elastic:
             self._begin_elastic(fit)
         elif self._group.size > 1:
@@ -246,7 +246,7 @@ class DistributedCallback(keras.callbacks.Callback):
         self._elastic.saver = self._saver
 
     def _guard(self, fit: CodeType) -> None:
-        """Saves what there is if the steps of `fit` wait for a lost process."""
+        """Lets another thread save if the steps of `fit` wait for a lost process."""
         group = self._group
         group.sequence = group.sequence or SequenceLock()
         self._saver = saver = saving.StuckSaver(group.sequence, self._save)
@@ -262,7 +262,7 @@ class DistributedCallback(keras.callbacks.Callback):
         return saving.save(self._callbacks, self._epoch, self._batch, self._logs)
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Tells the others in the next step if this process is to stop; stops when all know."""
+        """Passes a request to stop on to the others with the next step; stops when all have it."""
         if self._group.size == 1:
             return
         self._batch, self._logs = batch, logs or {}
@@ -274,7 +274,7 @@ class DistributedCallback(keras.callbacks.Callback):
         self._step.request([float(wants), *self._signals.seen()])
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        """Tells the others how far this process is, so that one that has no batch is named."""
+        """Reports the progress of this process, so that one without a next batch is named."""
         if self._elastic:
             self._elastic.begin_batch(batch)
         if self._batches:  # the first one compiles, which may take any time
@@ -284,7 +284,7 @@ class DistributedCallback(keras.callbacks.Callback):
                 self._saver.begin_step()
 
     def on_test_begin(self, logs: dict | None = None) -> None:
-        """Lets a validation take any time."""
+        """Ends the time limit of a step: a validation may take any time."""
         self.pause()
 
     def end_step(self) -> None:
@@ -293,7 +293,7 @@ class DistributedCallback(keras.callbacks.Callback):
             self._saver.end_step()
 
     def pause(self) -> None:
-        """Lets what comes before the next batch, such as other callbacks, take any time."""
+        """Ends the time limit of a step: callbacks may take any time before the next batch."""
         self._group.heartbeat.batches = None
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
@@ -322,7 +322,7 @@ class DistributedCallback(keras.callbacks.Callback):
         self.model.stop_training = bool(stop)
 
     def on_train_end(self, logs: dict | None = None) -> None:
-        """Compares weights, leaves signals to the program again, and deletes memories.
+        """Compares weights, restores the program's signal handlers, and deletes codecs' memories.
 
         It deletes them where Keras deletes backups.
         """
@@ -330,18 +330,20 @@ class DistributedCallback(keras.callbacks.Callback):
         self._group.at_loss.clear()
         try:
             if self._elastic:
-                self._mend_elastic(self._elastic.end(state.digest(self.model)), "at the end of fit")
+                self._equalize_elastic(
+                    self._elastic.end(state.digest(self.model)), "at the end of fit"
+                )
             elif self._group.size > 1:  # callbacks may have changed them after the last comparison
                 digests = self._group.all_gather_object(
                     state.digest(self.model), what="the end of fit"
                 )
-                self._mend(set(digests), "at the end of fit")
-        finally:  # a signal that waits strikes now, when no other worker waits for this one
+                self._equalize(set(digests), "at the end of fit")
+        finally:  # a delayed signal is handled now, when no other worker waits
             self._signals.leave()
         if self._backup and self._backup.delete_checkpoint:
             folder = f"{self._backup.backup_dir}-memory"
             shutil.rmtree(f"{folder}/{self._group.rank}", ignore_errors=True)
-            with contextlib.suppress(OSError):  # it holds those of others, or there is none
+            with contextlib.suppress(OSError):  # it has files of others, or does not exist
                 os.rmdir(folder)
             if self._group.is_chief:
                 self._state.delete()
@@ -368,10 +370,10 @@ class DistributedCallback(keras.callbacks.Callback):
         self.pause()
         logs.update(_means([row["logs"] for row in rows]))
         cause = agreement.differing([row["rates"] for row in rows])
-        self._mend({row["weights"] for row in rows}, when, cause)
+        self._equalize({row["weights"] for row in rows}, when, cause)
 
     def _average_elastic(self, logs: dict[str, Any], row: dict[str, Any], when: str) -> None:
-        """Does so over the processes that are there."""
+        """As `average`, over the processes of the view."""
         rows = self._elastic.share_metrics(row)
         if rows is None:  # the others have done so without this one
             logs.update(self._elastic.logs)
@@ -380,10 +382,10 @@ class DistributedCallback(keras.callbacks.Callback):
         logs.update(means)
         self._elastic.note_logs(means)
         cause = agreement.differing([each["rates"] for each in rows.values()])
-        self._mend_elastic({rank: each["weights"] for rank, each in rows.items()}, when, cause)
+        self._equalize_elastic({rank: each["weights"] for rank, each in rows.items()}, when, cause)
 
-    def _mend_elastic(self, digests: Mapping[int, int], when: str, cause: str = "") -> None:
-        """Gives all workers the weights of the first one, if theirs differ."""
+    def _equalize_elastic(self, digests: Mapping[int, int], when: str, cause: str = "") -> None:
+        """Copies the weights of the first worker to all, if they differ."""
         if len(set(digests.values())) < 2:
             return
         if self._group.rank == min(digests):
@@ -396,8 +398,8 @@ class DistributedCallback(keras.callbacks.Callback):
         cause = cause or f"{what} changes them on each worker alone"
         program_warnings.warn(f"the workers' weights differ {when}: {cause}; {remedy}")
 
-    def _mend(self, digests: set[int], when: str, cause: str = "") -> None:
-        """Gives all workers the chief's weights, if theirs differ."""
+    def _equalize(self, digests: set[int], when: str, cause: str = "") -> None:
+        """Copies the chief's weights to all workers, if they differ."""
         if len(digests) < 2:
             return
         if self._group.is_chief:

@@ -262,12 +262,12 @@ def test_models_whose_layers_have_learned_something_else_differ():
         text = keras.layers.TextVectorization(vocabulary=words)
         return keras.Sequential([keras.layers.StringLookup(vocabulary=words), text])
 
-    told = [state.learned(knowing(words)) for words in (["a", "b"], ["b", "a"], ["a"])]
-    assert len(set(told)) == 3
-    assert re.fullmatch(r"StringLookup of 3 \(\w+\), TextVectorization of 4 \(\w+\)", told[0])
+    found = [state.learned(knowing(words)) for words in (["a", "b"], ["b", "a"], ["a"])]
+    assert len(set(found)) == 3
+    assert re.fullmatch(r"StringLookup of 3 \(\w+\), TextVectorization of 4 \(\w+\)", found[0])
     bins = [keras.layers.Discretization(edges) for edges in ([0.0, 1.0], [0.0, 2.0])]
-    told = [state.learned(keras.Sequential([each])) for each in bins]
-    assert len(set(told)) == 2
+    found = [state.learned(keras.Sequential([each])) for each in bins]
+    assert len(set(found)) == 2
     assert state.learned(compiled()) == "nothing"
 
 

@@ -1,4 +1,4 @@
-"""Whether the workers of `fit` train on the shares of the same data, and validate on equal data."""
+"""Checks that the workers of `fit` train on shares of the same data, and validate on equal data."""
 
 from __future__ import annotations
 

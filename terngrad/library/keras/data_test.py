@@ -1,4 +1,4 @@
-"""Whether workers have the shares of the same data: what is told, and what is not."""
+"""Whether workers have the shares of the same data: what is reported, and what is not."""
 
 import keras
 import numpy as np
@@ -47,8 +47,8 @@ def row(shards=(), fit=None, validation=None, seeds=()):
 def test_data_in_another_order_differ_and_equal_data_do_not(mine, others):
     same, other = (list(problems([row([mine]), row([each])])) for each in (mine, others))
     assert same == []
-    (told,) = other
-    assert "group.shard (call 1) other data, the same in another order" in told
+    (reported,) = other
+    assert "group.shard (call 1) other data, the same in another order" in reported
 
 
 class Odd:
@@ -89,10 +89,10 @@ def test_nothing_is_drawn_from_shuffles_and_generators():
     assert digest(tf.data.TFRecordDataset(["/absent/a", "/absent/b"])) != ""
 
 
-def test_a_forgotten_shard_is_told():
+def test_a_missing_shard_is_reported():
     for data in ((X, Y), (X,), (SLICES((X, Y)).shuffle(40, seed=3).batch(4).prefetch(1),)):
-        (told,) = problems([row(fit=data), row(fit=data)])
-        assert "all workers train on the same data, instead of a share each" in told
+        (reported,) = problems([row(fit=data), row(fit=data)])
+        assert "all workers train on the same data, instead of a share each" in reported
     shares = [Group(rank, 2).shard((X, Y)) for rank in range(2)]
     sets = [Group(rank, 2).shard(SLICES((X, Y))).batch(4) for rank in range(2)]
     reshuffled = [Group(rank, 2).shard((X, Y), reshuffle=1).batch(4) for rank in range(2)]
@@ -123,17 +123,17 @@ def test_own_shards_generators_and_constant_data_have_no_digest():
     assert not drawn
 
 
-def test_other_validation_data_are_told_and_shares_and_the_chiefs_own_are_not():
+def test_other_validation_data_are_reported_and_shares_and_the_chiefs_own_are_not():
     both = [X, Y]
     mixed = row([X], validation=(MIXED[0], MIXED[1]))
-    (told,) = problems([row([X], validation=(X, Y)), mixed])
-    assert "the workers validate on other data, or on the same in another order" in told
+    (reported,) = problems([row([X], validation=(X, Y)), mixed])
+    assert "the workers validate on other data, or on the same in another order" in reported
     assert list(problems([row([X], validation=(X, Y)), row([X])])) == []
     shares = [Group(rank, 2).shard((X, Y)) for rank in range(2)]
     assert list(problems([row(both, validation=each) for each in shares])) == []
 
 
-def test_shares_of_validation_data_are_not_told_at_a_second_fit_either(recwarn):
+def test_shares_of_validation_data_are_not_reported_at_a_second_fit_either(recwarn):
     def fit_twice(group):
         train, validation = group.shard(X), group.shard((X, Y))
         for _ in range(2):
@@ -152,5 +152,5 @@ def test_other_seeds_of_as_many_shuffles_differ():
     assert are_other_seeds(seeds)
     assert not are_other_seeds([seeds[0], seeds[0]])
     assert not are_other_seeds([seeds[0], []]), "one may deal out more than the others"
-    (told,) = problems([row(seeds=each) for each in seeds])
-    assert "with another seed on each worker" in told
+    (reported,) = problems([row(seeds=each) for each in seeds])
+    assert "with another seed on each worker" in reported

@@ -1,8 +1,8 @@
-"""`model.fit` whose workers may come and go: where each one is, and what they do together there.
+"""`model.fit` whose workers may join and leave: the position of each, and their joint operations.
 
-All that workers do together is a step or an exchange of values, in one order on all. A worker that
-makes one of them alone waits for the others. If one of these is lost or joins, the operation is
-abandoned, all get the state of the one that is furthest, and each goes on with what comes next.
+A joint operation is a step or an exchange of values. All workers run them in the same order, and
+wait for each other in each. If a worker is lost or joins, the operation is abandoned, all take the
+state of the worker that is furthest, and continue from there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ElasticFit:
     """A call of `fit` on this worker.
 
     Attributes:
-      saver: saves while a step waits for another process; None = nobody does.
+      saver: saves while a step waits for another process; None = none does.
     """
 
     def __init__(
@@ -154,9 +154,9 @@ class ElasticFit:
             ) from None
 
     def share_metrics(self, row: Mapping[str, Any]) -> dict[int, Any] | None:
-        """Returns what the workers give at the end of an epoch, by rank.
+        """Returns the rows of all workers at the end of an epoch, by rank.
 
-        None = they have done so without this worker; see `logs`.
+        None = they have exchanged them without this worker; see `logs`.
 
         Args:
           row: of this worker, with metrics as "logs". Those of the training are left out if it made
@@ -165,7 +165,7 @@ class ElasticFit:
         if not self._made:
             known = {name: x for name, x in row["logs"].items() if name.startswith("val_")}
             row = {**row, "logs": known}
-        rows = self._meet(Place(self._fit, self._epoch, 0, self._steps), row)
+        rows = self._exchange_rows(Place(self._fit, self._epoch, 0, self._steps), row)
         if rows is not None:
             self._position.move(Place(self._fit, self._epoch, 1))
         return rows
@@ -177,7 +177,7 @@ class ElasticFit:
         return summary.get("logs", {}) if summary.get("epoch") == self._epoch else {}
 
     def note_logs(self, logs: Mapping[str, Any]) -> None:
-        """Lets workers that are away now learn the mean metrics."""
+        """Keeps the mean metrics for workers that are disconnected now."""
         self._position.set_summary({"epoch": self._epoch, "logs": dict(logs)})
 
     def decide(self, requests: Sequence[float]) -> list[float]:
@@ -187,7 +187,7 @@ class ElasticFit:
         """
         position = self._position
         row = {"requests": list(requests), "rate": _rate(self._optimizer)}
-        rows = self._meet(Place(self._fit, self._epoch, 1, self._steps), row)
+        rows = self._exchange_rows(Place(self._fit, self._epoch, 1, self._steps), row)
         if rows is None:
             summary = position.summary
             known = summary.get("requests") if summary.get("epoch") == self._epoch else None
@@ -199,9 +199,9 @@ class ElasticFit:
         return found
 
     def end(self, row: Any) -> dict[int, Any]:
-        """Ends `fit` with the others; returns what they give, by rank."""
+        """Ends `fit` with the others; returns the rows of all, by rank."""
         self._is_ending = True
-        rows = self._meet(Place(self._fit, _LAST_EPOCH), row)
+        rows = self._exchange_rows(Place(self._fit, _LAST_EPOCH), row)
         if rows is not None:
             self._position.move(Place(self._fit + 1, 0))
         internals.set_initial_epoch(self._model, None)
@@ -214,12 +214,12 @@ class ElasticFit:
             self._position.progress.assign_add(1)
         self._synchronize()
 
-    def _meet(self, own: Place, row: Any) -> dict[int, Any] | None:
-        """Gives a row, and returns those of all workers by rank.
+    def _exchange_rows(self, own: Place, row: Any) -> dict[int, Any] | None:
+        """Exchanges rows; returns those of all workers by rank.
 
         Args:
-          own: none is later before this exchange; returns None if the workers are past it.
-          row: what JSON can hold.
+          own: the place of this exchange; returns None if the workers are past it.
+          row: a value for JSON.
         """
         content = json.dumps(row).encode()
         while not self._position.place > own:
@@ -237,7 +237,7 @@ class ElasticFit:
             raise error
         is_stepping = self.saver is not None and self.saver.is_stepping
         if is_stepping:
-            self.saver.end_step()  # what is saved during the next lines may be of two steps
+            self.saver.end_step()  # variables may be of two steps during the next lines
         self._synchronize()
         if is_stepping:
             self.saver.begin_step()
@@ -265,7 +265,7 @@ class ElasticFit:
     def _take_rate(self) -> None:
         """Sets the learning rate of the others, which callbacks may have changed meanwhile.
 
-        They change it from one place to the next; that of the others is that of this place already.
+        They change it between two places; that of the others is already the one of this place.
         """
         if self._rate is not None:
             _set_rate(self._optimizer, self._rate)

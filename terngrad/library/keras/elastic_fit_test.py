@@ -47,9 +47,9 @@ def outcome(run):
     """The number of updates, the weights and the histories that a worker has at the end."""
     assert run.finish() == 0, run.output
     found = re.search(r"updates (\d+) weights ([0-9a-f]+)", run.output)
-    told = re.search(r"history (.*)", run.output)
-    assert found and told, run.output
-    history = json.loads(told[1])
+    reported = re.search(r"history (.*)", run.output)
+    assert found and reported, run.output
+    history = json.loads(reported[1])
     return int(found[1]), found[2], history
 
 

@@ -1,4 +1,4 @@
-"""The train_step of a model whose workers may come and go: it is made as a whole, or not at all."""
+"""The train_step of a model whose workers may join and leave: it is applied as a whole or not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SUMMARY_BYTES = 1 << 14
 
 
 class Place(NamedTuple):
-    """How far a training is: the next thing that all workers do together.
+    """How far a training is: the next joint operation of all workers.
 
     Attributes:
       fit: index of the call of `fit`.
@@ -37,18 +37,18 @@ class Place(NamedTuple):
 
 
 class Position:
-    """How far the workers are, in variables that all have in common.
+    """How far the workers are, as variables that all have in common.
 
     Attributes:
       fits: calls of `fit` that this process has begun.
-      progress: int64 scalar, counts all that the workers do together; it is larger in a later
-        place. The state of two workers with the same number is the same.
+      progress: int64 scalar, counts the joint operations, so it grows from place to place. Two
+        workers with the same number have the same state.
       seeds: states of random layers that are those of this worker's node, by id.
       variables: these and the rest, for the state.
     """
 
     def __init__(self) -> None:
-        """Is at the beginning."""
+        """Starts at the beginning."""
         with tf.device("/CPU:0"):
             self.fits = 0
             self.seeds: dict[int, tf.Variable] = {}
@@ -78,7 +78,7 @@ class Position:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The end of the last epoch, for workers that were away."""
+        """The results of the last epoch, for workers that missed its end."""
         text = self._summary.numpy().tobytes().rstrip(b"\0")
         return json.loads(text) if text else {}
 
@@ -164,14 +164,14 @@ class ElasticStep(SharedStep):
             copy.assign(state.of_node(held.read_value(), self._first_node))
 
     def copy(self) -> None:
-        """Takes what layers and metrics have now as that of the last whole step."""
+        """Copies the state of layers and metrics, as that of the last whole step."""
         self._copy()
         for held, copy in self._seeds:
             if id(held) not in self.position.seeds:  # as the layers were made
                 copy.assign(held)
 
     def restore(self) -> None:
-        """Gives layers and metrics what they had after the last whole step."""
+        """Restores layers and metrics to the last whole step."""
         for held, copy in [*self._kept, *self._metrics]:
             held.assign(copy)
         for held, copy in self._seeds:

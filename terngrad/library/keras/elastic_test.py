@@ -166,7 +166,7 @@ def test_a_worker_that_made_no_step_of_an_epoch_gives_no_metrics_of_its_training
     model, step, run = prepared(Group(is_elastic=True))
     fit = elastic.ElasticFit(model, model.optimizer, step, "none")
     fit._function = run
-    monkeypatch.setattr(fit, "_meet", lambda own, row: {0: row})
+    monkeypatch.setattr(fit, "_exchange_rows", lambda own, row: {0: row})
     fit.begin_epoch(0)
     for _ in range(steps):
         fit(iter([DATA]))

@@ -1,4 +1,4 @@
-"""Evaluation and prediction shared out over the workers, with the results of one machine."""
+"""Evaluation and prediction, split over the workers, with the results of one machine."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def test_all_metrics_of_keras_begin_with_zeros():
                 assert not np.any(keras.ops.convert_to_numpy(variable)), name
 
 
-def test_other_weights_and_other_amounts_are_named_and_other_data_are_told():
+def test_other_weights_and_other_amounts_are_named_and_other_data_are_reported():
     def evaluate(group, shift=0, rows=ROWS, order=1):
         model = models[group.rank]
         model.layers[0].bias.assign([float(shift * group.rank)])
@@ -293,7 +293,7 @@ def test_what_is_no_data_for_them_is_named_with_what_is():
 
 
 @pytest.mark.parametrize("data", [X, (X,), SLICES(X).batch(8), {"x": X}])
-def test_data_without_labels_are_told_unless_the_loss_needs_none(data):
+def test_data_without_labels_are_reported_unless_the_loss_needs_none(data):
     with pytest.raises(ValueError, match=r"^evaluate: the data has no labels, which the"):
         terngrad.keras.evaluate(compiled(), data, Group())
 

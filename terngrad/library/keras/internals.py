@@ -1,4 +1,4 @@
-"""What the library uses of Keras that has no public name: here alone, with the reason for each.
+"""All uses of private members of Keras, with the reason for each; other modules have none.
 
 Brackets name the members, and the version of Keras with which they were checked. TensorFlow 2.21
 allows Keras from 3.12 on. A test names the members that another version lacks.
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-# What Keras' own callbacks, and subclasses of them, remember. Keras does not save it. [3.15]
+# State of Keras' own callbacks, and subclasses of them, which Keras does not save. [3.15]
 REMEMBERED = {
     "EarlyStopping": ("best", "best_epoch", "best_weights", "stopped_epoch", "wait"),
     "ModelCheckpoint": ("_batches_seen_since_last_saving", "_last_batch_seen", "best"),
@@ -60,7 +60,7 @@ def seed_generators(layer: keras.Layer) -> Sequence[keras.random.SeedGenerator]:
 
 
 def lookup_of(layer: keras.Layer) -> keras.Layer | None:
-    """The layer within a TextVectorization that has the same vocabulary, to be told once.
+    """The lookup layer within a TextVectorization, which has the same vocabulary.
 
     None of other layers [3.15: TextVectorization._lookup_layer].
     """
@@ -115,15 +115,15 @@ class FitCall(NamedTuple):
 
 
 def callback_list() -> keras.callbacks.CallbackList | None:
-    """The list that calls one of its callbacks, which none of them is told [3.15: its frame]."""
+    """The list of callbacks that calls this one, which does not get it [3.15: its frame]."""
     frame = _list_frame()
     return frame and frame.f_locals["self"]
 
 
 def fit_call() -> FitCall:
-    """The call of `fit` that tells its callbacks that it begins.
+    """The call of `fit` that calls `on_train_begin`.
 
-    They are told neither its data nor `steps_per_epoch` [3.15: the frame that calls
+    Callbacks get neither its data nor `steps_per_epoch` [3.15: the frame that calls
     CallbackList.on_train_begin has the arguments under their names].
     """
     fit = _list_frame().f_back
@@ -156,7 +156,7 @@ def set_initial_epoch(model: keras.Model, epoch: int | None) -> None:
 
 
 def has_backup(callback: keras.callbacks.BackupAndRestore) -> bool:
-    """Whether there is a backup, which the callback restores without saying so.
+    """Whether there is a backup, which the callback then restores without a message.
 
     [3.15: BackupAndRestore._training_metadata_path]
     """

@@ -30,7 +30,7 @@ _STATE = "_terngrad"  # attribute of a distributed optimizer
 
 
 def exchange_of(optimizer: Any) -> GradientExchange | None:
-    """Returns what exchanges an optimizer's gradients; None if it is not distributed."""
+    """Returns the exchange of an optimizer's gradients; None if it is not distributed."""
     return vars(optimizer).get(_STATE) if isinstance(optimizer, Exchanging) else None
 
 
@@ -152,7 +152,7 @@ class Exchanging(ApplyHooks, AsOwnClass):
 
 
 class GradientExchange:
-    """What a distributed optimizer needs beside its own variables.
+    """The exchange of a distributed optimizer's gradients, and its state.
 
     Attributes:
       group: the processes.
@@ -247,7 +247,7 @@ class GradientExchange:
             for i, mean in zip(coded, found.means, strict=True):
                 results[i] = mean
             self.fused.take(found, weights)
-            # Not a mean that nobody may need to be decoded.
+            # Not a mean, which would then be decoded for this alone.
             first = [found.sums[0].words] if found.sums else found.means[:1]
         for i in copied:
             results[i] = tf.reduce_max(tf.stack([node[i] for node in by_node]), axis=0)
@@ -280,7 +280,7 @@ class GradientExchange:
         return self.reducers[key]
 
     def align(self, optimizer: keras.optimizers.Optimizer) -> None:
-        """Lets random codes go on from the optimizer's step, which a backup may have restored.
+        """Sets the step of random codes to the optimizer's, which a backup may have restored.
 
         There are fewer updates than exchanges where a LossScaleOptimizer skips some. The reducer is
         ahead then, and must not go back: parameter servers know operations by its step.

@@ -359,7 +359,7 @@ def test_a_saved_model_is_loaded_with_the_optimizer_alone(tmp_path):
     )
 
 
-def test_an_adafactor_whose_products_vanish_is_told():
+def test_an_adafactor_whose_products_vanish_is_reported():
     faint, usual = keras.optimizers.Adafactor(0.1), keras.optimizers.Adafactor(0.1, epsilon_1=1e-12)
     for optimizer in (faint, keras.optimizers.LossScaleOptimizer(keras.optimizers.Adafactor(0.1))):
         with pytest.warns(

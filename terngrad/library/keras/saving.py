@@ -50,14 +50,14 @@ def save(
 
 
 class StuckSaver:
-    """Saves a model from beside the main thread, which waits in a step for another process."""
+    """Saves a model in another thread, while the main thread waits in a step."""
 
     def __init__(self, sequence: SequenceLock, save: Callable[[], list[str]]) -> None:
         """Saves nothing yet.
 
         Args:
-          sequence: tells whether the model is that of a whole step.
-          save: saves it; returns what to.
+          sequence: knows whether the model is that of a whole step.
+          save: saves it; returns the paths.
         """
         self._sequence, self._save = sequence, save
         self._saving = threading.Lock()
@@ -70,17 +70,17 @@ class StuckSaver:
         return self._is_stepping
 
     def begin_step(self) -> None:
-        """Notes that the main thread goes into a step."""
+        """Notes that the main thread begins a step."""
         self._is_stepping = True
 
     def end_step(self) -> None:
-        """Notes that it is back, with the model of a whole step; waits until nobody else saves."""
+        """Notes that it has ended a whole step; waits until no other thread saves."""
         with self._saving:
             self._is_stepping = False
             self._sequence.end()
 
     def save(self) -> str:
-        """Saves, unless that is done or the main thread may save; returns what to say of it."""
+        """Saves, unless it was saved or the main thread can save; returns a text for the log."""
         with self._saving:
             if not self._is_stepping:
                 return ""
@@ -96,7 +96,7 @@ class StuckSaver:
             return self._last[1]
 
     def save_while_stuck(self, number: signal.Signals, is_over: threading.Event) -> None:
-        """Saves and says so until the main thread has ended the steps."""
+        """Saves and logs it repeatedly until the main thread has ended the steps."""
         save_while_stuck(number, is_over, self.save, _say)
 
 

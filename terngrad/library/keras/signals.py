@@ -14,7 +14,7 @@ from typing import Any
 
 from terngrad.training.signals import SIGNALS, SignalThread, Stuck, act_if_stuck, install
 
-_SECOND_SECS = 1.0  # after which a second signal is meant
+_SECOND_SECS = 1.0  # later signals are from the user, not copies of the first
 
 
 class Signals:
@@ -50,7 +50,7 @@ class Signals:
         return [float(number in self._seen) for number in SIGNALS]
 
     def leave(self, forget: bool = False) -> None:
-        """Restores the program's handlers, which get what nobody has acted upon."""
+        """Restores the program's handlers, and passes pending signals to them."""
         self._is_over.set()
         if self._thread:
             self._thread.close()

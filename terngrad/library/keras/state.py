@@ -1,4 +1,4 @@
-"""What a Keras model holds that several processes share, compare or must keep apart."""
+"""The state of a Keras model: what processes share, compare, or must keep different."""
 
 from __future__ import annotations
 
@@ -84,15 +84,15 @@ def learned(model: keras.Model) -> str:
             found.append((layer, [str(word) for word in layer.get_vocabulary()]))
         elif isinstance(layer, keras.layers.Discretization):
             found.append((layer, [float(edge) for edge in layer.bin_boundaries or ()]))
-    told = [
+    parts = [
         f"{type(layer).__name__} of {len(each)} ({zlib.crc32(repr(each).encode()):08x})"
         for layer, each in found
     ]
-    return ", ".join(told) or "nothing"
+    return ", ".join(parts) or "nothing"
 
 
 def refresh(model: keras.Model) -> None:
-    """Lets layers that keep a copy of their weights, which others may have set, read them."""
+    """Refreshes the copies that some layers keep of their weights, after these were set."""
     for layer in layers_of(model):
         if isinstance(layer, keras.layers.Normalization):
             layer.finalize_state()

@@ -18,14 +18,14 @@ from terngrad.ops.gradient_kernels import GradientKernels, Sums, Update
 
 
 class Fused:
-    """The sums of the update under way, between the exchange and Keras' call of the update."""
+    """Holds the sums of an update between the exchange and Keras' call of the update."""
 
     def __init__(self) -> None:
         self._kernels: GradientKernels | None = None
         self._buckets: list[tuple[Sums, list[tf.Variable]]] = []  # with their variables
 
     def clear(self) -> None:
-        """Forgets those of an update that was not made."""
+        """Drops the sums of an update that was not made."""
         self._buckets = []
 
     def takes(

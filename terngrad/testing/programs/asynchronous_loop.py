@@ -2,7 +2,7 @@
 
 python -m terngrad.testing.programs.asynchronous_loop FOLDER STEPS
 
-It follows a gradient that depends on the weights and the step only, and prints each step.
+Its gradient depends on the weights and the step only. It prints each step.
 """
 
 import sys

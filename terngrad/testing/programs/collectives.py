@@ -1,4 +1,4 @@
-"""What a group offers beside gradients, on each of its processes.
+"""Checks the collectives of a group on each of its processes.
 
 python -m terngrad.testing.programs.collectives [ENGINE]
 """

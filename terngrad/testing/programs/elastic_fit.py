@@ -23,11 +23,11 @@ from terngrad.library.keras.optimizer import exchange_of
 _ROWS, _BATCH = 480, 4
 
 
-class Telling(keras.callbacks.Callback):
+class Printing(keras.callbacks.Callback):
     """Prints where this worker is, makes steps slow, and may kill this worker."""
 
     def __init__(self, given: argparse.Namespace, rank: int) -> None:
-        """Does what the options say."""
+        """Takes the options."""
         super().__init__()
         self._given, self._rank, self._epoch = given, rank, 0
 
@@ -108,7 +108,7 @@ def main() -> None:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"])
     callbacks = [terngrad.keras.DistributedCallback(group, learning_rate_scaling=given.scaling)]
-    callbacks += [Telling(given, group.rank)]
+    callbacks += [Printing(given, group.rank)]
     callbacks += [keras.callbacks.LearningRateScheduler(lambda epoch: 0.01 / (1 + epoch))]
     if given.backup:
         callbacks.append(keras.callbacks.BackupAndRestore(given.backup))

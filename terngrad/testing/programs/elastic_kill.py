@@ -1,8 +1,7 @@
 """The loop of `elastic_loop`, which kills itself: python -m terngrad.testing.programs.elastic_kill.
 
 AT STEPS [ARGUMENT=NUMBER...]: AT is the number of the operation between the workers before which it
-dies, 0 for the first one of a step. "done" stands for the time when all results of a step are
-there, and it may update.
+dies, 0 for the first one of a step. "done" means after the last one, before the updates.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""model.fit in ways that users choose, on two workers.
+"""Calls of model.fit with many settings, on two workers.
 
 python -m terngrad.testing.programs.fits [--every_way]
 """
@@ -127,7 +127,7 @@ def overflowing(group, gradients):
 
 
 def dealt_out_wrongly(group):
-    """Arrays in another order on each worker, and a forgotten shard, are told."""
+    """Arrays in another order on each worker, and a missing shard, cause warnings."""
     whole = np.random.default_rng(7).normal(size=(2 * _BATCH, 5))
     mixed = np.random.default_rng(group.rank).permutation(whole)
     cases = [
@@ -137,11 +137,11 @@ def dealt_out_wrongly(group):
     for rows, why in cases:
         model = make_model()
         model.compile(distributed(group, keras.optimizers.SGD(0.1)), "mse")
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as shown:
             warnings.simplefilter("always")
             together = terngrad.keras.DistributedCallback(group)
             model.fit(rows[:, :3], rows[:, 3:], batch_size=_BATCH, verbose=0, callbacks=[together])
-        assert any(why in str(each.message) for each in told) == group.is_chief, why
+        assert any(why in str(each.message) for each in shown) == group.is_chief, why
 
 
 def evaluated(group):
@@ -228,8 +228,8 @@ def changed_at_the_end(group):
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
         fit(group, model, callbacks=[change])
-    told = any("weights differ at the end of fit" in str(each.message) for each in shown)
-    assert told == group.is_chief
+    has_warning = any("weights differ at the end of fit" in str(e.message) for e in shown)
+    assert has_warning == group.is_chief
     assert_together(group, model)
 
 

@@ -80,11 +80,11 @@ def main() -> None:
 
 
 def launched():
-    """Returns what the launcher says as arguments of `join`, and lets it know no more."""
-    told = launch_variables.role(os.environ)
+    """Returns the launcher's settings as arguments of `join`, and removes its variables."""
+    role = launch_variables.role(os.environ)
     del os.environ[launch_variables.MARK]
-    hosts = list(told.worker_hosts)
-    return {"hosts": hosts, "rank": told.task_id, "control_port": told.control_port}
+    hosts = list(role.worker_hosts)
+    return {"hosts": hosts, "rank": role.task_id, "control_port": role.control_port}
 
 
 def make_step(model, reducer, nodes):

@@ -36,16 +36,16 @@ def check_ending(
     workers: Sequence[SimulatedWorker | None],
     lost: set[int],
     live: set[int],
-    told: str,
+    history: str,
 ) -> None:
-    """A training is done if enough workers were well; else the outcome names one that was lost.
+    """A training is done if enough workers were healthy; else the outcome names a lost one.
 
     The outcome is the first one of ps 0. A ps may be killed after that and before it ends. The
-    workers that it has told have ended then, as they must. A ps that starts later cannot know why
-    they are missing, so its own outcome does not count.
+    workers to which it has sent the outcome have ended then, as they must. A ps that starts later
+    cannot know why they are missing, so its own outcome does not count.
 
-    If the chief was lost and no worker that was well had the state, nobody could go on, however
-    many there were. Then the outcome names the chief.
+    If the chief was lost and no healthy worker had the state, the training could not continue with
+    any number of workers. Then the outcome names the chief.
 
     Args:
       rules: of the training.
@@ -53,7 +53,7 @@ def check_ending(
       workers: all, which have ended.
       lost: those that were at fault for long, or are gone.
       live: those that had the state of the training when ps 0 had that outcome.
-      told: what happened, for messages.
+      history: what happened, for messages.
 
     Raises:
       BrokenLawError: the training ended otherwise.
@@ -65,13 +65,13 @@ def check_ending(
     if len(well) < enough or is_stateless:
         # No step within many time-outs: all hang, and none of them alone is named.
         is_named = not well or any(name_of(rank, hosts) in outcome for rank in lost)
-        require(not outcome or is_named, f"the outcome names no worker that was lost: {told}")
+        require(not outcome or is_named, f"the outcome names no worker that was lost: {history}")
         return
     failures = [outcome, *(ps.outcome for ps in servers)]
-    require(not any(failures), f"a ps failed, though enough workers were well: {told}")
+    require(not any(failures), f"a ps failed, though enough workers were well: {history}")
     endings = {rank: worker.ending for rank, worker in enumerate(workers) if worker}
     for rank in well:
-        require(endings[rank] in _GOOD_ENDINGS, f"worker {rank} failed, though well: {told}")
+        require(endings[rank] in _GOOD_ENDINGS, f"worker {rank} failed, though well: {history}")
 
 
 Event = Callable[[], None]
@@ -113,7 +113,7 @@ class SimulatedCluster:
         self._out_secs = [0.0] * workers  # for which each worker, and each ps, was at fault
         self._ps_out_secs = [0.0] * servers
         self._hung_secs = [0.0] * workers  # for which each main thread was blocked
-        self._standstills = 0  # that ps 0 has told
+        self._stalls = 0  # that ps 0 has logged
         self._live: set[int] | None = None  # workers with the state when ps 0 had an outcome
         self._some_are_done = self._may_fail = False
 
@@ -198,7 +198,7 @@ class SimulatedCluster:
         self._stuck.clear()
 
     def cut(self, rank: int, ps: int, method: str, kept_up: int, kept_down: int) -> None:
-        """Breaks a stream; `kept_up` and `kept_down` messages of each way still arrive."""
+        """Breaks a stream; `kept_up` and `kept_down` messages still arrive."""
         for stream in self.servers[ps].streams:
             if (stream.worker, stream.method) == (rank, method):
                 stream.lose(kept_up, kept_down)
@@ -275,15 +275,15 @@ class SimulatedCluster:
         """
         server = self.servers[0]
         lines = (*server.log, server.first_outcome or "")
-        told, self._standstills = self._standstills, sum(map(_reports_stall, lines))
-        if self._standstills > told and not self._a_ps_was_out():
+        before, self._stalls = self._stalls, sum(map(_reports_stall, lines))
+        if self._stalls > before and not self._a_ps_was_out():
             taken = {w.rank: w.batches for w in self.workers if w and w.batches is not None}
             first = {rank for rank, count in taken.items() if count == max(taken.values())}
             hung = {rank for rank, secs in enumerate(self._hung_secs) if secs >= _VERY_LONG_SECS}
             require(first & hung, f"nobody hangs amid the step of the others: {self.describe()}")
 
     def _check_saver(self, saver: SimulatedWorker) -> None:
-        """A worker that lacks the state may be told to save only if nobody is known to have it."""
+        """A worker that lacks the state may save only if no other is known to have it."""
         coordinator = self.servers[0].service and self.servers[0].service.coordinator
         for worker in self.workers:
             if worker and worker.has_state and coordinator:
@@ -330,13 +330,15 @@ class SimulatedCluster:
     def _check_ending(self) -> None:
         if self._may_fail or self._a_ps_was_out():
             return
-        told = self.describe()
+        history = self.describe()
         lost = {rank for rank, secs in enumerate(self._out_secs) if secs >= LONG_SECS}
         lost |= {rank for rank, worker in enumerate(self.workers) if worker is None}
         servers = [ps for ps in self.servers if self._ps_out_secs[ps.index] < LONG_SECS]
-        check_ending(self._rules, servers, self.workers, lost, self._live or set(), told)
+        check_ending(self._rules, servers, self.workers, lost, self._live or set(), history)
         if len(lost) < len(self.workers):
-            require(self._some_are_done or self.servers[0].first_outcome, f"nobody is done: {told}")
+            require(
+                self._some_are_done or self.servers[0].first_outcome, f"nobody is done: {history}"
+            )
 
     def _a_ps_was_out(self) -> bool:
         """Whether one was at fault for long that the training cannot lose."""
@@ -361,24 +363,24 @@ class SimulatedCluster:
             if ps.service is not None and ps.index not in self._stopped_ps:
                 for stream in ps.streams:
                     if stream.up.waiting and not self._is_stuck(ps.index, stream):
-                        yield lambda ps=ps, stream=stream: self._take_up(ps, stream)
+                        yield lambda ps=ps, stream=stream: self._receive_up(ps, stream)
         for worker in self.workers:
             if worker is not None and worker.rank not in self._stopped:
                 for link in worker.network.links:
                     stream = link.stream
                     if stream and stream.down.waiting and not self._is_stuck(link.ps, stream):
-                        yield lambda link=link, stream=stream: self._take_down(link, stream)
+                        yield lambda link=link, stream=stream: self._receive_down(link, stream)
 
     def _is_stuck(self, ps: int, stream: Stream) -> bool:
         return (stream.worker, ps, stream.method) in self._stuck
 
     @staticmethod
-    def _take_up(ps: SimulatedPs, stream: Stream) -> None:
+    def _receive_up(ps: SimulatedPs, stream: Stream) -> None:
         if stream in ps.streams and stream.up.waiting:  # else it has ended since
             ps.take(stream)
 
     @staticmethod
-    def _take_down(link: SimulatedLink, stream: Stream) -> None:
+    def _receive_down(link: SimulatedLink, stream: Stream) -> None:
         if link.stream is stream and stream.down.waiting:
             link.take()
 
@@ -393,10 +395,10 @@ class SimulatedCluster:
         self._notice_silence()
         for ps in self.servers:
             if ps.index not in self._stopped_ps:
-                ps.look()
+                ps.poll()
         for worker in self.workers:
             if worker is not None and worker.rank not in self._stopped:
-                worker.network.look()
+                worker.network.poll()
 
     def _is_out(self, rank: int) -> bool:
         stuck = {worker for worker, _, _ in self._stuck}

@@ -28,7 +28,7 @@ class History:
     """The events of a cluster, drawn from a number.
 
     Attributes:
-      told: the events so far, one line each.
+      events: the events so far, one line each.
     """
 
     def __init__(self, number: int) -> None:
@@ -48,7 +48,7 @@ class History:
             if worker != late:
                 self._cluster.start_worker(worker)
         begun = f"{self._workers} workers, {needed} needed, {self._servers} ps, elastic={elastic}"
-        self.told = [begun]
+        self.events = [begun]
         self._actions, self._frequent, self._busy = _ACTIONS, _FREQUENT, 1
 
     def run(self) -> None:
@@ -62,7 +62,7 @@ class History:
         for _ in range(self._random.randrange(_MOST_FAULTS)):
             name = self._random.choice([*self._actions, *self._frequent])
             self._do(name, *(draw(self) for draw in self._actions[name]))
-        self.told.append("settle")
+        self.events.append("settle")
         draw = self._random.random
         self._cluster.settle(restart=draw() < 0.8, restart_ps=draw() < 0.7)
 
@@ -99,7 +99,7 @@ class History:
         return self._random.choice(_LONG_SECS)
 
     def _do(self, name: str, *arguments: int | float | str | bool | tuple[int, ...]) -> None:
-        self.told.append(f"{self._cluster.clock():g} s: {name} {arguments}")
+        self.events.append(f"{self._cluster.clock():g} s: {name} {arguments}")
         getattr(self._cluster, name.partition(" ")[0])(*arguments)
 
 
@@ -145,7 +145,7 @@ class OwnServersHistory(History):
         for worker in range(self._workers):
             if worker != late:
                 self._cluster.start_worker(worker)
-        self.told = [f"{self._workers} workers with a ps each, mesh={bool(number % 2)}"]
+        self.events = [f"{self._workers} workers with a ps each, mesh={bool(number % 2)}"]
         self._actions, self._frequent = _OWN_ACTIONS, _OWN_FREQUENT
         self._busy = 3  # each worker has a stream to each other
         self._do("run", 1.0)  # in which links are opened
@@ -174,7 +174,7 @@ def main(arguments: list[str]) -> int:
             broken += 1
             print(f"history {number}: {type(error).__name__}: {error}", flush=True)
         if chosen.verbose:
-            print("\n".join(history.told))
+            print("\n".join(history.events))
     secs = time.monotonic() - began
     print(f"{chosen.histories} histories from {chosen.first} on, {broken} broken, {secs:.0f} s.")
     return broken

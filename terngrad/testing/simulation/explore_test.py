@@ -8,9 +8,9 @@ from terngrad.testing.simulation.laws import BrokenLawError
 
 def test_histories_are_explored_and_printed(capsys):
     assert explore.main(["--histories=3", "--verbose"]) == 0
-    told = capsys.readouterr().out
-    assert told.count("settle") == 3
-    assert "3 histories from 0 on, 0 broken" in told
+    reported = capsys.readouterr().out
+    assert reported.count("settle") == 3
+    assert "3 histories from 0 on, 0 broken" in reported
 
 
 @pytest.mark.slow

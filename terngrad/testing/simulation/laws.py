@@ -60,8 +60,8 @@ class Ledger:
     def note_view(self, view: View) -> None:
         """Notes a worker's view; all workers must get the same view for a number."""
         content = view.SerializeToString()
-        told = self._views.setdefault(view.number, content)
-        require(told == content, f"view {view.number} differs between two workers")
+        counted = self._views.setdefault(view.number, content)
+        require(counted == content, f"view {view.number} differs between two workers")
 
     def note_step(self, worker: int, view: View) -> None:
         """Notes a step of a worker."""
@@ -88,13 +88,15 @@ def contributors_of(results: Sequence[Result], state: State, view: View) -> tupl
         from that state.
     """
     step, found = state.steps, set()
-    for operation, (values, told) in enumerate(results):
+    for operation, (values, counted) in enumerate(results):
         makers = tuple(int(worker) for worker in np.flatnonzero(values))
         for worker in makers:
             wanted = gradient(worker, state, operation, len(values))[worker]
             text = f"step {step}, operation {operation}: worker {worker} counts {values[worker]}"
             require(values[worker] == wanted, f"{text}, not {wanted}")
-        require(told == len(makers), f"step {step}: {len(makers)} workers made it, not {told}")
+        require(
+            counted == len(makers), f"step {step}: {len(makers)} workers made it, not {counted}"
+        )
         found.add(makers)
     require(len(found) == 1, f"step {step}: its operations have different workers: {found}")
     (makers,) = found

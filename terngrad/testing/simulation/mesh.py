@@ -22,10 +22,10 @@ LEFT = "left alone"
 
 
 class MeshEnd:
-    """One process' end of the mesh of a view; an owner of a share of the sums, as all are.
+    """One process' end of the mesh of a view; each process owns a share of the sums.
 
     Attributes:
-      is_over: whether it takes and gives nothing any more.
+      is_over: whether it no longer sends or receives.
     """
 
     def __init__(self, rank: int, members: tuple[int, ...]) -> None:
@@ -50,7 +50,7 @@ class MeshEnd:
         return {other._rank for other in self._queues}
 
     def begin(self, codes: _Vectors) -> None:
-        """Gives each owner its share of this worker's codes."""
+        """Sends each owner its share of this worker's codes."""
         self._is_open = True
         self._codes[self._use][self._rank] = codes[self._rank]
         for other, queue in self._queues.items():
@@ -135,7 +135,7 @@ class MeshWorker(SimulatedWorker):
         self._ends_at: float | None = None
         self._reaches = more["reaches"]
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Acts on time-outs."""
         if self._ends_at is not None and self._clock() > self._ends_at:
             self.mesh.end(self.some)
@@ -173,8 +173,8 @@ class MeshWorker(SimulatedWorker):
                         mesh.connect(other)
                 self._coordination.check()
                 yield
-            told = json.dumps(sorted(others - mesh.reached)).encode()
-            found = yield from self._wait(self._coordination.ask_values("mesh is there", told))
+            reported = json.dumps(sorted(others - mesh.reached)).encode()
+            found = yield from self._wait(self._coordination.ask_values("mesh is there", reported))
         except BaseException:
             mesh.end(self.some)
             raise

@@ -19,7 +19,7 @@ _MOST_LATE = 1  # step that a worker may still make when others are in a later v
 
 
 class OneHistory(Ledger):
-    """Also checks that no two groups go on with a training, as a network that parts could cause."""
+    """Also checks that only one group continues a training where the network is partitioned."""
 
     def __init__(self, workers: Sequence[SimulatedWorker | None]) -> None:
         """Starts without steps; `workers` are those that have not been killed."""
@@ -108,7 +108,7 @@ class OwnServersCluster(SimulatedCluster):
         self.wake_ps(rank)
 
     def part(self, others: Collection[int]) -> None:
-        """Parts the network: these hosts no longer reach the others, who notice after a while."""
+        """Partitions the network: these hosts no longer reach the others, who notice it later."""
         self._parts = [int(rank in others) for rank in range(len(self.workers))]
         for rank, part in enumerate(self._parts):
             for ps, other in enumerate(self._parts):
@@ -132,7 +132,7 @@ class OwnServersCluster(SimulatedCluster):
         super()._tick()
         for worker in self.workers:
             if isinstance(worker, MeshWorker) and worker.rank not in self._stopped:
-                worker.look()
+                worker.poll()
         for view in [view for view, ends in self._meshes.items() if _are_over(ends.values())]:
             del self._meshes[view]
 
@@ -158,7 +158,7 @@ class OwnServersCluster(SimulatedCluster):
     def _check_ending(self) -> None:
         """Workers that were in a view have made all steps: each fault has ended.
 
-        Others may have looked in vain for the first worker, without which no training begins.
+        Others may not have found the first worker, without which no training begins.
         """
         well = {rank for rank, secs in enumerate(self._out_secs) if secs < LONG_SECS}
         is_stateless = self._stateful is not None and not self._stateful & well
@@ -166,13 +166,15 @@ class OwnServersCluster(SimulatedCluster):
             return
         for worker in self.workers:
             if worker and worker.is_live:
-                told = self.describe()
+                history = self.describe()
                 # All others were done, and have ended, before it was here again.
                 is_late = self._some_are_done and worker.ending.endswith("did not come back")
                 good = is_late or worker.ending in _GOOD_ENDINGS
-                require(good, f"worker {worker.rank} failed: {told}")
+                require(good, f"worker {worker.rank} failed: {history}")
                 done = worker.ending != "done" or worker.state.steps == self._steps
-                require(done, f"worker {worker.rank} is done at step {worker.state.steps}: {told}")
+                require(
+                    done, f"worker {worker.rank} is done at step {worker.state.steps}: {history}"
+                )
 
 
 def _are_over(ends: Collection[MeshEnd]) -> bool:

@@ -155,7 +155,7 @@ def test_workers_that_looked_for_a_coordinator_apart_find_the_same_one():
     assert after[0] > before[0] and after[1] > before[1]
 
 
-def test_they_do_not_where_a_search_is_not_told_to_the_others(monkeypatch):
+def test_they_do_not_where_a_search_is_not_reported_to_the_others(monkeypatch):
     monkeypatch.setattr(Service, "_note_search", lambda *given: None)
     before, after = steps_after_searches_apart()
     assert after == before
@@ -185,8 +185,8 @@ def test_all_members_that_live_end_a_view_at_the_same_step(seed):
         cluster.start_worker(2)
         while not (cluster.workers[2] and cluster.workers[2].is_live):
             cluster.run(1.0)
-        told = [line for line in lines(cluster) if "Workers 0, 1 and 2 train" in line][-1]
-        assert told.endswith("gives its state to worker 2."), told  # and to nobody else
+        reported = [line for line in lines(cluster) if "Workers 0, 1 and 2 train" in line][-1]
+        assert reported.endswith("gives its state to worker 2."), reported  # and to nobody else
         assert cluster.workers[0].state.steps >= before
 
 

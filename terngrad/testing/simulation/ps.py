@@ -12,7 +12,7 @@ from terngrad.exchange.parameter_server.operations import Operation
 from terngrad.exchange.parameter_server.server.service import Service
 from terngrad.testing.simulation.streams import Clock, End, Stream
 
-KEPT_STEPS = 1  # far fewer than there are, or nobody would notice that results stay
+KEPT_STEPS = 1  # so few that results which are never dropped break the limit of memory
 _BEAT_SECS = 0.5
 _START_SECS = 1.0  # shortest time between the starts of two processes
 _BEGAN = 1_000_000.0  # seconds since 1970 at which a simulation begins
@@ -43,7 +43,7 @@ class SimulatedPs:
         self.is_stopped = False
         self.was_reached = False
         self.log: list[str] = []
-        self._looked_at = self._ended_at = 0.0
+        self._polled_at = self._ended_at = 0.0
         self._starts = 0
 
     def start(self) -> None:
@@ -96,11 +96,11 @@ class SimulatedPs:
             stream.last = last
             self._close(stream)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Acts on time-outs."""
-        if self.service is None or self._clock() - self._looked_at < _BEAT_SECS:
+        if self.service is None or self._clock() - self._polled_at < _BEAT_SECS:
             return
-        self._looked_at = self._clock()
+        self._polled_at = self._clock()
         if self.service.outcome is None:
             self._ended_at = self._clock()
             if self.service.coordinator:

@@ -24,13 +24,13 @@ class Clock:
 
 
 class End(enum.Enum):
-    """The end of one way of a stream, which arrives after all messages."""
+    """The end of one direction of a stream, which arrives after all messages."""
 
     END = "end"
 
 
-class Way:
-    """One way of a stream: messages keep their order, and only the last ones can be lost.
+class Direction:
+    """One direction of a stream: messages keep their order, and only the last ones can be lost.
 
     Attributes:
       waiting: messages that have not arrived.
@@ -43,18 +43,18 @@ class Way:
         self.is_closed = False
 
     def send(self, message: bytes) -> None:
-        """Sends a message unless this way is closed."""
+        """Sends a message unless this direction is closed."""
         if not self.is_closed:
             self.waiting.append(message)
 
     def end(self) -> None:
-        """Closes this way after the messages sent so far."""
+        """Closes this direction after the messages sent so far."""
         if not self.is_closed:
             self.is_closed = True
             self.waiting.append(End.END)
 
     def lose(self, kept: int) -> None:
-        """Closes this way; only the first `kept` of the waiting messages still arrive."""
+        """Closes this direction; only the first `kept` of the waiting messages still arrive."""
         kept = min(kept, len(self.waiting) - self.is_closed)
         self.waiting = collections.deque([*self.waiting][:kept])
         self.waiting.append(End.END)
@@ -67,8 +67,8 @@ class Stream:
     Attributes:
       worker: index of the worker.
       method: "Meet" or "Exchange".
-      up: way to the ps.
-      down: way to the worker.
+      up: direction to the ps.
+      down: direction to the worker.
       last: header of the worker's goodbye.
       was_silent: whether it ended because nothing arrived.
       lost_goodbye: whether the stream broke before the worker's goodbye arrived.
@@ -77,7 +77,7 @@ class Stream:
     def __init__(self, worker: int, method: str) -> None:
         """Opens the stream."""
         self.worker, self.method = worker, method
-        self.up, self.down = Way(), Way()
+        self.up, self.down = Direction(), Direction()
         self.was_silent = False
         self.last: Header | None = None
         self.lost_goodbye = False
@@ -100,7 +100,7 @@ class Stream:
         return sum(len(message) for message in self.down.waiting if message is not End.END)
 
     def lose(self, kept_up: int, kept_down: int) -> None:
-        """Breaks the stream; `kept_up` and `kept_down` messages of each way still arrive."""
+        """Breaks the stream; `kept_up` and `kept_down` messages still arrive."""
         self.lost_goodbye |= self.up.is_closed
         self.up.lose(kept_up)
         self.down.lose(kept_down)
@@ -204,7 +204,7 @@ class SimulatedLink:
         if not self._over:
             self._events.on_break()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Tries to open another stream if the last one broke."""
         if self._over or self.stream is not None:
             return

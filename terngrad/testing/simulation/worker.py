@@ -109,10 +109,10 @@ class SimulatedNetwork:
         self._beat_secs, self._beat = secs, call
         return lambda: None
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Acts on time-outs."""
         for link in self.links:
-            link.look()
+            link.poll()
         if self._clock() - self._beat_at >= self._beat_secs:
             self._beat_at = self._clock()
             self._beat()
@@ -126,7 +126,7 @@ class SimulatedWorker:
 
     Attributes:
       network: its streams.
-      saves_what_it_lacks: whether it was told to save the state before it received any.
+      saves_what_it_lacks: whether it was ordered to save the state before it received any.
       ending: "done", "dismissed" if others were done, or why it failed; "" while it runs.
     """
 

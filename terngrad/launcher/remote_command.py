@@ -1,11 +1,10 @@
 """Runs a command that ends when the connection to its launcher ends.
 
-python -m terngrad.launcher.attended PROGRAM ARGUMENT...
+python -m terngrad.launcher.remote_command PROGRAM ARGUMENT...
 
-The first line of standard input is the secret of the training, see `run_secret`, which arguments
-would show to other users. The others are the numbers of signals for the command. The end of the
-input, as when the ssh that brought it is killed, asks the command to end, and kills it after some
-seconds.
+The first line of standard input is the secret of the training, see `run_secret`; other users could
+read an argument. The other lines are the numbers of signals for the command. When the input ends,
+for example because its ssh was killed, the command is asked to end, and killed some seconds later.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def main(command: Sequence[str]) -> int:
         return 127
     threading.Thread(target=_pass_on, args=(process,), daemon=True).start()
     code = process.wait()
-    state.send(process.pid, signal.SIGKILL)  # what it left behind
+    state.send(process.pid, signal.SIGKILL)  # its children that still run
     return state.exit_status(code)
 
 
