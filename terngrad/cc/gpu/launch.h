@@ -1,8 +1,8 @@
 // Launches the kernels of kernels.cu on a GPU.
 //
-// A call returns "" or why it failed, in one line. It waits for nothing: what
-// it starts runs on the caller's stream, after what is there already. Arrays
-// are in the device's memory; tables are not, and may change after the call.
+// A call returns "" or why it failed, in one line. It does not block: kernels
+// run on the caller's stream, after the work there. Arrays are in the device's
+// memory; tables are not, and may change after the call.
 //
 // Calls from several threads do not disturb each other.
 
@@ -74,7 +74,7 @@ class Gpu {
                      const UnitRule& units, int64_t rows,
                      const Place& place) const;
 
-  // Writes what codes do not say of values.
+  // Writes the rounding error of codes.
   std::string Subtract(const Planes& codes, const Kept* variables,
                        int64_t count, const UnitRule& units, int64_t rows,
                        const Place& place) const;
@@ -85,7 +85,7 @@ class Gpu {
                           const UnitRule& units, int64_t rows,
                           const Place& place) const;
 
-  // Writes the sums of gradients and what a codec kept.
+  // Writes the sums of gradients and a codec's memory.
   std::string Correct(const Corrected* variables, int64_t count, int64_t rows,
                       const Place& place) const;
 

@@ -37,7 +37,7 @@ TERNGRAD_DEVICE static inline void LoadSums(const Planes& sums, int64_t row,
   }
 }
 
-// What a sum of 1 is worth in the parts of a variable's values.
+// The value of a sum of 1 in the parts of a variable's values.
 template <class Item>
 class UnitsFrom {
  public:
@@ -159,7 +159,7 @@ struct SubtractJob {
   }
 };
 
-// Writes what the codes of the variables do not say.
+// Writes the rounding error of the variables' codes.
 TERNGRAD_DEVICE static inline void Subtract(
     const Block& block, const Planes& codes, const Kept* variables,
     int64_t count, const UnitRule& units, int64_t rows) {

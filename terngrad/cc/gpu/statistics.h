@@ -350,7 +350,7 @@ TERNGRAD_DEVICE static inline void Total(const Block& block,
   }
 }
 
-// Writes gradients + what a codec kept.
+// Writes gradients + a codec's memory.
 TERNGRAD_DEVICE static inline void Correct(const Block& block,
                                            const Corrected* variables,
                                            int64_t count, int64_t rows) {

@@ -1,4 +1,4 @@
-// What the kernels for GPUs read: tables of a bucket's variables, in device
+// The input of the kernels for GPUs: tables of a bucket's variables, in device
 // memory, and arguments. Host code fills them; all pointers are the device's.
 
 #ifndef TERNGRAD_CC_GPU_TABLES_H_

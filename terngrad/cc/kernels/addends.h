@@ -1,4 +1,4 @@
-// What is added: the inputs and the attribute of the op that sums codes.
+// The inputs and the attribute of the op that sums codes.
 
 #ifndef TERNGRAD_CC_KERNELS_ADDENDS_H_
 #define TERNGRAD_CC_KERNELS_ADDENDS_H_

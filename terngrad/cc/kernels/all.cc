@@ -1,4 +1,4 @@
-// What is compiled: TensorFlow's headers take a compiler longer than all
+// The only compiled file: TensorFlow's headers take a compiler longer than all
 // kernels.
 
 #define EIGEN_USE_THREADS  // for update_kernel.cc: before any header of Eigen's

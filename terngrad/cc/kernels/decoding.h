@@ -22,14 +22,14 @@ constexpr int64_t kFewRows = 512;  // decoded sooner than a thread wakes
 // Ends an op; `failure` is empty if there is none.
 using Ending = std::function<void(const std::string& failure)>;
 
-// Keeps memory until all of it is sent. While somebody holds a tensor, no other
-// op writes to it.
+// Keeps memory until all of it is sent. While a reference to a tensor exists,
+// no other op writes to it.
 struct Held {
   tensorflow::Tensor input;
   tensorflow::Tensor output;
 };
 
-// Decodes a sum piece by piece, as the pieces come, on the threads of a pool.
+// Decodes a sum piece by piece, as they arrive, on the threads of a pool.
 class Decoding : public std::enable_shared_from_this<Decoding> {
  public:
   // `held.output` has the sums. They and the targets live until `ending`.

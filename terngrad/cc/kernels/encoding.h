@@ -17,8 +17,8 @@
 
 namespace terngrad {
 
-// What an op encodes: `gradients` hold what the sources point to. Codes go to
-// `codes`, its output and the input of the mesh's operation.
+// The bucket that an op encodes: `gradients` hold the memory of the sources.
+// Codes go to `codes`, its output and the input of the mesh's operation.
 struct Bucket {
   Sources sources;
   std::vector<tensorflow::Tensor> gradients;

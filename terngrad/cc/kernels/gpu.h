@@ -42,8 +42,8 @@ class OpGpu {
   const gpu::Gpu* operator->() const { return gpu_; }
   gpu::Stream stream() const { return stream_; }
 
-  // Takes scratch memory from TensorFlow, which reuses it for what comes later
-  // on the same stream. `memory` holds it until the launch.
+  // Takes scratch memory from TensorFlow, which reuses it for later work on the
+  // same stream. `memory` holds it until the launch.
   absl::Status AllocateScratch(tensorflow::OpKernelContext* context,
                                int64_t bytes, tensorflow::Tensor* memory,
                                gpu::Place* place) const {

@@ -28,7 +28,7 @@ using tensorflow::TensorShape;
 using tensorflow::thread::ThreadPool;
 using tsl::profiler::TraceMe;
 
-// What the ops of a mesh share.
+// The base of the ops of a mesh.
 class MeshOp : public AsyncOpKernel {
  public:
   explicit MeshOp(OpKernelConstruction* context) : AsyncOpKernel(context) {

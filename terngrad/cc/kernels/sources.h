@@ -1,4 +1,4 @@
-// What is encoded: inputs and attributes of the ops that write codes.
+// The inputs and attributes of the ops that write codes.
 
 #ifndef TERNGRAD_CC_KERNELS_SOURCES_H_
 #define TERNGRAD_CC_KERNELS_SOURCES_H_

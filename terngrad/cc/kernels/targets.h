@@ -1,6 +1,5 @@
-// Sums of codes and what they stand for: inputs and outputs of the ops that
-// decode. All of this also serves asynchronous ops, in which OP_REQUIRES ends
-// the process.
+// The inputs and outputs of the ops that decode sums of codes. Also for
+// asynchronous ops, in which OP_REQUIRES ends the process.
 
 #ifndef TERNGRAD_CC_KERNELS_TARGETS_H_
 #define TERNGRAD_CC_KERNELS_TARGETS_H_

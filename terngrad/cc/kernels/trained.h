@@ -1,4 +1,4 @@
-// What the op that updates variables changes, and how.
+// The variables of the op that updates them, and the update.
 
 #ifndef TERNGRAD_CC_KERNELS_TRAINED_H_
 #define TERNGRAD_CC_KERNELS_TRAINED_H_
@@ -39,8 +39,8 @@ class LockedVariables {
     return absl::OkStatus();
   }
 
-  // Returns the values of the i-th variable, to write to them. If somebody
-  // still holds the tensor, the variable gets a copy first, by copy(from, &to).
+  // Returns the values of the i-th variable, to write to them. If the tensor is
+  // shared, the variable gets a copy first, by copy(from, &to).
   template <class Copy>
   absl::Status FindValues(tensorflow::OpKernelContext* context, int i,
                           const Copy& copy, tensorflow::Tensor** values) {

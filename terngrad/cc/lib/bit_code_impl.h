@@ -31,7 +31,7 @@ inline constexpr int kFewOnes = kMostOnes[3];
 inline constexpr int kPlain = 0;
 inline constexpr int kNoOnes = 6;
 inline constexpr int kInSparse = 8;   // added where zero octets are left out
-inline constexpr int kInverted = 16;  // added where each bit is the other one
+inline constexpr int kInverted = 16;  // added where all bits are inverted
 inline constexpr int64_t kSparseBits = 64;
 
 // Many octets are coded in four parts, which are read at the same time.
@@ -235,7 +235,7 @@ static uint8_t* WriteStream(uint64_t* bits, int64_t count, int64_t ones,
   return end;
 }
 
-// What of a payload is not read yet.
+// The unread rest of a payload.
 struct Unread {
   const uint8_t* next;
   const uint8_t* end;

@@ -230,7 +230,7 @@ class Block {
     return j < low_ ? valued_ : larger_[j + 1];
   }
 
-  // Leaves values out that are the limit.
+  // Leaves out the values that equal the limit.
   void LeaveOut(const Places& is_limit) {
     const auto leave_out = [&](Places* places) {
       const int64_t n = words_;  // it stays in a register
@@ -388,7 +388,7 @@ class Block {
   bool leaves_out_ = false;  // zeros
   int64_t limit_ = 0;        // of values
   int top_ = 0;              // bits of values
-  int low_ = 0;              // of them, how many are all sent as they are
+  int low_ = 0;              // k: low bits, sent of all values
   uint8_t* out_ = nullptr;
   int64_t left_ = 0;  // bytes that may be written
   Unread* unread_ = nullptr;

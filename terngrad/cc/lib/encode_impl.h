@@ -447,7 +447,7 @@ void EncodeNearest(const Source* sources, int64_t source_count, const NodeKey&,
   writer.Finish(words + Encoder::kPlanes * end);
 }
 
-// What encodes, by name; see terngrad/ternary.py.
+// The encoders by name; see terngrad/ternary.py.
 template <class Lanes>
 inline constexpr Encoder kEncodersOf[] = {
     {"ternary", 1, Encode<Lanes, 1>},

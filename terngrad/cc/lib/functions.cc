@@ -113,8 +113,8 @@ TERNGRAD_EXPORT bool terngrad_decode(const char* path,
   return true;
 }
 
-// Writes what codes do not say of the values of a bucket. Returns false and
-// does nothing as terngrad_decode does.
+// Writes the rounding error of a bucket's codes. Returns false and does nothing
+// as terngrad_decode does.
 TERNGRAD_EXPORT bool terngrad_subtract(const char* path,
                                        const terngrad::Planes* codes,
                                        const terngrad::Kept* variables,

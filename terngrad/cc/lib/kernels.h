@@ -41,7 +41,7 @@ struct Target {
   Units units;
 };
 
-// A variable's values and memory for what their codes do not say.
+// A variable's values and memory for the rounding error.
 struct Kept {
   const float* values;
   float* residuals;  // may be the values' memory

@@ -1,4 +1,4 @@
-// Integers on their way to another process, in a prefix code. The format:
+// The prefix code in which integers are sent to another process. The format:
 // terngrad/prefix_code.py.
 
 #ifndef TERNGRAD_CC_LIB_PREFIX_CODE_IMPL_H_
@@ -13,7 +13,7 @@
 
 namespace terngrad {
 
-// How a payload says where integers differ from zero.
+// How a payload codes the places of nonzero integers.
 inline constexpr uint64_t kInQuads = 0;
 inline constexpr uint64_t kOneBitEach = 1;
 

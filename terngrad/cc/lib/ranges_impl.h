@@ -86,8 +86,8 @@ class PeriodicNumbers {
   int64_t count_, step_, part_;
 };
 
-// Asks for values that come soon: the processor's own prefetching stops at each
-// page and does not keep up. The address need not exist.
+// Prefetches values: the processor's own prefetching stops at each page and
+// does not keep up. The address need not exist.
 static inline void Prefetch(const float* values, int count,
                             int64_t ahead = kAhead) {
   const uintptr_t first =

@@ -1,4 +1,4 @@
-// What the kernels for CPUs and those for GPUs have in common.
+// Shared by the kernels for CPUs and those for GPUs.
 
 #ifndef TERNGRAD_CC_LIB_TYPES_H_
 #define TERNGRAD_CC_LIB_TYPES_H_

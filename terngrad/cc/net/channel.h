@@ -20,26 +20,26 @@ class Channel {
 
   int fd() const { return fd_; }
 
-  // Takes bytes to be sent; returns their number, or -1. It sends what it took
-  // before, too.
+  // Accepts bytes to send; returns their number, or -1. It also sends bytes
+  // that it accepted before.
   virtual ssize_t Send(const iovec* vectors, int count);
 
   // Returns the number of bytes that it wrote to the vectors: 0 = the other
-  // process sends nothing any more, -1 = none. Where they have more room, no
+  // process has ended its side, -1 = none. If there is room left in them, no
   // more has arrived.
   virtual ssize_t Receive(iovec* vectors, int count);
 
-  // Says how many bytes are worth waking for: so many will arrive in any case.
+  // Sets the number of bytes to wake up for: at least as many will arrive.
   virtual void Expect(size_t octets);
 
-  // Whether bytes that were taken are not with the socket yet.
+  // Whether accepted bytes are not written to the socket yet.
   virtual bool has_unsent() const { return false; }
 
-  // Says that this process sends nothing any more.
+  // Ends this process' side: it sends no more.
   virtual void Shut();
 
-  // Where bytes went that have changed on their way: to this process, or to the
-  // other one, which has said so.
+  // The direction in which bytes have changed on their way: to this process, or
+  // to the other one, which has reported it.
   enum class Changed { kNone, kToHere, kToThere };
   virtual Changed changed() const { return Changed::kNone; }
 

@@ -16,8 +16,8 @@ Connection::Connection(int peer, std::unique_ptr<Channel> channel)
 
 void Connection::Queue(const FrameHeader& header, const uint8_t* payload,
                        std::shared_ptr<const void> owner) {
-  // The receiver may not know an operation in its first use: it then reads no
-  // further, so that this must not overtake what it waits for.
+  // The receiver may not have declared an operation in its first use. It then
+  // stops reading, so this frame must not overtake those that it waits for.
   const bool overtakes = header.length <= kSmallBytes && header.round > 0;
   auto& lane = overtakes ? small_ : bulk_;
   lane.push_back({header, payload, std::move(owner)});

@@ -1,4 +1,4 @@
-// One socket to another process: what waits to be sent, and what arrives.
+// One socket to another process, with the queues of its frames.
 
 #ifndef TERNGRAD_CC_NET_CONNECTION_H_
 #define TERNGRAD_CC_NET_CONNECTION_H_
@@ -21,7 +21,7 @@ struct Place {
   uint8_t* target = nullptr;
 };
 
-// What a connection tells its owner.
+// The owner of a connection, which gets its frames.
 class Receiver {
  public:
   virtual ~Receiver() = default;
@@ -42,7 +42,7 @@ class Connection {
     kBlocked,  // the socket must become ready first
     kStalled,  // see Place::kNotYet
     kRefused,  // see Place::kRefused and Receiver::OnPayload
-    kEnded,    // the other process sends nothing any more
+    kEnded,    // the other process has ended its side
     kBroken,   // see `error`
   };
 
@@ -69,10 +69,10 @@ class Connection {
   // Reads what has arrived, at most about a megabyte.
   State Receive(Receiver& receiver);
 
-  // Forgets what is queued.
+  // Drops the queued frames.
   void Drop();
 
-  // Says that this process sends nothing any more.
+  // Ends this process' side: it sends no more.
   void Shut();
 
  private:
@@ -96,7 +96,7 @@ class Connection {
   const int peer_;
   const std::unique_ptr<Channel> channel_;
 
-  std::optional<Outgoing> partial_;  // begun, so it comes first
+  std::optional<Outgoing> partial_;  // sent in part, so it comes first
   std::deque<Outgoing> small_;
   std::deque<Outgoing> bulk_;
 

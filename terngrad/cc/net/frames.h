@@ -1,4 +1,4 @@
-// What travels between two processes: a header, then `length` bytes.
+// The frames between two processes: a header, then `length` bytes.
 
 #ifndef TERNGRAD_CC_NET_FRAMES_H_
 #define TERNGRAD_CC_NET_FRAMES_H_

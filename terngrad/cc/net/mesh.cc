@@ -17,7 +17,7 @@ namespace terngrad {
 namespace {
 
 constexpr int kEvents = 64;
-constexpr int kLingerMs = 20;        // between looks while closing
+constexpr int kLingerMs = 20;        // polling interval while closing
 constexpr uint64_t kWakeUp = ~0ull;  // data of the event that wakes the thread
 constexpr size_t kFreeBlocks = 128;  // kept for later frames
 
@@ -91,7 +91,7 @@ void Mesh::Start() {
   pthread_setname_np(thread_.native_handle(), "terngrad_mesh");
 }
 
-// ---- What other threads call ------------------------------------------------
+// ---- Calls of other threads -------------------------------------------------
 
 int Mesh::Declare(const Declaration& declaration, std::string* error) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -291,8 +291,8 @@ void Mesh::Receive(int peer) {
   }
 }
 
-// Goes on with sockets that had more, of which epoll may not know: the bytes
-// may be here, but not decrypted yet.
+// Continues with sockets that had more. epoll may not know about them: the
+// bytes may have arrived, but not be decrypted yet.
 void Mesh::ReceiveMore() {
   for (int peer = 0; peer < size_; ++peer) {
     if (has_more_[peer]) Receive(peer);
@@ -313,7 +313,7 @@ void Mesh::SendAll() {
     } while (state == Connection::State::kMore);
     if (state == Connection::State::kBroken) {
       const std::string why = WhyBroken(peer);
-      Receive(peer);  // it may have said before why it left
+      Receive(peer);  // the reason may have arrived before
       FailAll(why);
       return;
     }
@@ -652,7 +652,7 @@ void Mesh::FinishIfDone(Operation& operation) {
 
 // ---- Ends -------------------------------------------------------------------
 
-// Notes that a process sends nothing any more: at its end it needs nothing.
+// Notes that a process has ended its side: then it needs no more data either.
 void Mesh::Leave(int peer) {
   has_left_[peer] = true;
   connections_[peer]->Drop();

@@ -24,8 +24,8 @@
 namespace terngrad {
 
 // One use of an operation. Input and output live as long as `owner`, which is
-// held until all is sent. Nobody writes to them meanwhile, but to rows of an
-// input that comes in parts before they are offered.
+// released when all is sent. Meanwhile the caller only writes to rows of an
+// input in parts that are not offered yet.
 struct Submission {
   int operation = -1;  // see Mesh::Declare
   const uint8_t* input = nullptr;
@@ -37,11 +37,11 @@ struct Submission {
   // If not null: the bytes of payloads that this use has sent and received are
   // written there before `done` is called without a failure.
   int64_t* octets = nullptr;
-  // Whether the input of a sum is not there yet: its parts will be offered.
+  // Whether the input of a sum is not complete yet: its parts will be offered.
   bool comes_in_parts = false;
   uint64_t use = 0;  // its number; Mesh::Submit sets it
-  // Called once, from any thread, with an empty text when the output is there,
-  // else with the reason why it never will be.
+  // Called once, from any thread, with an empty text when the output is
+  // complete, else with the reason of the failure.
   std::function<void(const std::string& failure)> done;
 };
 
@@ -71,9 +71,9 @@ class Mesh : private Receiver {
   // Returns the number of this use, for `Offer`.
   uint64_t Submit(Submission submission);
 
-  // Says that the input of a use has the rows of a chunk for process `to`, one
-  // of Plan::Receivers. Each one is offered once. Returns false if nobody needs
-  // more, because operations fail.
+  // Offers the rows of a chunk for process `to`, one of Plan::Receivers: they
+  // are final in the input of a use. Each chunk is offered once. Returns false
+  // if no more are needed, because operations fail.
   bool Offer(uint64_t use, int operation, int to, uint32_t chunk);
 
   // Ends all operations, also later ones, with this text.
@@ -83,8 +83,8 @@ class Mesh : private Receiver {
 
   // Returns why operations fail; empty if they do not.
   std::string failure() const;
-  // Whether they do because another process broke a rule, and not because its
-  // connection ended.
+  // Whether they do because another process violated the protocol, and not
+  // because its connection ended.
   bool was_refused() const { return was_refused_; }
   // Whether they do because of `Cancel`.
   bool was_cancelled() const { return was_cancelled_; }

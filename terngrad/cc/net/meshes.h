@@ -10,7 +10,7 @@
 
 namespace terngrad {
 
-// Returns null if there is none, or none any more.
+// Returns null if there is none of this number, or it is closed.
 std::shared_ptr<Mesh> FindMesh(int64_t mesh);
 
 }  // namespace terngrad

@@ -1,4 +1,5 @@
-// Who sends which part of an operation to whom, and how parts are added.
+// The parts of an operation: which process sends which to whom, and how they
+// are added.
 
 #ifndef TERNGRAD_CC_NET_REDUCE_H_
 #define TERNGRAD_CC_NET_REDUCE_H_
@@ -87,8 +88,8 @@ class Plan {
   // The rows that a process adds.
   Range Added(int rank) const;
 
-  // For whom a process has chunks in shot 0: the others, from the next one on,
-  // and itself if it adds rows that it sends to nobody, or is alone.
+  // The receivers of a process' chunks in shot 0: the others, from the next one
+  // on, and itself if it adds rows that it does not send, or is alone.
   std::vector<int> Receivers(int rank) const;
   // Whether a process also adds the rows that it has for this receiver. In one
   // shot all get the same rows, which it adds once.

@@ -36,7 +36,7 @@ constexpr char kCiphers[] =
     "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_"
     "SHA256";
 
-// What the other side says after the handshake, too, of a record that has
+// Alerts of the other side, also after the handshake, about a record that has
 // changed on the way.
 constexpr const char* kRecordAlerts[] = {"record overflow",
                                          "unexpected message", "decode error",
@@ -97,7 +97,7 @@ std::string TlsChannel::Handshake(const TlsFiles& files,
   }
   const std::string reason = Shake(secs);
   if (!reason.empty() || !is_server) return reason;
-  // What the client said is part of what both have signed.
+  // The client's messages are part of what both have signed.
   const char* const said = ssl_.SSL_get_servername(session_, 0);
   return name == (said ? said : "")
              ? ""
@@ -182,9 +182,9 @@ std::string TlsChannel::Reason() const {
   return std::string("TLS: ") + text;
 }
 
-// Says whether the last error comes from bytes that have changed on the way.
-// After the handshake there is no other reason for a record that is not right.
-// An alert is what the other side says of a record that it has received.
+// Returns whether the last error comes from bytes that have changed on the way.
+// After the handshake there is no other reason for a bad record. An alert is
+// about a record that the other side has received.
 Channel::Changed TlsChannel::FindChanged() const {
   const char* const text = ssl_.ERR_reason_error_string(ssl_.ERR_peek_error());
   if (!text || has_ended_ || !error_.empty()) return Changed::kNone;

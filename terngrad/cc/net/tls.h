@@ -27,10 +27,10 @@ class TlsChannel : public Channel {
   explicit TlsChannel(int fd);
   ~TlsChannel() override;
 
-  // Waits, for at most `secs`, until both sides know each other. The other one
-  // must have a certificate of the authority for `host`, a name or an address.
-  // One side is the server. It must know the connection by the same `name`, at
-  // most 255 bytes, as the other one. Returns why it failed; empty if it did
+  // Makes the handshake, for at most `secs`. The other side must have a
+  // certificate of the authority for `host`, a name or an address. One side is
+  // the server. Both must give the connection the same `name`, at most 255
+  // bytes. Returns why it failed; empty if it did
   // not.
   std::string Handshake(const TlsFiles& files, const std::string& host,
                         const std::string& name, bool is_server, double secs);
@@ -64,10 +64,10 @@ class TlsChannel : public Channel {
   void* session_ = nullptr;
   bool is_open_ = false;  // the handshake is done
   Changed changed_ = Changed::kNone;
-  bool has_ended_ = false;       // the other side sends nothing any more
-  std::vector<uint8_t> output_;  // encrypted
-  size_t sent_ = 0;              // bytes of it
-  int64_t records_ = 0;          // with the present key
+  bool has_ended_ = false;                    // the other side sends no more
+  std::vector<uint8_t> output_;               // encrypted
+  size_t sent_ = 0;                           // bytes of it
+  int64_t records_ = 0;                       // with the present key
   std::array<uint8_t, kRecordBytes> record_;  // gathered for one record
 };
 

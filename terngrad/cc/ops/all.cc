@@ -1,4 +1,4 @@
-// What is compiled: TensorFlow's headers take a compiler longer than all
+// The only compiled file: TensorFlow's headers take a compiler longer than all
 // contracts.
 
 #include "terngrad/cc/ops/join_op.cc"
