@@ -15,7 +15,7 @@ from absl.flags import FlagValues
 
 from inception import app
 from inception.flags import table
-from inception.flags.checks import tell_inert
+from inception.flags.checks import log_inert
 from inception.flags.conversion import SharedConversionConfig
 from inception.flags.table import BOOLEAN, TEXT, at_least, flag, one_of
 from slim.datasets import dataset_factory
@@ -45,7 +45,7 @@ def main(values: FlagValues) -> None:
     info = dataset_factory.MODULES[config.dataset_name].INFO
     shards = info.num_shards
     if not config.shard:
-        tell_inert({"num_shards": "no --shard"}, values)
+        log_inert({"num_shards": "no --shard"}, values)
     else:
         shards = {**dict.fromkeys(info.splits, 1), **(shards or {}), "train": config.num_shards}
     with app.quiet_import():

@@ -15,7 +15,7 @@ from absl.flags import FlagValues
 
 from inception import app
 from inception.flags import table
-from inception.flags.checks import tell_inert
+from inception.flags.checks import log_inert
 from inception.flags.conversion import FoldersConfig
 from inception.flags.table import TEXT, flag, number, refuse
 
@@ -41,7 +41,7 @@ def main(values: FlagValues) -> None:
     """Converts the pictures that the flags name."""
     config = table.read(_Config, values)
     if config.validation_directory:
-        tell_inert({"validation_share": "--validation_directory"}, values)
+        log_inert({"validation_share": "--validation_directory"}, values)
     with app.quiet_import():
         from inception.on_spark import conversion as on_spark
         from slim.conversion import convert, record_files

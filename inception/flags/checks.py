@@ -74,7 +74,7 @@ def inert_flags(config: TrainConfig) -> dict[str, str]:
     return {name: why for holds, names, why in _INERT if holds(config) for name in names}
 
 
-def tell_inert(inert: Mapping[str, str], values: FlagValues) -> None:
+def log_inert(inert: Mapping[str, str], values: FlagValues) -> None:
     """Prints a line for each flag that was set to another value than its default, in vain.
 
     Args:

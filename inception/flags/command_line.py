@@ -12,7 +12,7 @@ from absl.flags import FlagValues
 
 from inception import app
 from inception.flags import large_batch, table
-from inception.flags.checks import inert_flags, tell_inert
+from inception.flags.checks import inert_flags, log_inert
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import EvalConfig, TrainConfig
 from inception.flags.large_batch import LargeBatch
@@ -80,7 +80,7 @@ def train_config(values: FlagValues) -> TrainConfig:
     config = read_train(values)
     if config.save_tower != -1:
         print(f"--save_tower={config.save_tower}: {_ONE_COPY}")
-    tell_inert(inert(values), values)
+    log_inert(inert(values), values)
     return _with_the_rate_of_adam(config)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from absl.flags import FlagValues
 
 from inception.flags import command_line, configs, table
-from inception.flags.checks import inert_flags, tell_inert
+from inception.flags.checks import inert_flags, log_inert
 from inception.flags.cluster import ENGINES, ENGINES_HELP, ClusterConfig
 from inception.flags.configs import EvalConfig, TrainConfig
 from inception.flags.table import (
@@ -268,7 +268,7 @@ def _naming_others(values: FlagValues) -> list[str]:
 def train_config(values: FlagValues) -> TrainConfig:
     """Returns the config of the program that trains; names flags without effect."""
     config = read_train(values)
-    tell_inert(inert(values), values)
+    log_inert(inert(values), values)
     return config
 
 

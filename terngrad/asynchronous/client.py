@@ -35,7 +35,7 @@ from terngrad.connect.channel import KeepAlive
 from terngrad.connect.config import ConnectConfig
 from terngrad.service.messages import Call, Reply
 
-_LOOK_SECS = 0.3
+_POLL_SECS = 0.3
 _MOST_UNTAKEN = 1 << 16  # values of staleness; older ones are dropped
 _T = TypeVar("_T")
 
@@ -232,7 +232,7 @@ class Client:
         while min(status.version for status in self._statuses()) < version:
             if time.monotonic() > deadline or self._stopped():
                 return False
-            time.sleep(_LOOK_SECS)
+            time.sleep(_POLL_SECS)
         return True
 
     def bye(
@@ -319,7 +319,7 @@ class Client:
         """Pauses before the next call; raises MembershipError(otherwise) after the deadline."""
         if time.monotonic() > deadline or self._stopped():
             raise MembershipError(otherwise)
-        time.sleep(_LOOK_SECS)
+        time.sleep(_POLL_SECS)
 
     def _on_all(self, act: Callable[[int], _T]) -> list[_T]:
         if len(self._servers) == 1:

@@ -41,7 +41,7 @@ from terngrad.connect.streams import Streams
 from terngrad.service.messages import LONGEST_PUSH, Call, split_frame
 
 _STREAM_THREADS = 2  # one reads, one answers
-_LOOK_SECS = 0.5
+_POLL_SECS = 0.5
 _NOTHING = Sent(b"")
 _LONGEST = {ENTER: 1 << 16, BEGIN: 1 << 20}  # bytes of content
 _MOST_READ = 4  # messages of a worker that are read before they are answered
@@ -169,7 +169,7 @@ class _Requests:
         """Waits for room. None says that nothing follows; an error, why nothing does."""
         while not self._over.is_set():
             with contextlib.suppress(queue.Full):
-                self._queue.put(message, timeout=_LOOK_SECS)
+                self._queue.put(message, timeout=_POLL_SECS)
                 return
 
     def close(self) -> None:

@@ -202,7 +202,7 @@ def test_an_asynchronous_ps_demands_the_secret(served):
 def report_failure(host, why):
     """Tells a ps why worker 0 ends."""
     role = Role(source="test", task_id=0, size=None, worker_hosts=WORKERS, ps_hosts=(host,))
-    failures.tell_servers(JoinConfig(role=role, synchronous=False), why, SECS)
+    failures.notify_servers(JoinConfig(role=role, synchronous=False), why, SECS)
 
 
 def test_law_10_why_the_chief_begins_no_run_reaches_the_others_and_ends_the_ps(empty):

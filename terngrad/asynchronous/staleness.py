@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-_LOOK_SECS = 0.5
+_POLL_SECS = 0.5
 
 
 class StalenessBound:
@@ -59,7 +59,7 @@ class StalenessBound:
             began = self._clock()
             self._waiting.add(worker)
             while steps >= 0 and self._ahead(worker) > steps and continues():
-                self._changed.wait(_LOOK_SECS)
+                self._changed.wait(_POLL_SECS)
             self._waiting.discard(worker)
             self._seen_at[worker] = self._clock()
             return self._seen_at[worker] - began

@@ -18,7 +18,7 @@ from terngrad.connect.streams import GRACE_SECS
 from terngrad.service.figures import Figures
 from terngrad.service.messages import Call, Reply
 
-_LOOK_SECS = 0.5
+_POLL_SECS = 0.5
 
 
 class AlreadyConnectedError(Exception):
@@ -121,7 +121,7 @@ class Workers:
     def wait(self, secs: float) -> None:
         """Waits until a worker leaves, up to `secs`."""
         with self._changed:
-            self._changed.wait(min(secs, _LOOK_SECS))
+            self._changed.wait(min(secs, _POLL_SECS))
 
     def arrive(self, worker: int, channel: Channel) -> None:
         """Notes a stream that has not entered; a worker's second one ends its first."""

@@ -71,12 +71,12 @@ def _report(config: JoinConfig, error: BaseException) -> None:
     if role.ps_hosts:
         starts = config.has_own_servers and rank == 0  # else no server would get it
         with contextlib.suppress(ValueError), own_server.started(config) if starts else _NOTHING:
-            tell_servers(config, why, secs)
+            notify_servers(config, why, secs)
     else:
         admission.report_failure(dataclasses.replace(connect, timeout_secs=secs), address, why)
 
 
-def tell_servers(config: JoinConfig, why: str, secs: float) -> None:
+def notify_servers(config: JoinConfig, why: str, secs: float) -> None:
     """Reports to parameter servers why this worker ends before it has joined; they pass it on.
 
     Args:

@@ -14,7 +14,7 @@ from terngrad.connect.config import ConnectConfig
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client
-from terngrad.library.failures import tell_servers
+from terngrad.library.failures import notify_servers
 from terngrad.library.join_config import JoinConfig
 from terngrad.ops.packing import ReferencePacking
 from terngrad.testing.addresses import free_addresses
@@ -86,7 +86,7 @@ def test_law_10_a_ps_runs_until_all_workers_know_why_one_failed_before_joining(
     server.start(host)
 
     def fail():
-        tell_servers(chief, "--train_dir=/x: is not writable", SECS)
+        notify_servers(chief, "--train_dir=/x: is not writable", SECS)
 
     def join_late(worker):
         assert waits.wait(SECS)  # the ps, for this one
@@ -103,5 +103,5 @@ def test_law_10_a_ps_runs_until_all_workers_know_why_one_failed_before_joining(
 
 def test_a_worker_whose_ps_never_comes_gives_up_after_the_time_out():
     began = time.monotonic()
-    tell_servers(chief_of(*free_addresses(1)), "why", 0.1)
+    notify_servers(chief_of(*free_addresses(1)), "why", 0.1)
     assert time.monotonic() - began >= 0.1

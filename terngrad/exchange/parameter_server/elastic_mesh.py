@@ -61,7 +61,7 @@ _ENDS = "workers come or go"
 _STEP_SECS = 0.5
 _SEND_SECS = 0.3  # for what others need of a step that this worker has made
 _CLOSE_SECS = 5.0  # likewise, where it leaves for good; nobody waits for it then
-_LOOK_SECS = 0.05
+_POLL_SECS = 0.05
 _LAST_PORT = 65535
 
 
@@ -274,7 +274,7 @@ class _Others:
         while True:
             with self._coordination.changed:
                 self._coordination.check()
-                self._coordination.changed.wait(_LOOK_SECS)
+                self._coordination.changed.wait(_POLL_SECS)
 
 
 class ElasticMeshExchange(SocketExchange):

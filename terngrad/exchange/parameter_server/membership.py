@@ -14,7 +14,7 @@ from terngrad.cluster.heartbeat import GIVE_UP_TIME_OUTS, Heartbeat
 from terngrad.cluster.membership import compare, end_process, reason_of, was_shown
 from terngrad.exchange.parameter_server.worker.client import Client
 
-_LOOK_SECS = 1.0
+_POLL_SECS = 1.0
 
 
 class LeftAloneError(SystemExit):
@@ -102,7 +102,7 @@ class Ending:
         limit = self._timeout_secs
         now = began = stepping_since = time.monotonic()
         while now - stepping_since < limit and now - began < GIVE_UP_TIME_OUTS * limit:
-            time.sleep(min(_LOOK_SECS, limit / 4))
+            time.sleep(min(_POLL_SECS, limit / 4))
             now = time.monotonic()
             if self._heartbeat.batches is None:  # it may be saving, which takes as long as it takes
                 stepping_since = now

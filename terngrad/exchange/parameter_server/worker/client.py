@@ -25,7 +25,7 @@ from terngrad.service.messages import LONGEST_RESULT, Header, View, join_frame
 END_SECS = 5.0  # in which a worker tells all ps that it ends, and waits for their answers
 _LONGEST_BEAT_SECS = 1.0
 _BEATS = 4  # fewest heartbeats in the time-out
-_LOOK_SECS = 0.2
+_POLL_SECS = 0.2
 _WAIT_SECS = 10.0  # for others, who may be slow, before a worker that must end gives them up
 _GIVE_UP_SECS = 2.0  # for the answer of ps 0
 
@@ -136,7 +136,7 @@ class Client:
 
     def wait_for_servers(self) -> None:
         """Waits until `Servers.is_ready`, or until the connection has failed."""
-        while not self.failure and not self.servers.wait_until_ready(_LOOK_SECS):
+        while not self.failure and not self.servers.wait_until_ready(_POLL_SECS):
             pass
 
     @property
@@ -206,7 +206,7 @@ class Client:
         self.coordination.fail(why, is_shared=True)
         deadline = time.monotonic() + _GIVE_UP_SECS
         while not self.failure and time.monotonic() < deadline:
-            time.sleep(_LOOK_SECS)
+            time.sleep(_POLL_SECS)
         self._lose(why)
 
     def refuse(self, why: str) -> None:
