@@ -123,9 +123,10 @@ def test_the_training_program_takes_the_flags_of_each_training(recipe, name):
 @pytest.mark.parametrize(
     ("recipe", "name"),
     [
-        (k, name)
-        for k, each in RECIPES.items()
-        for name in each.trainings.keys() - {*each.own_trainings}
+        (recipe, name)
+        for recipe in RECIPES
+        for name, gradients in RECIPES[recipe].trainings.items()
+        if gradients.ddp
     ],
 )
 def test_ddp_trains_with_the_settings_of_the_recipe(recipe, name):
