@@ -14,7 +14,7 @@ from terngrad.codecs.factory import largest_code
 from terngrad.codecs.float_codec import FloatCodec
 from terngrad.layout import Layout
 from terngrad.ops.packing import Packing
-from terngrad.planes import plane_count
+from terngrad.planes import fits, plane_count
 from terngrad.training.classifier import Classifier, Losses
 from terngrad.training.nodes import compute_nodes, values_of_row
 from terngrad.training.reduction import Aggregate, Reduction
@@ -184,7 +184,11 @@ def broken_floats(pushable: Pushable, layout: Layout) -> list[str]:
 
 
 def contents(pushable: Pushable, shards: Sequence[Shard], packing: Packing) -> list[bytes]:
-    """Returns the part of a gradient for each ps, whose codes `packing` packs."""
+    """Returns the part of a gradient for each ps, whose codes `packing` packs.
+
+    Raises:
+      ValueError: a codec has written codes beyond its largest one.
+    """
     units, words = np.asarray(pushable.units), np.asarray(pushable.words).reshape(-1)
     floats, statistics = np.asarray(pushable.floats), np.asarray(pushable.statistics)
     found, word, value = [], 0, 0
@@ -195,6 +199,10 @@ def contents(pushable: Pushable, shards: Sequence[Shard], packing: Packing) -> l
             statistics[: shard.statistics],
         ]
         own = words[word : word + shard.words]
+        planes = own.reshape(-1, plane_count(shard.largest))
+        if own.size and not fits(planes, shard.coded, shard.largest):
+            most = shard.largest
+            raise ValueError(f"sums of codes are out of range; allowed are -{most} to {most}")
         codes = packing.pack(own.data, shard.largest) if own.size else b""
         found.append(b"".join([*(part.tobytes() for part in parts), codes]))
         word, value = word + shard.words, value + shard.floats

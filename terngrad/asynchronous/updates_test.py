@@ -98,3 +98,13 @@ def test_law_3_a_ps_reads_the_codes_that_a_worker_has_pushed(ps_count, nodes, no
         if nonzero < 0.5:
             assert len(part) < shard.pushed_bytes[-1] / 2
     np.testing.assert_array_equal(np.concatenate(found), words)
+
+
+def test_law_10_codes_beyond_the_largest_are_named_by_the_worker_that_wrote_them():
+    layout = PLAN.layout()
+    words = np.zeros((4, 2), "<u4")
+    words[1] = 0, 1  # the integer -2
+    nothing = np.zeros(0, np.float32)
+    pushed = Pushable(np.ones(2), np.ones(2, np.float32), words, nothing, nothing)
+    with pytest.raises(ValueError, match=r"^sums of codes are out of range; allowed are -1 to 1$"):
+        contents(pushed, make_shards(layout, 1, 1, 0), ReferencePacking())

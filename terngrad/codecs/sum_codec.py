@@ -149,10 +149,15 @@ class SumCodec:
         return codes, scales, kernels.subtract(corrected, codes, units, parts)
 
     def payload(self) -> dict[int, CodedPayload]:
-        """Returns the bytes of codes and scales on their way back, by variable."""
+        """Returns the bytes of codes and scales on their way back, by variable.
+
+        Where owners change, they are those with all processes.
+        """
         planes = plane_count(self._max_code)
         padding = padded(self._elements) / max(self._elements, 1)
-        own = sum(piece.size for piece in self._pieces) / max(self._elements, 1)
+        share = self._exchange.share_of_all(padded(self._elements) // GROUP)
+        first, end = (min(rows * GROUP, self._elements) for rows in share)
+        own = (end - first) / max(self._elements, 1)
         each = zip(self._codec.variables, self._sizes, self._parts, strict=True)
         return {
             variable: CodedPayload(size * padding / 8 * planes, SCALE_BYTES * parts.count, own)

@@ -178,8 +178,12 @@ class Exchange(abc.ABC):
     def share(self, rows: int) -> tuple[int, int]:
         """Returns the first and the end of a bucket's groups of 32 values that this process owns.
 
-        See `planes.share_of`.
+        Where owners change, they are all, and what belongs to others is zeros.
         """
+        return self.share_of_all(rows)
+
+    def share_of_all(self, rows: int) -> tuple[int, int]:
+        """Returns what `share` does while all processes take part; see `planes.share_of`."""
         return share_of(rows, self._processes_of_shares, self.first_node // self.local_nodes)
 
     def begin_view(self, owner: Owner) -> None:

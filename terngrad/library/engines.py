@@ -149,13 +149,11 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
         ending = Ending(client, name, heartbeat, timeout_secs, end)
         stack.enter_context(ending.at_the_end_of_the_block())
         stack.enter_context(_naming_losses(client, name, timeout_secs, at_loss))
-        connection = (
-            ElasticMesh(client, connect)
-            if _has_mesh(config)
-            else ParameterServerConnection(
-                client, owners_change=rules.elastic and _has_all_members(config)
-            )
-        )
+        if _has_mesh(config):
+            connection = ElasticMesh(client, connect)
+        else:
+            owners_change = rules.elastic and _has_all_members(config)
+            connection = ParameterServerConnection(client, owners_change=owners_change)
         stack.callback(connection.close)
         kept = stack.pop_all()
     rounds, is_elastic = itertools.count(), config.is_elastic

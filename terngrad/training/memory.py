@@ -10,13 +10,14 @@ memory of zeros.
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
 from terngrad.codecs.codec import Codec, NodeMemory
 from terngrad.codecs.sum_codec import SumCodec, SumMemory
-from terngrad.exchange.exchange import Exchange, Owner
+from terngrad.exchange.exchange import Exchange
 from terngrad.training import checkpoints
 
 Memories = Sequence[Sequence[NodeMemory]]  # by codec, then by local node
@@ -66,6 +67,8 @@ class Memory:
                 self.variables |= dict(zip(names, node, strict=False))
 
         self._sums: list[list[tf.Variable]] = []
+        # Names and shapes of the sums alone do not say how shares are cut.
+        self._buckets = zlib.crc32(repr([each.names for each in sums if each]).encode())
         for each in sums:
             self._sums.append(_variables(each.init, "/CPU:0") if each else [])
             self.variables |= dict(zip(each.names if each else [], self._sums[-1], strict=True))
@@ -110,7 +113,7 @@ class Memory:
             name.startswith(_KEPT_SUMS) for name in self.variables
         ):
             self._exchange = exchange
-            owner = tf.Variable(exchange.owner, dtype=tf.int64, trainable=False)
+            owner = tf.Variable(self._owner(exchange), dtype=tf.int64, trainable=False)
             self.variables[_OWNER] = owner
             exchange.at_new_owners.append(self.begin_sums)
 
@@ -121,7 +124,7 @@ class Memory:
         for name, variable in self.variables.items():
             if name.startswith(_KEPT_SUMS):
                 variable.assign(tf.zeros_like(variable))
-        self.variables[_OWNER].assign(self._exchange.owner)
+        self.variables[_OWNER].assign(self._owner(self._exchange))
 
     def clear(self) -> None:
         """Sets all memories to zero, and added variables to their start."""
@@ -162,19 +165,22 @@ class Memory:
         return self._check_owner(path) if self._exchange else ""
 
     def _check_owner(self, path: str) -> str:
-        """Clears the memory of the owner of another share, and returns why, or ""."""
-        was, now = Owner(*self.variables[_OWNER].numpy().tolist()), self._exchange.owner
-        if (was.own, was.shares) == (now.own, now.shares):
+        """Clears the memory of another owner or of other buckets; returns why, or ""."""
+        was, now = self.variables[_OWNER].numpy().tolist(), [*self._owner(self._exchange)]
+        if was == now:
             return ""
         self.clear()
-        had, has = _shares_of(was), _shares_of(now)
-        return f"{path} is of the owner of {had} of the means, this one has {has}"
+        if was[:-1] == now[:-1]:
+            return f"{path} is of means in other buckets"
+        had, has = (
+            f"owner {index + 1} of {count} ({shares} shares)"
+            for index, count, shares, _ in (was, now)
+        )
+        return f"{path} is of {had} of the means, this one is {has}"
 
-
-def _shares_of(owner: Owner) -> str:
-    """Returns which shares an owner has, counted from 1."""
-    numbers = [str(share + 1) for share in owner.own]
-    return f"share{'s' * (len(numbers) > 1)} {', '.join(numbers)} of {owner.shares}"
+    def _owner(self, exchange: Exchange) -> tuple[int, ...]:
+        """Returns numbers that say which values the kept sums are of: owner and buckets."""
+        return (*exchange.owner, self._buckets)
 
 
 def _variables(init: Callable[[], NodeMemory], device: str) -> list[tf.Variable]:

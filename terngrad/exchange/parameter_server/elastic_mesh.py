@@ -46,7 +46,7 @@ from terngrad.cluster.peer_sockets import PeerSockets
 from terngrad.connect.config import ConnectConfig
 from terngrad.coordination import groups
 from terngrad.coordination.client import CoordinatorClient
-from terngrad.exchange.exchange import CodedPayload, Owner, Payload
+from terngrad.exchange.exchange import Owner
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
 from terngrad.exchange.parameter_server.membership import LeftAloneError
 from terngrad.exchange.parameter_server.worker.client import Client
@@ -302,11 +302,6 @@ class ElasticMeshExchange(SocketExchange):
     def share(self, rows: int) -> tuple[int, int]:
         """See base class: all rows, of which those of the others are zeros."""
         return 0, rows
-
-    def traffic_of_coded_sums(self, payload: Payload, coded: CodedPayload) -> Payload:
-        """See base class; the bytes are those with all workers."""
-        own = self.local_nodes / self.num_nodes
-        return super().traffic_of_coded_sums(payload, coded._replace(own=own))
 
     def _scatter_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
         largest = self.local_nodes * max_code, self.largest_sum(max_code)

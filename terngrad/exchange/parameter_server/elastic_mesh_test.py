@@ -162,7 +162,7 @@ def test_law_8_memory_is_restored_to_the_owner_of_the_same_share_only(native_lib
     assert kept.numpy().all()
     exchange.begin_view(Owner(1, 2, 2))
     why = memory.restore(str(tmp_path), 5)
-    assert "is of the owner of share 2 of 3 of the means, this one has share 2 of 2" in why
+    assert "is of owner 2 of 3 (3 shares) of the means, this one is owner 2 of 2 (2 shares)" in why
     assert not kept.numpy().any()
     owner.mesh.close(CLOSE_SECS)
 

@@ -232,12 +232,7 @@ class ParameterServerExchange(Exchange):
         return self._run(self._operation(f"{name}/halves", Kind.HALVES, halves), halves)[0]
 
     def traffic_of_coded_sums(self, payload: Payload, coded: CodedPayload) -> Payload:
-        """See base class; an owner gets the exact sums of its share, and pushes their codes.
-
-        Where owners change, the bytes are those with all workers.
-        """
-        if self.owner:
-            coded = coded._replace(own=self.local_nodes / self.num_nodes)
+        """See base class; an owner gets the exact sums of its share, and pushes their codes."""
         return Payload(
             payload.sent + coded.codes * coded.own + coded.scales,
             payload.received * coded.own + coded.codes + coded.scales,

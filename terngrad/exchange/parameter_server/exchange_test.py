@@ -6,17 +6,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from terngrad.codecs.factory import make_codecs
+from terngrad.codecs.sum_codec import SumCodec
 from terngrad.coordination import groups
 from terngrad.coordination.client import InterruptionError
-from terngrad.exchange.exchange import CodedPayload, Owner, Payload
+from terngrad.exchange.exchange import Owner, Payload
 from terngrad.exchange.parameter_server.exchange import (
     ParameterServerConnection,
     ParameterServerExchange,
 )
+from terngrad.layout import Policy, make_layout
 from terngrad.ops.reference import ReferenceKernels
-from terngrad.planes import GROUP, SUM_BLOCK, pack_integers, plane_count, unpack
+from terngrad.planes import SUM_BLOCK, pack_integers, plane_count, unpack
 from terngrad.service.messages import View
 from terngrad.testing.coded_means import reduction_of
+from terngrad.training.reduction import Reduction
 
 
 class FakeCoordination:
@@ -112,25 +116,49 @@ def test_law_8_memory_is_restored_to_the_owner_of_the_same_shares_only(tmp_path)
     assert not kept.numpy().any()
     assert memory.restore(str(tmp_path), 5) == ""
     assert kept.numpy().all()
-    had = "is of the owner of shares 1, 3 of 3 of the means, this one has"
-    others = {Owner(0, 3, 3): "share 1 of 3", Owner(0, 2, 2): "share 1 of 2"}
+    had = "is of owner 1 of 2 (3 shares) of the means, this one is"
+    others = {Owner(0, 3, 3): "owner 1 of 3 (3 shares)", Owner(0, 2, 2): "owner 1 of 2 (2 shares)"}
     for owner, has in others.items():
         exchange.begin_view(owner)
         assert memory.restore(str(tmp_path), 5).endswith(f"{had} {has}")
         assert not kept.numpy().any()
 
 
-def test_law_7_owners_that_change_send_as_many_bytes_as_others_where_all_are_there(kernels):
+def test_law_8_memory_is_not_restored_to_the_owner_of_shares_of_other_buckets(tmp_path):
+    kernels, step = ReferenceKernels(), tf.Variable(0, dtype=tf.int64)
+    exchange = ParameterServerExchange(Others(2, np.zeros((2, 32))), 1, kernels, step)
+    exchange.begin_view(Owner(0, 2, 2))
+    shapes = [(2, SUM_BLOCK), (4, SUM_BLOCK)]
+    memories = []
+    for bucket_elements in (1 << 20, 1):  # one bucket, and two
+        policy = Policy(grad_bits=1, sum_codec="ternary", size_to_binarize=0)
+        codecs = make_codecs(make_layout(["a", "b"], shapes, policy, bucket_elements), kernels)
+        memories.append(Reduction(codecs, exchange, step, 3).memory)
+    memories[0].save(str(tmp_path), 5, 0)
+    assert memories[0].restore(str(tmp_path), 5) == ""
+    assert memories[1].restore(str(tmp_path), 5).endswith("is of means in other buckets")
+
+
+@pytest.mark.parametrize(("blocks", "own"), [(4, 0.25), (0.1, 1.0)])
+def test_law_7_owners_that_change_send_as_many_bytes_as_others_where_all_are_there(
+    kernels, blocks, own
+):
     step, found = tf.Variable(0, dtype=tf.int64), []
+    layout = make_layout(
+        ["w"],
+        [(int(blocks * SUM_BLOCK),)],
+        Policy(grad_bits=1, sum_codec="ternary", size_to_binarize=0),
+    )
+    (codec,) = make_codecs(layout, kernels)
     for owner in (None, Owner(0, 4, 4)):
         exchange = ParameterServerExchange(Others(4, np.zeros((4, 32))), 2, kernels, step)
         if owner:
             exchange.begin_view(owner)
-        rows = 4 * SUM_BLOCK // GROUP
-        first, end = exchange.share(rows)
-        coded = CodedPayload(codes=100.0, scales=8.0, own=(end - first) / rows)
+        (coded,) = SumCodec(codec, exchange).payload().values()
+        assert coded.own == own
         found.append(exchange.traffic_of_coded_sums(Payload(200.0, 400.0), coded))
-    assert found == [Payload(200.0 + 25.0 + 8.0, 100.0 + 100.0 + 8.0)] * 2
+    sent = 200.0 + coded.codes * own + coded.scales
+    assert found == [Payload(sent, 400.0 * own + coded.codes + coded.scales)] * 2
 
 
 @pytest.mark.parametrize("is_eager", [True, False], ids=["eager", "graph"])
