@@ -41,6 +41,7 @@ nitpick_ignore_regex = [
     ("py:class", r".*\.(Data|Optimizer)"),
     ("py:class", r"terngrad\.ops\.packing\..*|slim\.nets\.net_builder\.WeightDecay"),
     ("py:class", r"terngrad\.ops\.gradient_kernels\.(Update|Averages)"),
+    ("py:class", r"terngrad\.exchange\.exchange\.Owner"),
 ]
 
 _COLON = "\ue000"  # stands for a colon that Napoleon must not see; private to this file
