@@ -34,14 +34,7 @@ class _Net(NamedTuple):
 def main() -> None:
     """Measures the kinds of exchange in turns."""
     arguments = _parse()
-    torch.set_num_threads(1)
-    os.environ |= {"GLOO_SOCKET_IFNAME": arguments.interface, "USE_LIBUV": "0"}
-    dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://{arguments.master}",
-        rank=arguments.task_id,
-        world_size=arguments.hosts,
-    )
+    connect(arguments)
     torch.manual_seed(1)
     sides = {f"DDP {kind}": _side(arguments, *KINDS[kind]) for kind in arguments.kinds.split(",")}
     for side in sides.values():
@@ -61,6 +54,18 @@ def main() -> None:
     path = Path(arguments.output_dir, f"{arguments.task_id}.json")
     path.write_text(json.dumps(list(cells.values())))
     dist.destroy_process_group()
+
+
+def connect(arguments: argparse.Namespace) -> None:
+    """Connects to the other hosts by Gloo, and computes with one thread."""
+    torch.set_num_threads(1)
+    os.environ |= {"GLOO_SOCKET_IFNAME": arguments.interface, "USE_LIBUV": "0"}
+    dist.init_process_group(
+        "gloo",
+        init_method=f"tcp://{arguments.master}",
+        rank=arguments.task_id,
+        world_size=arguments.hosts,
+    )
 
 
 def _parse() -> argparse.Namespace:

@@ -7,7 +7,6 @@ averages at each checkpoint, with the names and the order of the suite, and its 
 
 import argparse
 import json
-import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.ddp.steps import KINDS, Cifar10AlexNet, counters
+from benchmarks.ddp.steps import KINDS, Cifar10AlexNet, connect, counters
 
 _LOG_EVERY = 10  # steps
 _IMAGE = (24, 24, 3)
@@ -29,14 +28,7 @@ _AVERAGES_DECAY = 0.9999
 def main() -> None:
     """Connects to the other hosts and trains."""
     arguments = _parse()
-    torch.set_num_threads(1)
-    os.environ |= {"GLOO_SOCKET_IFNAME": arguments.interface, "USE_LIBUV": "0"}
-    dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://{arguments.master}",
-        rank=arguments.task_id,
-        world_size=arguments.hosts,
-    )
+    connect(arguments)
     net = Cifar10AlexNet()
     net.load_state_dict(_of_suite(np.load(Path(arguments.output_dir, "initial.npz"))))
     use_hook, bucket_cap_mb = KINDS[arguments.kind]
