@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -72,8 +72,7 @@ class SumCodec:
         self._codec, self._exchange = codec, exchange
         self._sizes = [math.prod(shape) for shape in codec.shapes]
         self._elements = sum(self._sizes)
-        share = exchange.share(padded(self._elements) // GROUP)
-        first, end = (min(rows * GROUP, self._elements) for rows in share)
+        first, end = self._values(exchange.share)
         self._pieces = list(self._cut(first, end))
         of_codec = [codec.variables[piece.place] for piece in self._pieces]
         self.names = [
@@ -155,8 +154,7 @@ class SumCodec:
         """
         planes = plane_count(self._max_code)
         padding = padded(self._elements) / max(self._elements, 1)
-        share = self._exchange.share_of_all(padded(self._elements) // GROUP)
-        first, end = (min(rows * GROUP, self._elements) for rows in share)
+        first, end = self._values(self._exchange.share_of_all)
         own = (end - first) / max(self._elements, 1)
         each = zip(self._codec.variables, self._sizes, self._parts, strict=True)
         return {
@@ -168,6 +166,11 @@ class SumCodec:
     def _kernels(self) -> GradientKernels:
         own = self._codec.kernels
         return ReferenceKernels() if own.on_gpu else own
+
+    def _values(self, share: Callable[[int], tuple[int, int]]) -> tuple[int, int]:
+        """Returns the first and the end of the bucket's values in a share of its groups."""
+        first, end = share(padded(self._elements) // GROUP)
+        return min(first * GROUP, self._elements), min(end * GROUP, self._elements)
 
     @staticmethod
     def _block(offset: int, first: int) -> int:
