@@ -1,6 +1,7 @@
 """Asynchronous training with real processes: who is lost, who comes back, and what is lost then."""
 
 import contextlib
+import math
 import re
 import signal
 import time
@@ -18,8 +19,8 @@ from inception.training import asynchronous as asynchronous_program
 from terngrad.asynchronous.chief import Chief, RunFile
 from terngrad.asynchronous.client import Pulled
 from terngrad.asynchronous.messages import RunStatus
+from terngrad.testing.asynchronous import PLAN
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.plans import PLAN
 from terngrad.training import checkpoints
 from terngrad.training.signals import StopRequest
 
@@ -114,7 +115,7 @@ def test_parameters_travel_in_few_bits_and_what_the_workers_make_of_them_trains(
     assert 0.25 * most_pushed < scalars["bytes_sent_per_step"].values[-1] < most_pushed
     assert 0.25 * most < scalars["bytes_received_per_step"].values[-1] < most
     losses = [float(loss) for loss in re.findall(r"Worker \d: .*entropy_loss = ([\d.]+)", lines)]
-    assert np.mean(losses[-4:]) < 0.5 * losses[0]
+    assert np.mean(losses[-4:]) < 0.5 * math.log(10)  # half of what ten equal chances cost
     assert parameters(tmp_path, steps)
 
 
