@@ -40,7 +40,7 @@ from terngrad.launcher.terminal import (
     whole,
     with_logs,
 )
-from terngrad.limits import MAX_NODES
+from terngrad.layout import MAX_NODES
 
 _ELASTIC = {"--elastic", "--elastic=True", "--elastic=true", "--elastic=1"}
 _OF_BANDWIDTH = """such as 100mbit: gives each process a network interface of its own with that

@@ -15,7 +15,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from terngrad.limits import MAX_VARIABLES
+from terngrad.layout import MAX_VARIABLES
 
 DRAW_BITS = 24
 

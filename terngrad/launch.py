@@ -60,7 +60,7 @@ from terngrad.launcher.terminal import (
     whole,
     with_logs,
 )
-from terngrad.limits import MAX_NODES
+from terngrad.layout import MAX_NODES
 
 _NOTICE_SECS = 3.0
 

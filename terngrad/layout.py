@@ -11,8 +11,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import numpy as np
 
 from terngrad import parts
-from terngrad.limits import MAX_VARIABLES
 
+# The counters of the random draws have 16 bits for each.
+MAX_NODES = 1 << 16
+MAX_VARIABLES = 1 << 16
+
+# Nodes times the largest code. The native kernels hold sums in up to 18 bit planes.
+MAX_SUM = 1 << 16
 DEFAULT_BUCKET_ELEMENTS = 1 << 20
 # Fields of a policy in earlier versions; what other values did is done by codecs now.
 FORMER_FIELDS = {"scaler_sharing": True, "use_encoding": True}

@@ -44,8 +44,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from terngrad.gpu import arrays as gpu
-from terngrad.layout import DRAWS, FEEDBACK_CODES, MAX_CODES
-from terngrad.limits import MAX_NODES, MAX_SUM, MAX_VARIABLES
+from terngrad.layout import DRAWS, FEEDBACK_CODES, MAX_CODES, MAX_NODES, MAX_SUM, MAX_VARIABLES
 from terngrad.ops import array_checks as check
 from terngrad.ops import library
 from terngrad.ops.library import UnavailableError

@@ -19,7 +19,7 @@ import numpy as np
 
 from terngrad import bit_code, block_code
 from terngrad.bit_code import Bits, Octets
-from terngrad.limits import MAX_SUM
+from terngrad.layout import MAX_SUM
 
 _HEADER_BYTES = _STREAM_BYTES = 8
 _IN_QUADS, _ONE_BIT_EACH, _IN_BLOCKS = 0, 1, 2  # the form of the code, in its header

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from terngrad import block_code, prefix_code
-from terngrad.limits import MAX_SUM
+from terngrad.layout import MAX_SUM
 from terngrad.planes import plane_count
 from terngrad.testing.gradients import DISTRIBUTIONS, entropy, sum_of_codes
 

@@ -18,7 +18,7 @@ from inception.flags.table import (
 from terngrad.cluster.addresses import CONTROL_PORT_ABOVE, LAST_PORT, split_address
 from terngrad.cluster.managed.role import COLLECTIVE, LAUNCHED, SERVED, control_address
 from terngrad.layout import FLOAT, PULL_CODEC_NAMES
-from terngrad.limits import ELASTIC_WAIT_SECS
+from terngrad.library.join_config import ELASTIC_WAIT_SECS
 
 _distributed = functools.partial(flag, "Distributed")
 

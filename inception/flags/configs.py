@@ -30,11 +30,11 @@ from terngrad.layout import (
     FEEDBACK_CODES,
     GRAD_BITS,
     MAX_CODES,
+    MAX_NODES,
     SUM_CODEC_NAMES,
     WHY_FEEDBACK_NEEDS_ALL,
     codec_of,
 )
-from terngrad.limits import MAX_NODES
 from terngrad.training.slots import SLOTS
 
 _data, _training, _terngrad, _runtime, _evaluation = (

@@ -24,7 +24,7 @@ from terngrad.layout import Policy
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import GROUP, SUM_BLOCK, pack_integers
 from terngrad.service.messages import Reply
-from terngrad.testing.plans import PLAN
+from terngrad.testing.asynchronous import PLAN
 from terngrad.training.runtime import choose_kernels
 
 NATIVE, REFERENCE = choose_kernels().kernels, ReferenceKernels()

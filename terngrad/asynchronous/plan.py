@@ -12,8 +12,16 @@ from typing import NamedTuple
 
 from terngrad.asynchronous import fields
 from terngrad.asynchronous.space import Shard, make_shards
-from terngrad.layout import FLOAT, FORMER_FIELDS, PULL_CODEC_NAMES, Layout, Policy, make_layout
-from terngrad.limits import MAX_NODES, MAX_SUM
+from terngrad.layout import (
+    FLOAT,
+    FORMER_FIELDS,
+    MAX_NODES,
+    MAX_SUM,
+    PULL_CODEC_NAMES,
+    Layout,
+    Policy,
+    make_layout,
+)
 from terngrad.training.schedules import Schedule
 from terngrad.training.slots import SLOTS
 

@@ -39,8 +39,8 @@ from terngrad.library.join_config import JoinConfig
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.service.messages import Call, join_frame
 from terngrad.testing.addresses import free_addresses
+from terngrad.testing.asynchronous import CONFIGURATION, PLAN, gradient
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.plans import CONFIGURATION, PLAN, gradient
 from terngrad.testing.ps_clients import WORKERS, admitted, call_ps, config_of, hello_of
 from terngrad.training import schedules
 

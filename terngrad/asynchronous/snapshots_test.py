@@ -16,8 +16,7 @@ from terngrad.asynchronous import store as store_module
 from terngrad.asynchronous.snapshots import SnapshotManager, SnapshotSettings
 from terngrad.asynchronous.store import NoSnapshotError, PushOutcome
 from terngrad.asynchronous.updates import Updates
-from terngrad.testing.asynchronous import SECS, begun, push, store_in
-from terngrad.testing.plans import CONFIGURATION, PLAN, gradient
+from terngrad.testing.asynchronous import CONFIGURATION, PLAN, SECS, begun, gradient, push, store_in
 
 
 @pytest.mark.parametrize("updates", [0, 3, 4, 11])

@@ -10,8 +10,7 @@ from terngrad.asynchronous import snapshots
 from terngrad.asynchronous.messages import CallError
 from terngrad.asynchronous.store import OtherRunError, PushOutcome
 from terngrad.asynchronous.updates import Updates
-from terngrad.testing.asynchronous import SECS, begun, push, store_in
-from terngrad.testing.plans import CONFIGURATION, PLAN, gradient
+from terngrad.testing.asynchronous import CONFIGURATION, PLAN, SECS, begun, gradient, push, store_in
 
 
 def test_a_gradient_of_another_run_is_not_applied(tmp_path):

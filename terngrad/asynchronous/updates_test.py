@@ -13,7 +13,7 @@ from terngrad.ops.native import NativeKernels
 from terngrad.ops.packing import ReferencePacking
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import pack_integers, plane_count
-from terngrad.testing.plans import PLAN, gradient
+from terngrad.testing.asynchronous import PLAN, gradient
 from terngrad.training import schedules
 from terngrad.training.slots import SLOTS
 

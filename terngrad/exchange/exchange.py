@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from terngrad.limits import MAX_NODES, MAX_SUM
+from terngrad.layout import MAX_NODES, MAX_SUM
 from terngrad.ops.gradient_kernels import EncodeInputs, GradientKernels, Sums
 from terngrad.parts import Parts
 from terngrad.planes import GROUP, padded, plane_count, share_of

@@ -16,8 +16,7 @@ import numpy as np
 from terngrad.gpu import functions
 from terngrad.gpu.device import device
 from terngrad.gpu.frameworks import Framework, View, framework_of
-from terngrad.layout import DRAWS, FEEDBACK_CODES, MAX_CODES
-from terngrad.limits import MAX_NODES, MAX_SUM, MAX_VARIABLES
+from terngrad.layout import DRAWS, FEEDBACK_CODES, MAX_CODES, MAX_NODES, MAX_SUM, MAX_VARIABLES
 from terngrad.ops import array_checks as check
 from terngrad.ops import library
 from terngrad.parts import Parts, parts_of

@@ -23,8 +23,7 @@ from terngrad.library.arrays import check_numbers, fingerprint, octets, packed, 
 from terngrad.library.data_digest import digest
 from terngrad.library.join_config import JoinConfig
 from terngrad.library.leaving import Leaving
-from terngrad.library.reshuffle import EpochOrder
-from terngrad.library.shard import Data, seeds_of, shard, shard_anew
+from terngrad.library.shard import Data, EpochOrder, seeds_of, shard, shard_anew
 from terngrad.library.shared import AllReduce, Shared
 from terngrad.training.sequence_lock import SequenceLock
 

@@ -27,7 +27,6 @@ from terngrad.connect import certificates
 from terngrad.connect.certificates import Tls
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.tls import Members
-from terngrad.limits import ELASTIC_WAIT_SECS
 
 if TYPE_CHECKING:
     from terngrad.coordination.states import Rules
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 # How long a worker may be disconnected before an elastic training continues without it. A live
 # process reconnects in milliseconds.
 _RETURN_SECS = 0.3
+ELASTIC_WAIT_SECS = 600.0  # for which an elastic training waits for workers, by default
 
 
 class Naming:

@@ -20,9 +20,8 @@ from terngrad.library import engines, serving
 from terngrad.library.engines import ENGINES
 from terngrad.library.failures import ending_on_report, reporting_failure
 from terngrad.library.group import Group
-from terngrad.library.join_config import JoinConfig
+from terngrad.library.join_config import ELASTIC_WAIT_SECS, JoinConfig
 from terngrad.library.serving import Asynchronous
-from terngrad.limits import ELASTIC_WAIT_SECS
 
 _NUMBERING = ("Slurm", "torchrun")  # launchers that know which tasks share a host
 _HOROVOD = "HOROVOD_SIZE"  # set by horovodrun, unless it calls mpirun

@@ -12,7 +12,7 @@ import tensorflow as tf
 from terngrad.cluster.heartbeat import CALL, STEP
 from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, EXACT, Layout, make_layout
-from terngrad.library import background
+from terngrad.library import graphs
 from terngrad.library.arrays import plain
 from terngrad.library.graphs import Calls, begin_after, check_graph
 from terngrad.library.group import Group
@@ -165,7 +165,7 @@ class Reducer:
         self._name_of_call = f"{CALL} {index}"  # outside graphs, where calls have an order
         call = lambda gradients: self._means(gradients, self._name_of_call).means
         self._eager = tf.function(call, autograph=False)
-        self._gate: background.Gate | None = None  # of calls in the background
+        self._gate: graphs.Gate | None = None  # of calls in the background
         gated = lambda gradients: self._means(gradients, "", gate=self._gate).means
         self._in_background = tf.function(gated, autograph=False)
         self._calls = Calls()
@@ -249,8 +249,8 @@ class Reducer:
         self._group.check_open()
         if self._group.connection is not None:  # here: all count their operations in one order
             self._group.begin_step(self._name_of_call)
-        self._gate = self._gate or background.Gate()
-        return background.begin(lambda: self._in_background(dense), self._gate)
+        self._gate = self._gate or graphs.Gate()
+        return graphs.run_in_thread(lambda: self._in_background(dense), self._gate)
 
     def require_in_next_step(self) -> None:
         """Lets the next step wait for this process, where others may make it without this one."""
@@ -281,7 +281,7 @@ class Reducer:
         *,
         as_sums: bool = False,
         others: Sequence[Sequence[tf.Tensor]] = (),
-        gate: background.Gate | None = None,
+        gate: graphs.Gate | None = None,
     ) -> Reduced:
         """The exchange, as operations of the current graph; `what` names it for the others.
 

@@ -12,8 +12,8 @@ from terngrad.asynchronous.client import Client
 from terngrad.asynchronous.plan import read_proposal
 from terngrad.library.serving import stopped_by_signals
 from terngrad.testing.addresses import free_addresses
+from terngrad.testing.asynchronous import CONFIGURATION, PLAN
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.plans import CONFIGURATION, PLAN
 from terngrad.testing.processes import Started
 from terngrad.testing.ps_clients import config_of
 from terngrad.training import schedules

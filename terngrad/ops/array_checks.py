@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from terngrad import parts
-from terngrad.limits import MAX_NODES
+from terngrad.layout import MAX_NODES
 
 MAX_PLANES = 18
 GROUP = 32  # values in a word

@@ -28,7 +28,6 @@ from terngrad.ops.reference import ReferenceKernels
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.nets import make_model
-from terngrad.testing.plans import PLAN, gradient
 from terngrad.testing.ps_clients import WORKERS, config_of
 from terngrad.training import schedules
 from terngrad.training.averages import MovingAverages
@@ -36,6 +35,31 @@ from terngrad.training.classifier import Classifier
 from terngrad.training.optimizers import Optimizer, make_optimizer
 from terngrad.training.reduction import Reduction
 from terngrad.training.runtime import choose_kernels
+
+CONFIGURATION = {"layout": "this one", "batch_size": "8"}
+PLAN = Plan(
+    run="a run",
+    names=("a/kernel", "a/bias"),
+    shapes=((40, 3), (3,)),
+    policy=Policy(grad_bits=1),
+    bucket_elements=64,
+    statistics=0,
+    nodes=1,
+    optimizer="gd",
+    momentum=0.0,
+    averages_decay=0.0,
+    max_steps=100,
+    max_staleness=-1,
+    pull_bits=32,
+    schedule="",
+    configuration=CONFIGURATION,
+)
+
+
+def gradient(scale: float = 1.0, word: int = 0, sign: int = 0) -> bytes:
+    """Returns a push's content for PLAN: two scales, codes of 123 elements in 4 groups."""
+    return np.float32([scale] * 2).tobytes() + np.array([word, sign] * 4, "<u4").tobytes()
+
 
 SECS, RATE, DECAY = HANG_SECS, 0.05, 0.99
 KERNELS = choose_kernels().kernels

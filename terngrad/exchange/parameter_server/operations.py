@@ -7,7 +7,7 @@ import enum
 import functools
 from collections.abc import Iterator, Sequence
 
-from terngrad.limits import MAX_NODES, MAX_SUM
+from terngrad.layout import MAX_NODES, MAX_SUM
 from terngrad.planes import WORD_BYTES, plane_count, share_of
 from terngrad.service.messages import PIECE_BYTES, OperationMessage
 

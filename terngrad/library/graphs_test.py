@@ -1,4 +1,4 @@
-"""A call in the background goes on when its gate is opened, and tells its errors at its end."""
+"""A graph in a thread continues when its gate is opened, and its errors are raised at its end."""
 
 import gc
 import threading
@@ -6,11 +6,11 @@ import threading
 import pytest
 import tensorflow as tf
 
-from terngrad.library import background
+from terngrad.library import graphs
 
 
 def test_a_call_ends_only_when_its_gate_is_opened():
-    gate, begun, ended = background.Gate(), threading.Event(), threading.Event()
+    gate, begun, ended = graphs.Gate(), threading.Event(), threading.Event()
 
     @tf.function(autograph=False)
     def wait():
@@ -24,7 +24,7 @@ def test_a_call_ends_only_when_its_gate_is_opened():
         return result
 
     for _ in range(2):
-        end = background.begin(make, gate)
+        end = graphs.run_in_thread(make, gate)
         assert begun.wait(60)
         assert not ended.is_set()
         assert float(end()) == 3.0
@@ -37,11 +37,11 @@ def test_the_error_of_a_call_is_raised_at_its_end():
         raise ValueError("no")
 
     with pytest.raises(ValueError, match=r"^no$"):
-        background.begin(make, background.Gate())()
+        graphs.run_in_thread(make, graphs.Gate())()
 
 
 def test_a_gate_that_is_given_up_while_a_graph_is_traced_is_no_part_of_the_graph():
-    gates = [background.Gate()]
+    gates = [graphs.Gate()]
 
     @tf.function(autograph=False)
     def trace():
