@@ -121,8 +121,8 @@ class _Soak:
         process = self._training.processes[victim]
         if kind == "stop":
             process.send(signal.SIGSTOP)
-            most = _LONGEST_STOP * options.timeout_secs
-            self._absent[victim] = now + self._draw.uniform(1, most)
+            longest_secs = _LONGEST_STOP * options.timeout_secs
+            self._absent[victim] = now + self._draw.uniform(1, longest_secs)
         elif kind == "cut":
             if not _cut(process.pid):
                 return

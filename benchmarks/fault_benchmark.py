@@ -46,7 +46,7 @@ from terngrad.cluster.managed import launch_variables
 _STEPS = 5  # of each healthy worker, before a training counts as running
 _START_SECS = 120.0
 _POLL_SECS = 0.02
-_MOST_TIMEOUTS = 3  # without a step: then the others are waiting for the end of the fault
+_MAX_TIMEOUTS = 3  # without a step: then the others are waiting for the end of the fault
 
 
 @dataclasses.dataclass(frozen=True)
@@ -274,7 +274,7 @@ class Training:
 
     def make_steps(self, workers: Sequence[Output]) -> bool:
         """Returns whether each worker makes some steps within some time-outs from now on."""
-        now, secs = time.monotonic(), _MOST_TIMEOUTS * self._options.timeout_secs
+        now, secs = time.monotonic(), _MAX_TIMEOUTS * self._options.timeout_secs
         return self._holds_within(secs, lambda: _make_steps(workers, now))
 
     def close(self) -> None:

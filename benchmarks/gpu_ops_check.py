@@ -39,7 +39,7 @@ from terngrad.parts import parts_of
 _NODES = 3  # in a sum
 
 
-class Place(NamedTuple):
+class Target(NamedTuple):
     """Kernels, and the device where they compute."""
 
     kernels: GradientKernels
@@ -57,17 +57,17 @@ class _Way(NamedTuple):
 _PLAIN = _Way("ternary", DRAWS[0], "variable")
 
 
-def main(arguments: Sequence[str] | None = None, places: Sequence[Place] = ()) -> None:
+def main(arguments: Sequence[str] | None = None, targets: Sequence[Target] = ()) -> None:
     """Checks and measures; exits with a line if there is no GPU, or bits differ.
 
     Args:
       arguments: of the command line.
-      places: the expected results, the checked ones, and a timed baseline; by default the CPU, the
+      targets: the expected results, the checked ones, and a timed baseline; by default the CPU, the
         GPU, and the reference operations on the GPU.
     """
     options = parser("gpu_ops_check", __doc__).parse_args(arguments)
     try:
-        right, checked, beside = places or _places()
+        right, checked, beside = targets or _targets()
     except UnavailableError as error:
         sys.exit(f"gpu_ops_check: {error}")
     print(f"- {checked.kernels.title}, TensorFlow {tf.__version__}, seed {options.seed}")
@@ -75,9 +75,9 @@ def main(arguments: Sequence[str] | None = None, places: Sequence[Place] = ()) -
     laws.print_findings(findings)
     times = {}
     if options.rounds:
-        for place in (checked, beside):
-            times[place.kernels.title] = _milliseconds(place, options.rounds)
-            print(f"- {place.kernels.title}: {times[place.kernels.title]}")
+        for target in (checked, beside):
+            times[target.kernels.title] = _milliseconds(target, options.rounds)
+            print(f"- {target.kernels.title}: {times[target.kernels.title]}")
     if options.json:
         content = {
             "kernels": checked.kernels.title,
@@ -91,25 +91,27 @@ def main(arguments: Sequence[str] | None = None, places: Sequence[Place] = ()) -
         sys.exit(f"gpu_ops_check: {wrong} values are not what they must be")
 
 
-def _places() -> list[Place]:
+def _targets() -> list[Target]:
     gpu = "/device:GPU:0"
     return [
-        Place(NativeKernels(), "/device:CPU:0"),
-        Place(GpuKernels(), gpu),
-        Place(ReferenceKernels(on_gpu=True), gpu),
+        Target(NativeKernels(), "/device:CPU:0"),
+        Target(GpuKernels(), gpu),
+        Target(ReferenceKernels(on_gpu=True), gpu),
     ]
 
 
-def _check(right: Place, checked: Place, random: np.random.Generator) -> Iterator[Finding]:
+def _check(right: Target, checked: Target, random: np.random.Generator) -> Iterator[Finding]:
     tf.get_logger().setLevel("ERROR")  # each case is traced anew, which TensorFlow warns of
     for way in itertools.starmap(_Way, itertools.product(CODES, DRAWS, SCALE_BY)):
         gradients, memory = (laws.values_of(random, SHAPES, edges) for edges in (True, False))
         seed, step = int(random.integers(0, 1 << 63)), int(random.integers(0, 1 << 31))
-        found = [_outputs(place, way, gradients, memory, seed, step) for place in (right, checked)]
+        found = [
+            _outputs(target, way, gradients, memory, seed, step) for target in (right, checked)
+        ]
         yield _finding(f"statistics, codes, sums, means as on the CPU: {', '.join(way)}", found)
     for rule in library.RULES:
         gradients = laws.values_of(random, SHAPES, False)
-        found = [_updated(place, rule, gradients) for place in (right, checked)]
+        found = [_updated(target, rule, gradients) for target in (right, checked)]
         yield _finding(f"updates as on the CPU: {rule}", found)
 
 
@@ -120,7 +122,7 @@ def _finding(law: str, found: Sequence[Sequence[tf.Tensor]]) -> Finding:
 
 
 def _outputs(
-    place: Place,
+    target: Target,
     way: _Way,
     gradients: Sequence[NDArray],
     memory: Sequence[NDArray],
@@ -128,14 +130,14 @@ def _outputs(
     step: int,
 ) -> list[tf.Tensor]:
     """Returns all that operations compute from gradients, in one graph."""
-    kernels, shapes = place.kernels, [each.shape for each in gradients]
+    kernels, shapes = target.kernels, [each.shape for each in gradients]
     parts, largest = [parts_of(shape, way.scale_by) for shape in shapes], CODES[way.codec]
 
     @tf.function(autograph=False)
     def run(
         values: list[tf.Tensor], kept: list[tf.Tensor], seed: tf.Tensor, nodes: tf.Tensor
     ) -> list[tf.Tensor]:
-        with tf.device(place.device):
+        with tf.device(target.device):
             # Computed on the device just before: operations must keep their order there.
             values = [_reversed(each) for each in values]
             if way.codec in FEEDBACK_CODES:
@@ -178,10 +180,10 @@ def _reversed(values: tf.Tensor) -> tf.Tensor:
     return tf.reshape(tf.reverse(tf.reshape(values, [-1]), [0]), values.shape)
 
 
-def _updated(place: Place, rule: Any, gradients: Sequence[NDArray]) -> list[tf.Tensor]:
+def _updated(target: Target, rule: Any, gradients: Sequence[NDArray]) -> list[tf.Tensor]:
     """Returns weights, slots and averages after two updates with the same sums."""
-    kernels = place.kernels
-    with tf.device(place.device):
+    kernels = target.kernels
+    with tf.device(target.device):
         weights, first, second, shadows = (
             [tf.Variable(np.abs(each)) for each in gradients] for _ in range(4)
         )
@@ -189,7 +191,7 @@ def _updated(place: Place, rule: Any, gradients: Sequence[NDArray]) -> list[tf.T
 
     @tf.function(autograph=False)
     def run(values: list[tf.Tensor], seed: tf.Tensor, nodes: tf.Tensor) -> None:
-        with tf.device(place.device):
+        with tf.device(target.device):
             scales = kernels.stats(values).max_abs
             codes = [
                 _encode(kernels, values, scales, scales, DrawKey(seed, step, node))
@@ -208,10 +210,10 @@ def _updated(place: Place, rule: Any, gradients: Sequence[NDArray]) -> list[tf.T
     return [variable.read_value() for each in (weights, *slots, shadows) for variable in each]
 
 
-def _milliseconds(place: Place, rounds: int) -> dict[str, float]:
+def _milliseconds(target: Target, rounds: int) -> dict[str, float]:
     """Returns how long each operation takes with AlexNet's gradients: medians."""
-    kernels, shapes = place.kernels, NETS["AlexNet"]
-    with tf.device(place.device):
+    kernels, shapes = target.kernels, NETS["AlexNet"]
+    with tf.device(target.device):
         gradients = [tf.random.stateless_normal(shape, [1, 2]) for shape in shapes]
         weights = [tf.Variable(each) for each in gradients]
         slots = [[tf.Variable(each) for each in gradients]]
@@ -234,7 +236,7 @@ def _milliseconds(place: Place, rounds: int) -> dict[str, float]:
         tasks["update, momentum"] = lambda: kernels.apply_update(sums, weights, slots, update)
     found = {}
     for name, task in tasks.items():
-        run = _in_graph(task, place.device)
+        run = _in_graph(task, target.device)
         run()
         times = []
         for _ in range(rounds):

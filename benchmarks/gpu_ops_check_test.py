@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from benchmarks import gpu_ops_check
 from benchmarks.gpu import timings
-from benchmarks.gpu_ops_check import Place
+from benchmarks.gpu_ops_check import Target
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 
@@ -31,14 +31,14 @@ class _Wrong(NativeKernels):
         return found._replace(max_abs=tf.minimum(found.max_abs, 3.0))
 
 
-def _places(checked):
-    return [Place(each, _CPU) for each in (NativeKernels("portable"), checked, ReferenceKernels())]
+def _targets(checked):
+    return [Target(each, _CPU) for each in (NativeKernels("portable"), checked, ReferenceKernels())]
 
 
 @pytest.mark.slow
 def test_bits_agree_and_times_are_written(tmp_path, capsys):
     path = tmp_path / "figures.json"
-    gpu_ops_check.main(["--seed=3", "--rounds=2", f"--json={path}"], _places(NativeKernels()))
+    gpu_ops_check.main(["--seed=3", "--rounds=2", f"--json={path}"], _targets(NativeKernels()))
     printed, figures = capsys.readouterr().out, json.loads(path.read_text())
     assert "seed 3\n" in printed and "WRONG" not in printed
     assert "- updates as on the CPU: 5 cases, " in printed
@@ -50,7 +50,7 @@ def test_bits_agree_and_times_are_written(tmp_path, capsys):
 @pytest.mark.slow
 def test_other_bits_are_reported_and_fail(capsys):
     with pytest.raises(SystemExit, match=r"^gpu_ops_check: \d+ values are not what they must be$"):
-        gpu_ops_check.main(["--seed=3", "--rounds=0"], _places(_Wrong()))
+        gpu_ops_check.main(["--seed=3", "--rounds=0"], _targets(_Wrong()))
     assert "- WRONG: statistics, codes, sums, means as on the CPU: " in capsys.readouterr().out
 
 

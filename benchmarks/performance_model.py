@@ -78,8 +78,8 @@ def _predict(options: _Options) -> None:
     except ValueError as error:
         raise table.refuse("cluster", options.cluster, str(error)) from None
     route = Route(options.topology, options.servers, sum_codec=options.sum_codec)
-    most = options.max_workers
-    workers = sorted({*(1 << i for i in range(most.bit_length())), most})
+    max_workers = options.max_workers
+    workers = sorted({*(1 << i for i in range(max_workers.bit_length())), max_workers})
     by_gbit = [dataclasses.replace(cluster, gbit_per_s=gbit) for gbit in _BANDWIDTHS]
     throughput, exchanges, speed_ups, published = {}, {}, {}, {}
     for net, load in loads.items():
@@ -94,7 +94,7 @@ def _predict(options: _Options) -> None:
             exchange: {n: 1e3 * travel(n, exchange, route) for n in workers if n > 1}
             for exchange in EXCHANGES
         }
-        speed_ups[net] = [gain(each, most, route) for each in by_gbit]
+        speed_ups[net] = [gain(each, max_workers, route) for each in by_gbit]
         if load.speed_up:
             ways = {"paper": Route("paper"), options.topology: route}
             published[net] = {
@@ -104,7 +104,7 @@ def _predict(options: _Options) -> None:
         rate = f"{load.images_per_s:,.0f} images/s, {load.batch} in a step"
         print(f"- {net}: a device computes {rate}")
         pays = f"ternary gradients save 5 % or more {_where_it_pays(speed_ups[net])}"
-        print(f"- {net}, {most} workers: {pays}")
+        print(f"- {net}, {max_workers} workers: {pays}")
     _print(throughput, exchanges, published)
     if options.json:
         by_bandwidth = {"Gbit/s": _BANDWIDTHS, **speed_ups}

@@ -223,8 +223,8 @@ def _plan(options: _Options) -> list[_Fault]:
         kind = order[len(found) % len(options.faults)]
         victim = draw.choice(victims[kind])
         ps = int(victim.split()[-1]) if kind == "flood" else draw.randrange(options.ps)
-        most = math.log(max(_SHORTEST_SECS, longest.get(kind, 0)))
-        secs = math.exp(draw.uniform(math.log(_SHORTEST_SECS), most))
+        upper = math.log(max(_SHORTEST_SECS, longest.get(kind, 0)))
+        secs = math.exp(draw.uniform(math.log(_SHORTEST_SECS), upper))
         found.append(_Fault(at, kind, victim, ps, secs))
         at += options.every_secs * draw.uniform(0.2, 1.8)
     return found

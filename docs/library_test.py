@@ -14,7 +14,7 @@ from terngrad.testing.addresses import free_ports
 from terngrad.testing.processes import finished
 
 _PAGE = markdown.REPO / "docs" / "library.md"
-_MOST_LINES = 5
+_MAX_LINES = 5
 
 
 def program() -> str:
@@ -92,7 +92,7 @@ def test_distribution_adds_few_lines():
     added = [line for line in program().splitlines() if "group" in line or "terngrad" in line]
     added += [line for line in program().splitlines() if "reducer(" in line]
     counted = [line for line in added if "is_chief" not in line]  # saving is the program's own
-    assert len(counted) == _MOST_LINES, counted
+    assert len(counted) == _MAX_LINES, counted
 
 
 def test_the_arrays_of_the_page_get_means():

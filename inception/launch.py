@@ -59,12 +59,12 @@ def main(argv: Sequence[str]) -> int:
         restarts.note_start("training")
         with _network(options) as network, contextlib.ExitStack() as ports_held:
             try:
-                processes, most = _processes(options, network, ports_held), options.max_restarts
+                processes = _processes(options, network, ports_held)
                 run = Run(
                     processes,
                     requests,
                     output,
-                    restarts=most,
+                    restarts=options.max_restarts,
                     tolerates_failures=tolerant,
                 )
                 status = run.run()

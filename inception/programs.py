@@ -114,9 +114,9 @@ def run_worker(
             config = large_batch.apply(config, large_batches, group.batches_per_step)
         probes = {"predict": str(cluster.predict)}  # the others would wait for one without it
         group.compare(settings.configuration(config, group.size) | probes)
-        ready = preparation.prepare(config, group, cluster, devices)
-        if ready:
-            train.train(ready)
+        prepared = preparation.prepare(config, group, cluster, devices)
+        if prepared:
+            train.train(prepared)
 
 
 def run_asynchronous_worker(
@@ -158,10 +158,10 @@ def run_training(config: TrainConfig) -> None:
             from inception.training import preparation, train
             from inception.training.out_of_memory import naming_out_of_memory
         with naming_out_of_memory():
-            ready = preparation.prepare(config)
-    if ready:
+            prepared = preparation.prepare(config)
+    if prepared:
         with naming_out_of_memory():
-            train.train(ready, _NOTHING_LOST)
+            train.train(prepared, _NOTHING_LOST)
 
 
 def run_evaluation(config: EvalConfig) -> None:

@@ -6,7 +6,7 @@
 # --tls_cert, --tls_key): DIR/ca.crt, and for each host DIR/HOST.crt and DIR/HOST.key, valid for that
 # name or address only. Keeps existing files that are valid for 30 more days. Keep DIR/ca.key secret
 # and in DIR: it signs certificates, and any process with a host's certificate can join in its place.
-# With --revoke it withdraws certificates instead: it adds their serial numbers to DIR/denied.txt,
+# With --revoke it revokes certificates instead: it adds their serial numbers to DIR/denied.txt,
 # which a ps reads again when it changes (--tls_deny), and deletes the files of these hosts.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -86,7 +86,7 @@ revoke_host() { # HOST
   chmod 644 "${work}/denied.txt"
   mv "${work}/denied.txt" "${directory}"
   rm -f "${directory}/$1.key" "${directory}/$1.crt"
-  echo "${directory}/$1.crt: withdrawn; its serial number is in ${directory}/denied.txt"
+  echo "${directory}/$1.crt: revoked; its serial number is in ${directory}/denied.txt"
 }
 
 byte='(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])'

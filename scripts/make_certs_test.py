@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from terngrad.connect.calling import ChannelOpener
-from terngrad.connect.certificates import Tls, Withdrawn, serial_of
+from terngrad.connect.certificates import RevokedCertificates, Tls, serial_of
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.log_limiter import LogLimiter
 from terngrad.connect.streams import Streams
@@ -162,7 +162,7 @@ def test_an_authority_that_soon_ends_or_has_no_key_is_named_and_left_as_it_is(ha
     assert _files(folder) == before
 
 
-def test_withdrawn_certificates_are_deleted_and_their_numbers_listed(tmp_path):
+def test_revoked_certificates_are_deleted_and_their_numbers_listed(tmp_path):
     folder = _made(tmp_path, "one", "two")
     pem = (folder / "one.crt").read_text()
     kept = (folder / "two.crt").read_bytes()
@@ -171,10 +171,10 @@ def test_withdrawn_certificates_are_deleted_and_their_numbers_listed(tmp_path):
     assert result.stderr == f"make_certs.sh: there is no certificate of none in {folder}\n"
     assert result.returncode == 1
     assert not (folder / "one.crt").exists() and not (folder / "one.key").exists()
-    assert serial_of(ssl.PEM_cert_to_DER_cert(pem)) in Withdrawn(denied)
+    assert serial_of(ssl.PEM_cert_to_DER_cert(pem)) in RevokedCertificates(denied)
     _made(folder, "one")  # the host may have a new one
     pem = (folder / "one.crt").read_text()
-    assert serial_of(ssl.PEM_cert_to_DER_cert(pem)) not in Withdrawn(denied)
+    assert serial_of(ssl.PEM_cert_to_DER_cert(pem)) not in RevokedCertificates(denied)
     assert _make(folder, "--revoke", "one").returncode == 0
     assert len((folder / "denied.txt").read_text().splitlines()) == 2
     assert (folder / "two.crt").read_bytes() == kept

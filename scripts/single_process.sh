@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Sourced by single_worker.sh and single_ps.sh: the common part of the processes of a training.
 # Set TLS_CA, TLS_CERT and TLS_KEY (files of make_certs.sh) in the environment, and perhaps TLS_DENY
-# (numbers of withdrawn certificates), or ALLOW_INSECURE_NETWORK=True if you trust the network.
+# (numbers of revoked certificates), or ALLOW_INSECURE_NETWORK=True if you trust the network.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 export PYTHONUNBUFFERED=1 # so that the log can be followed

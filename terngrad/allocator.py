@@ -114,7 +114,7 @@ def _libc() -> tuple[int, ...]:
 _CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of versions 2 and 1
 
 
-def most_held(root: str = "/sys/fs/cgroup") -> int:
+def max_held(root: str = "/sys/fs/cgroup") -> int:
     """Returns the bytes of pushes that a ps may hold: half of its memory.
 
     The memory is that of the machine or, if smaller, the limit of the container's control group

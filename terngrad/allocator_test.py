@@ -155,7 +155,7 @@ def test_kept_memory_is_given_back_when_a_worker_has_left():
 
 @pytest.mark.parametrize(("path", "said"), [("memory.max", "4096\n"), ("memory.max", "max\n")])
 def test_a_ps_holds_half_of_the_memory_of_its_container(tmp_path, path, said):
-    whole = allocator.most_held(str(tmp_path))
+    whole = allocator.max_held(str(tmp_path))
     assert whole > 1 << 20
     (tmp_path / path).write_text(said)
-    assert allocator.most_held(str(tmp_path)) == (2048 if said == "4096\n" else whole)
+    assert allocator.max_held(str(tmp_path)) == (2048 if said == "4096\n" else whole)

@@ -29,8 +29,8 @@ CODES = (
     (0, 0, 0, 0, 1, 8, 28, 121, 61, 31, 6),
     (0, 0, 5, 3, 0, 0, 0, 13, 15, 0, 220),
 )
-_MOST_ONES = (7, 12, 19, 28)  # in 64 bits; with more ones the next code is shorter
-FEW_ONES = _MOST_ONES[-1]  # with more ones no code is
+_MAX_ONES = (7, 12, 19, 28)  # in 64 bits; with more ones the next code is shorter
+FEW_ONES = _MAX_ONES[-1]  # with more ones no code is
 _LONGEST = 11  # bits of a code word
 _PARTS = 4
 _DIVIDED = 128  # octets from which on they are coded in parts
@@ -109,10 +109,10 @@ class Reader:
         return octets[ahead[places]]
 
 
-def write(bits: Bits, most_ones: int = FEW_ONES) -> Octets:
+def write(bits: Bits, max_ones: int = FEW_ONES) -> Octets:
     """Returns the bytes of a stream: at most one more than of its bits.
 
-    Where more than `most_ones` of 64 bits are 1, and more are 0, they stay as they are.
+    Where more than `max_ones` of 64 bits are 1, and more are 0, they stay as they are.
     """
     if not bits.size:
         return np.zeros(0, np.uint8)
@@ -128,7 +128,7 @@ def write(bits: Bits, most_ones: int = FEW_ONES) -> Octets:
         mode = _IN_SPARSE + code
         parts = [write(filled.view(np.uint8)), _coded(code, octets[filled])]
     elif ones:
-        is_few = 8 * ones <= most_ones * octets.size
+        is_few = 8 * ones <= max_ones * octets.size
         mode = _shortest_code(ones, octets.size) if is_few else _PLAIN
         parts = [_coded(mode, octets)]
     if sum(part.size for part in parts) >= octets.size or mode == _PLAIN:
@@ -139,8 +139,8 @@ def write(bits: Bits, most_ones: int = FEW_ONES) -> Octets:
 
 def _shortest_code(ones: int, octets: int) -> int:
     """Returns the number of the code for octets with so many ones, or _PLAIN."""
-    for i, most in enumerate(_MOST_ONES):
-        if 8 * ones <= most * octets:
+    for i, limit in enumerate(_MAX_ONES):
+        if 8 * ones <= limit * octets:
             return i + 1
     return _PLAIN
 

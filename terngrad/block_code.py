@@ -56,8 +56,8 @@ def _write(integers: np.ndarray, largest: int) -> Octets:
     k = _random_bits(values, limit)
     parts = [np.array([k + _LEAVES_OUT_ZEROS * leaves_out], np.uint8)]
     if leaves_out:
-        most_ones = bit_code.FEW_ONES if k else _FEW_NONZERO
-        parts.append(bit_code.write(nonzero.view(np.uint8), most_ones))
+        max_ones = bit_code.FEW_ONES if k else _FEW_NONZERO
+        parts.append(bit_code.write(nonzero.view(np.uint8), max_ones))
     streams = [integers[at] < 0, *_streams(values, limit, k)]
     return np.concatenate([*parts, *(bit_code.write(each.view(np.uint8)) for each in streams)])
 
@@ -107,17 +107,17 @@ def _read_values(reader: bit_code.Reader, count: int, limit: int, k: int) -> np.
     places = [np.arange(count)]  # of values of 2^j or more, for j = k, k + 1, ...
     for _ in range(k, top):
         places.append(places[-1][reader.stream(places[-1].size) > 0])
-    is_most = np.zeros(count, bool)
+    is_max = np.zeros(count, bool)
     if top:
-        is_most[places[-1]] = reader.stream(places[-1].size)
+        is_max[places[-1]] = reader.stream(places[-1].size)
     for j, larger in enumerate(places[1:], k):
         values[larger] = 1 << j
     for j in reversed(range(k, top - 1)):
         some = places[j + 2 - k]
-        some = some[~is_most[some]]
+        some = some[~is_max[some]]
         values[some] |= reader.stream(some.size).astype(np.int32) << j
-    others = np.flatnonzero(~is_most)
+    others = np.flatnonzero(~is_max)
     for j in reversed(range(min(k, top))):
         values[others] |= reader.stream(others.size).astype(np.int32) << j
-    values[is_most] = limit
+    values[is_max] = limit
     return values

@@ -107,7 +107,7 @@ def _earlier(options: argparse.Namespace) -> int:
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("python -m terngrad.launch", __doc__)
-    add, most = parser.add_argument, LAST_PORT - CONTROL_PORT_ABOVE
+    add, last_port = parser.add_argument, LAST_PORT - CONTROL_PORT_ABOVE
     add("-n", type=whole(1, MAX_NODES), metavar="N", help="number of processes on this machine")
     add("--hosts", type=_host_names, metavar="A,B", help="one process on each, through ssh")
     add(
@@ -115,7 +115,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     add("--max_restarts", type=whole(0), metavar="N", help="of killed processes, which come and go")
     add("--min_workers", type=whole(1), metavar="M", help="wait while fewer of them are there")
-    add("--port", type=whole(1, most), help=f"first of each host's processes ({hosts.PORT})")
+    add("--port", type=whole(1, last_port), help=f"first of each host's processes ({hosts.PORT})")
     add("--python", default=sys.executable, help="interpreter (default: this one)")
     add("--ssh", type=_words, help='command and options, such as "ssh -F FILE"')
     add("--certificates", metavar="DIR", help="encrypt with those that make_certs.sh makes")

@@ -213,16 +213,16 @@ def sum(words: Sequence[NDArray[np.uint32]], planes: int) -> NDArray[np.uint32]:
         if len(array) != rows:
             raise ValueError(f"words[{i}] has {len(array)} rows; must have {rows}, as words[0]")
     check.planes_suffice(planes, len(arrays))
-    most = builtins.sum(check.largest_in(array.shape[1]) for array in arrays)
-    if check.planes_of(most) > check.MAX_PLANES and len(arrays) > 2:  # all at once might wrap
+    bound = builtins.sum(check.largest_in(array.shape[1]) for array in arrays)
+    if check.planes_of(bound) > check.MAX_PLANES and len(arrays) > 2:  # all at once might wrap
         *first, last = arrays
         total = functools.reduce(lambda one, other: sum([one, other], check.MAX_PLANES), first)
         return sum([total, last], planes)
-    width = max(planes, min(check.planes_of(most), check.MAX_PLANES))
+    width = max(planes, min(check.planes_of(bound), check.MAX_PLANES))
     inputs = (library.Planes * len(arrays))(*((a.ctypes.data, a.shape[1]) for a in arrays))
     total = np.empty((rows, width), np.uint32)
     _call("sum", inputs, len(arrays), width, rows, total.ctypes.data)
-    if most > (limit := check.largest_in(planes)) and check.exceed(total, limit):
+    if bound > (limit := check.largest_in(planes)) and check.exceed(total, limit):
         if planes == check.MAX_PLANES:
             raise ValueError(f"the sum has a value beyond {limit}; sums over nodes have none")
         raise ValueError(f"planes is {planes}; must be more: the sum has a value beyond {limit}")

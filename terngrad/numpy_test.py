@@ -157,8 +157,8 @@ def test_sums_take_the_planes_that_their_values_need():
     assert arrays.sum([PLUS, PLUS, PLUS], 3).tolist() == codes_of(3, planes=3).tolist()
     wide = codes_of(5, -4, planes=8)
     assert arrays.sum([wide, PLUS, MINUS], 4).tolist() == codes_of(5, -4, planes=4).tolist()
-    most = codes_of(20_000, -20_000, 7, planes=18)
-    assert arrays.sum([most] * 3, 17).tolist() == codes_of(60_000, -60_000, 21, planes=17).tolist()
+    codes = codes_of(20_000, -20_000, 7, planes=18)
+    assert arrays.sum([codes] * 3, 17).tolist() == codes_of(60_000, -60_000, 21, planes=17).tolist()
     assert arrays.sum(np.stack([PLUS, PLUS]), 3).tolist() == codes_of(2, planes=3).tolist()
 
 

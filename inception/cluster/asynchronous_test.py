@@ -101,19 +101,19 @@ def test_parameters_travel_in_few_bits_and_what_the_workers_make_of_them_trains(
     found = re.search(
         r"pushes at most (\d+) bytes a step and pulls at most (\d+), at first (\d+)", lines
     )
-    most_pushed, most, whole = map(int, found.groups())
-    assert 15 < whole / most < 16
+    max_pushed, max_pulled, whole = map(int, found.groups())
+    assert 15 < whole / max_pulled < 16
     counted = re.findall(
         r"Pushed (\d+) bytes a step, ([\d.]+) bits a parameter, and pulled (\d+), ([\d.]+) bits",
         lines,
     )
     assert len(counted) == 2
     for pushed, bits_pushed, pulled, bits in counted:
-        assert 0.25 * most < int(pulled) < most and 0.5 < float(bits) < 2
-        assert 0.25 * most_pushed < int(pushed) < most_pushed and 0.5 < float(bits_pushed) < 2
+        assert 0.25 * max_pulled < int(pulled) < max_pulled and 0.5 < float(bits) < 2
+        assert 0.25 * max_pushed < int(pushed) < max_pushed and 0.5 < float(bits_pushed) < 2
     scalars = read_scalars(str(tmp_path))
-    assert 0.25 * most_pushed < scalars["bytes_sent_per_step"].values[-1] < most_pushed
-    assert 0.25 * most < scalars["bytes_received_per_step"].values[-1] < most
+    assert 0.25 * max_pushed < scalars["bytes_sent_per_step"].values[-1] < max_pushed
+    assert 0.25 * max_pulled < scalars["bytes_received_per_step"].values[-1] < max_pulled
     losses = [float(loss) for loss in re.findall(r"Worker \d: .*entropy_loss = ([\d.]+)", lines)]
     assert np.mean(losses[-4:]) < 0.5 * math.log(10)  # half of what ten equal chances cost
     assert parameters(tmp_path, steps)

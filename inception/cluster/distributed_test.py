@@ -93,19 +93,19 @@ def test_laws_4_and_7_each_engine_has_the_bits_of_one_process_and_reports_its_by
 
 def assert_bytes_are_reported(output, scalars):
     """Asserts that both workers reported how many bytes they send at most, and have sent."""
-    (most,) = set(re.findall(r"each worker sends at most (\d+) bytes a step", output))
+    (limit,) = set(re.findall(r"each worker sends at most (\d+) bytes a step", output))
     found = re.findall(r"Sent (\d+) bytes a step, ([\d.]+) bits a parameter", output)
     assert len(found) == 2, output
     (size,) = set(re.findall(r"lenet: (\d+) parameters", output))
     for sent, bits in found:
-        assert 0.1 * int(most) < int(sent) < int(most)
+        assert 0.1 * int(limit) < int(sent) < int(limit)
         assert 8 * int(sent) / int(size) == pytest.approx(float(bits), rel=0.01)
     measured = scalars["bytes_sent_per_step"].values
     assert min(measured) > 0
     sent = [int(sent) for sent, _ in found]
     assert min(sent) * 0.8 < sum(measured) / len(measured) < max(sent) * 1.25
     parts = [curve.values[0] for tag, curve in scalars.items() if tag.startswith("bytes_sent/")]
-    assert sum(parts) == pytest.approx(int(most))
+    assert sum(parts) == pytest.approx(int(limit))
 
 
 @pytest.mark.slow

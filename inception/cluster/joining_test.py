@@ -37,7 +37,7 @@ def test_certificates_that_fit_are_taken(tls):
     ("content", "why"),
     [(None, "No such file"), ("12:ab\nxyz\n", "'xyz' is not a serial number")],
 )
-def test_law_10_a_file_of_withdrawn_certificates_that_cannot_be_read_is_named(
+def test_law_10_a_file_of_revoked_certificates_that_cannot_be_read_is_named(
     tls, tmp_path, content, why
 ):
     path = tmp_path / "denied.txt"

@@ -188,7 +188,7 @@ class ClusterConfig(Checked):
     tls_deny: str = _distributed(
         TEXT,
         "",
-        "file with the serial numbers of withdrawn certificates, one a line "
+        "file with the serial numbers of revoked certificates, one a line "
         "(scripts/make_certs.sh --revoke); a ps reads it again when it changes, a worker of "
         "all-reduce when it starts, a worker of a ps not at all",
     )

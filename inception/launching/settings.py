@@ -11,7 +11,7 @@ from terngrad.cluster import interfaces, run_secret
 from terngrad.launcher import hosts
 from terngrad.launcher.process import Process
 
-_DENIED = "denied.txt"  # numbers of withdrawn certificates
+_DENIED = "denied.txt"  # numbers of revoked certificates
 _CERTIFICATES = "~/.terngrad/certs"  # on each host
 _FOLDER = "~/tmp/terngrad_dist"  # of state files and logs, on each host
 _LISTS = ("PS_HOSTS", "WORKER_HOSTS", "WORKER_DEVICES", "DATA_DIR")

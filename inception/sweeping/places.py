@@ -32,7 +32,7 @@ _CHECK_SECS = 60
 # Of trials on Spark.
 _POLL_SECS = 0.5
 _HELLO_SECS = 10.0
-_MOST_PENDING = 64  # connections at a time that have not sent the secret
+_MAX_PENDING = 64  # connections at a time that have not sent the secret
 _SETTINGS = {"spark.task.maxFailures": "1"}  # the sweep itself retries lost trials elsewhere
 
 
@@ -259,7 +259,7 @@ class _SocketChannel:
             server,
             fixed(len(secret), self._take),
             print,
-            most=_MOST_PENDING,
+            max_connections=_MAX_PENDING,
             timeout_secs=_HELLO_SECS,
         )
         self._acceptor.start()

@@ -11,11 +11,11 @@ from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.training.learning_rate import learning_rate
 from inception.training.looping import run_loop, say
-from inception.training.preparation import Ready, prepare, worker_batches
+from inception.training.preparation import PreparedTraining, prepare, worker_batches
 from inception.training.train import how_to_go_on
 from terngrad.asynchronous.chief import Chief, RunFile, States
 from terngrad.asynchronous.client import Client, Pulled
-from terngrad.asynchronous.copies import most_coded_bytes
+from terngrad.asynchronous.copies import max_coded_bytes
 from terngrad.asynchronous.gradient import GradientStep
 from terngrad.asynchronous.plan import state_groups
 from terngrad.asynchronous.stepper import AsynchronousStepper
@@ -47,27 +47,27 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
     hosts = cluster.worker_hosts
     group = Group(cluster.task_id, len(hosts), hosts=hosts, aggregated=1)
     with reporting_failure(joining):
-        ready = prepare(config, group, cluster)
+        prepared = prepare(config, group, cluster)
     stop = StopRequest(stuck=lambda number, is_over: _hurry(client, is_over))
     with contextlib.ExitStack() as stack:
-        if ready.lock:
-            stack.callback(ready.lock.close)
-        client = _client(ready, joining, stop)
+        if prepared.lock:
+            stack.callback(prepared.lock.close)
+        client = _client(prepared, joining, stop)
         stack.callback(client.close)
-        chief = _chief(ready, client) if group.is_chief else None
+        chief = _chief(prepared, client) if group.is_chief else None
         if chief:
             with reporting_failure(joining):
-                chief.begin_or_resume(int(ready.training.step), ready.checkpoint)
+                chief.begin_or_resume(int(prepared.training.step), prepared.checkpoint)
         else:
             client.await_run()
         stack.enter_context(stop)
         try:
-            pulled = _loop(ready, client, chief, stop)
-            where = _end(ready, client, chief, pulled, stop)
+            pulled = _loop(prepared, client, chief, stop)
+            where = _end(prepared, client, chief, pulled, stop)
         except (ValueError, OSError) as error:
             client.bye(stop=group.is_chief)
             if stop.signal and isinstance(error, MembershipError):  # a ps is away
-                unsaved = _unsaved(ready, cluster) if group.is_chief else ""
+                unsaved = _unsaved(prepared, cluster) if group.is_chief else ""
                 say(f"{stop.signal.name}: {error}{unsaved}.")
                 sys.exit(128 + stop.signal)
             raise
@@ -80,16 +80,16 @@ def _hurry(client: Client, is_over: threading.Event) -> None:
         client.hurry()
 
 
-def _unsaved(ready: Ready, cluster: ClusterConfig) -> str:
+def _unsaved(prepared: PreparedTraining, cluster: ClusterConfig) -> str:
     """Returns a text for the log if the chief cannot get the state of the ps."""
-    newest = checkpoints.latest_checkpoint(ready.config.train_dir)
+    newest = checkpoints.latest_checkpoint(prepared.config.train_dir)
     step = checkpoints.step_of(newest) if newest else 0
     rest = "; the same command continues from the snapshots of the ps"
     return f"; not saved since step {step}{rest if cluster.ps_snapshot_steps else ''}"
 
 
-def _client(ready: Ready, joining: JoinConfig, stop: StopRequest) -> Client:
-    sharded, is_stopped = ready.sharded, lambda: bool(stop.signal)
+def _client(prepared: PreparedTraining, joining: JoinConfig, stop: StopRequest) -> Client:
+    sharded, is_stopped = prepared.sharded, lambda: bool(stop.signal)
     plan = sharded.plan
     return Client(
         joining.connect,
@@ -102,21 +102,23 @@ def _client(ready: Ready, joining: JoinConfig, stop: StopRequest) -> Client:
     )
 
 
-def _chief(ready: Ready, client: Client) -> Chief:
-    training, plan = ready.training, ready.sharded.plan
+def _chief(prepared: PreparedTraining, client: Client) -> Chief:
+    training, plan = prepared.training, prepared.sharded.plan
     statistics = list(training.classifier.state.values())
     groups = state_groups(plan)
-    states = States(training.state, statistics, training.layout, groups, ready.sharded.shards)
-    return Chief(client, plan, states, RunFile(ready.config.train_dir), _log)
+    states = States(training.state, statistics, training.layout, groups, prepared.sharded.shards)
+    return Chief(client, plan, states, RunFile(prepared.config.train_dir), _log)
 
 
 def _log(line: str) -> None:
     print(line, flush=True)
 
 
-def _loop(ready: Ready, client: Client, chief: Chief | None, stop: StopRequest) -> Pulled:
+def _loop(
+    prepared: PreparedTraining, client: Client, chief: Chief | None, stop: StopRequest
+) -> Pulled:
     """Trains; returns the last pulled parameters."""
-    config, training, group = ready.config, ready.training, ready.group
+    config, training, group = prepared.config, prepared.training, prepared.group
     codecs = training.codecs
     pulled = client.pull()
     # In a continued run, each worker has made about as many steps.
@@ -127,28 +129,28 @@ def _loop(ready: Ready, client: Client, chief: Chief | None, stop: StopRequest) 
         training.exchange,
         training.step,
         config.seed,
-        ready.devices,
+        prepared.devices,
         first_node=first_node,
     )
     stepper = AsynchronousStepper(
         client=client,
         compute=GradientStep(training.classifier, training.layout, reduction),
         layout=training.layout,
-        shards=ready.sharded.shards,
+        shards=prepared.sharded.shards,
         packing=training.kernel_choice.kernels.packing,
         codecs=codecs,
-        batches=iter(worker_batches(ready, start)),
+        batches=iter(worker_batches(prepared, start)),
         batch_size=config.batch_size,
-        schedule=learning_rate(config, ready.steps_per_epoch),
+        schedule=learning_rate(config, prepared.steps_per_epoch),
         pulled=pulled,
     )
-    save = lambda step: _save(ready, chief) if chief else None
-    traffic = lambda codecs: _traffic(ready, codecs)
+    save = lambda step: _save(prepared, chief) if chief else None
+    traffic = lambda codecs: _traffic(prepared, codecs)
     counted = lambda: Counted(stepper.own_step, client.bytes_pushed, client.bytes_pulled)
     before = counted()
-    codes_pulls = ready.sharded.plan.pull_codec != FLOAT
+    codes_pulls = prepared.sharded.plan.pull_codec != FLOAT
     counts = counted if training.layout.coded or codes_pulls else None
-    run_loop(ready, stepper, save, traffic, stop, saves_last=False, counted=counts)
+    run_loop(prepared, stepper, save, traffic, stop, saves_last=False, counted=counts)
     _log_traffic(before, counted(), training.layout)
     return stepper.pulled
 
@@ -165,33 +167,37 @@ def _log_traffic(before: Counted, after: Counted, layout: Layout) -> None:
     )
 
 
-def _traffic(ready: Ready, codecs: Sequence[Codec]) -> list[Payload]:
+def _traffic(prepared: PreparedTraining, codecs: Sequence[Codec]) -> list[Payload]:
     """Returns the most bytes that a worker pushes and pulls in a step, by variable."""
     by_variable: dict[int, Payload] = {}
     for codec in codecs:
-        by_variable |= codec.payload(ready.config.nodes, ready.config.nodes)
-    sizes = [v.shape.num_elements() for v in ready.training.classifier.variables]
-    plan, shards = ready.sharded.plan, ready.sharded.shards
+        by_variable |= codec.payload(prepared.config.nodes, prepared.config.nodes)
+    sizes = [v.shape.num_elements() for v in prepared.training.classifier.variables]
+    plan, shards = prepared.sharded.plan, prepared.sharded.shards
     if plan.pull_codec == FLOAT:
         pulled = [size * plan.pull_bits / 8 for size in sizes]
     else:
-        coded = most_coded_bytes(plan, shards)
+        coded = max_coded_bytes(plan, shards)
         pulled = [coded[i] for i in range(len(sizes))]
     return [Payload(by_variable[i].sent, octets) for i, octets in enumerate(pulled)]
 
 
-def _save(ready: Ready, chief: Chief, *, last: bool = False) -> str:
+def _save(prepared: PreparedTraining, chief: Chief, *, last: bool = False) -> str:
     """Writes a checkpoint of the state of the ps; returns its path."""
-    config, training = ready.config, ready.training
+    config, training = prepared.config, prepared.training
     step = chief.fetch(last=last)
     training.step.assign(step)
     return checkpoints.save(
-        config.train_dir, training.state, step, config.keep_checkpoints, ready.settings
+        config.train_dir, training.state, step, config.keep_checkpoints, prepared.settings
     )
 
 
 def _end(
-    ready: Ready, client: Client, chief: Chief | None, pulled: Pulled, stop: StopRequest
+    prepared: PreparedTraining,
+    client: Client,
+    chief: Chief | None,
+    pulled: Pulled,
+    stop: StopRequest,
 ) -> str:
     """Saves, and reports it to the ps; returns where the checkpoint is, for the log."""
     if chief is None:
@@ -199,7 +205,7 @@ def _end(
         return "checkpoints are the chief's"
     if pulled.finished:
         chief.await_last_updates()
-    path = _save(ready, chief, last=True)
+    path = _save(prepared, chief, last=True)
     chief.end(done=pulled.finished, stopped=bool(stop.signal))
     return path
 

@@ -48,8 +48,8 @@ def test_workers_that_hold_the_same_records_do_not_train_on_the_same_batches(dat
 
     def orders(rank):
         own = types.SimpleNamespace(split_data=False)
-        ready = {"config": config, "goal": goal, "dataset": dataset, "cluster": own}
-        made = preparation.worker_batches(types.SimpleNamespace(**ready, group=Group(rank, 2)), 0)
+        parts = {"config": config, "goal": goal, "dataset": dataset, "cluster": own}
+        made = preparation.worker_batches(types.SimpleNamespace(**parts, group=Group(rank, 2)), 0)
         return [labels.numpy().tolist() for _, labels in made.take(3)]
 
     for mine, others in zip(orders(0), orders(1), strict=True):
@@ -237,14 +237,14 @@ def test_steps_that_are_compiled_early_are_traced_once_and_take_no_batch(tmp_pat
     config = TrainConfig(
         dataset_name="mnist", net="mlp", benchmark_mode=True, batch_size=4, train_dir=str(tmp_path)
     )
-    ready = preparation.prepare(dataclasses.replace(config, **flags), devices=["/CPU:0"])
-    before = [variable.numpy() for variable in ready.shared]
-    preparation._compile(ready)
-    for variable, value in zip(ready.shared, before, strict=True):
+    prepared = preparation.prepare(dataclasses.replace(config, **flags), devices=["/CPU:0"])
+    before = [variable.numpy() for variable in prepared.shared]
+    preparation._compile(prepared)
+    for variable, value in zip(prepared.shared, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
-    runners = {*ready.training.runners, *ready.training.float_runners}
+    runners = {*prepared.training.runners, *prepared.training.float_runners}
     assert len(runners) == kinds
     for runner in runners:
-        runner.many(iter(preparation.worker_batches(ready, 0)), 1)
+        runner.many(iter(preparation.worker_batches(prepared, 0)), 1)
         assert runner._run.experimental_get_tracing_count() == 1
-    ready.lock.close()
+    prepared.lock.close()

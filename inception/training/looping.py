@@ -7,7 +7,7 @@ from inception import app
 from inception.results.logs import ProgressBar, Spinner, step_line
 from inception.training.batches import naming_bad_records
 from inception.training.learning_rate import learning_rate
-from inception.training.preparation import Ready
+from inception.training.preparation import PreparedTraining
 from terngrad.codecs.codec import Codec, Payload
 from terngrad.training import checkpoints
 from terngrad.training.loop import Loop
@@ -18,7 +18,7 @@ from terngrad.training.timing import Cadence, Progress
 
 
 def run_loop(
-    ready: Ready,
+    prepared: PreparedTraining,
     stepper: Stepper,
     save: Callable[[int], str | None],
     traffic: Callable[[Sequence[Codec]], Sequence[Payload]],
@@ -35,7 +35,7 @@ def run_loop(
     Raises:
       ValueError: a record is bad, or the training diverged.
     """
-    config, group, is_chief = ready.config, ready.group, ready.group.is_chief
+    config, group, is_chief = prepared.config, prepared.group, prepared.group.is_chief
     nodes = "1 node" if config.nodes == 1 else f"{config.nodes} nodes"
     # A large net takes minutes until its first step.
     print(f"Building the training step of {config.net} for {nodes} ...", flush=True)
@@ -47,32 +47,32 @@ def run_loop(
 
         loop = Loop(
             stepper=stepper,
-            cadence=_cadence(ready),
+            cadence=_cadence(prepared),
             report=report,
             save=save,
             saves_last=saves_last,
-            saves_soon=ready.saves_soon,
-            writer=_writer(ready, stepper.step, traffic, counted),
+            saves_soon=prepared.saves_soon,
+            writer=_writer(prepared, stepper.step, traffic, counted),
             profile_dir=config.train_dir,
             first_step_made=spinner.stop,
             unsaved=_newest_or_none(config.train_dir) if is_chief else "see the chief's log",
         )
-        before = _counted(ready)
-        with naming_bad_records(config, ready.goal, ready.dataset):
-            ended = loop.run(ready.checkpoint, stop)
-        _log_sent(ready, before)
+        before = _counted(prepared)
+        with naming_bad_records(config, prepared.goal, prepared.dataset):
+            ended = loop.run(prepared.checkpoint, stop)
+        _log_sent(prepared, before)
         return ended
 
 
-def _counted(ready: Ready) -> Counted:
-    exchange = ready.training.exchange
+def _counted(prepared: PreparedTraining) -> Counted:
+    exchange = prepared.training.exchange
     sent, received = int(exchange.bytes_sent), int(exchange.bytes_received)
-    return Counted(int(exchange.steps) * ready.config.steps_per_exchange, sent, received)
+    return Counted(int(exchange.steps) * prepared.config.steps_per_exchange, sent, received)
 
 
-def _log_sent(ready: Ready, before: Counted) -> None:
+def _log_sent(prepared: PreparedTraining, before: Counted) -> None:
     """Logs how many bytes a step took where codes are packed: losses and statistics, too."""
-    training, after = ready.training, _counted(ready)
+    training, after = prepared.training, _counted(prepared)
     if not (training.exchange.packs_codes and training.layout.coded and after.steps > before.steps):
         return
     sent = (after.sent - before.sent) / (after.steps - before.steps)
@@ -88,32 +88,32 @@ def say(text: str) -> None:
         app.stop_writing()
 
 
-def _cadence(ready: Ready) -> Cadence:
-    config = ready.config
+def _cadence(prepared: PreparedTraining) -> Cadence:
+    config = prepared.config
     return Cadence(
         max_steps=config.last_step,
         log_every=config.log_every_n_steps,
         save_every=config.save_iter,
         save_secs=config.save_interval_secs,
         summary_secs=config.save_summaries_secs,
-        profile=config.profile_steps if ready.group.is_chief else None,
+        profile=config.profile_steps if prepared.group.is_chief else None,
     )
 
 
 def _writer(
-    ready: Ready,
+    prepared: PreparedTraining,
     step: int,
     traffic: Callable[[Sequence[Codec]], Sequence[Payload]],
     counted: Callable[[], Counted] | None,
 ) -> SummaryWriter | None:
-    config = ready.config
-    if not (ready.group.is_chief and config.save_summaries_secs > 0):
+    config = prepared.config
+    if not (prepared.group.is_chief and config.save_summaries_secs > 0):
         return None
-    if ready.training.exchange.packs_codes:
-        counted = functools.partial(_counted, ready)
-    writer = SummaryWriter(config.train_dir, ready.training.layout, traffic, counted=counted)
+    if prepared.training.exchange.packs_codes:
+        counted = functools.partial(_counted, prepared)
+    writer = SummaryWriter(config.train_dir, prepared.training.layout, traffic, counted=counted)
     if config.max_steps:
-        writer.plan(learning_rate(config, ready.steps_per_epoch), step, config.max_steps)
+        writer.plan(learning_rate(config, prepared.steps_per_epoch), step, config.max_steps)
     return writer
 
 

@@ -36,7 +36,7 @@ _SAMPLED_ROWS = 1024  # groups of 32 values of a bucket whose sum is packed, or 
 _FLOAT, _TERNARY, _FEEDBACK = "float32", "ternary", "ternary-feedback"
 _FLAGS = {_FLOAT: "float", "float16": "half"}  # names of codecs, for flags
 _LOCAL_STEPS = (4, 16, 64)  # that may be recommended; the smallest sufficient number is
-_MOST_OF_A_STEP = 0.1  # share of a step that an exchange may take
+_MAX_SHARE_OF_STEP = 0.1  # share of a step that an exchange may take
 
 
 class _Gradients(NamedTuple):
@@ -354,16 +354,16 @@ def _recommended(times: Mapping[_Gradients, _StepTime], each_step: str, local: s
     found += [
         (way, times[way].with_local_steps(count)) for count in _LOCAL_STEPS for way in ways(local)
     ]
-    within = [each for each in found if each[1].exchange_share <= _MOST_OF_A_STEP]
+    within = [each for each in found if each[1].exchange_share <= _MAX_SHARE_OF_STEP]
     way, best = within[0] if within else min(found, key=lambda each: each[1].seconds)
     share = f"{100 * best.exchange_share:.0f} % of it"
     has_coded_sums = any(way.sum_codec != EXACT for way in times)
     sums = ", exact sums before coded ones," if has_coded_sums else ""
     why = (
         f"the first of {_FLOAT}, {each_step}, and {local} with {_listed(_LOCAL_STEPS)} local steps"
-        f"{sums} whose exchange takes at most {100 * _MOST_OF_A_STEP:.0f} %"
+        f"{sums} whose exchange takes at most {100 * _MAX_SHARE_OF_STEP:.0f} %"
         if within
-        else f"the fastest, though its exchange takes more than {100 * _MOST_OF_A_STEP:.0f} %"
+        else f"the fastest, though its exchange takes more than {100 * _MAX_SHARE_OF_STEP:.0f} %"
     )
     return (
         f"Recommended here: {way.flags} --local_steps={best.local_steps}, "

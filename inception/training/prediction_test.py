@@ -127,8 +127,8 @@ def packing_of(processes, density, nodes=1):
 
 
 @pytest.mark.parametrize(("density", "least", "most"), [(0.1, 0.3, 0.4), (1.0, 0.0, 0.01)])
-def test_the_share_of_bytes_is_that_of_the_codes_of_this_net(density, least, most):
-    assert least <= packing_of(1, density).packed(Payload(1.0, 1.0)).sent <= most
+def test_the_share_of_bytes_is_that_of_the_codes_of_this_net(density, least, maximum):
+    assert least <= packing_of(1, density).packed(Payload(1.0, 1.0)).sent <= maximum
     floats = prediction._Packing(LocalExchange(1, KERNELS), KERNELS)
     assert floats.packed(Payload(1.0, 2.0)) == Payload(1.0, 2.0)
 

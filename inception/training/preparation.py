@@ -34,7 +34,7 @@ _SYNTHETIC_EXAMPLES = 50_000  # in an epoch of synthetic images
 
 
 @dataclasses.dataclass(frozen=True)
-class Ready:
+class PreparedTraining:
     """A training that is ready for its next step.
 
     Attributes:
@@ -86,7 +86,7 @@ def prepare(
     group: Group | None = None,
     cluster: ClusterConfig | None = None,
     devices: Sequence[str] = (),
-) -> Ready | None:
+) -> PreparedTraining | None:
     """Builds a training and restores its newest checkpoint; None if nothing is left to train.
 
     Only the chief loads the checkpoint. It sends the state to the other workers or, later, in an
@@ -122,57 +122,59 @@ def prepare(
     sharded = None
     if asynchronous:
         sharded = make_sharded_state(config, asynchronous, group, data, epoch, training)
-    ready = _restore(
-        Ready(config, goal, data, epoch, noted, training, group, cluster, devices, sharded)
+    prepared = _restore(
+        PreparedTraining(
+            config, goal, data, epoch, noted, training, group, cluster, devices, sharded
+        )
     )
-    expected = _predict(ready, network) if network else ""
+    expected = _predict(prepared, network) if network else ""
     if group.is_chief:
-        _log_plan(ready)
+        _log_plan(prepared)
         print(expected, end="\n" * bool(expected), flush=True)
-    return ready
+    return prepared
 
 
-def _predict(ready: Ready, network: NetworkSpeed) -> str:
+def _predict(prepared: PreparedTraining, network: NetworkSpeed) -> str:
     # All workers measure at once: those that share a machine slow each other down as in training.
     return prediction.predict(
-        ready.config,
-        ready.goal,
-        ready.training,
-        ready.devices,
-        ready.connection,
+        prepared.config,
+        prepared.goal,
+        prepared.training,
+        prepared.devices,
+        prepared.connection,
         network,
-        may_code_sums=may_code_sums(ready.cluster),
+        may_code_sums=may_code_sums(prepared.cluster),
     )
 
 
-def _restore(ready: Ready) -> Ready:
+def _restore(prepared: PreparedTraining) -> PreparedTraining:
     """Restores the chief's checkpoint, shares it among the workers, and restores memories."""
-    config, training, group = ready.config, ready.training, ready.group
+    config, training, group = prepared.config, prepared.training, prepared.group
     lock = checkpoint = None
     saves_soon, begins = False, True
     if group.is_chief:
         saves_soon = checkpoints.was_interrupted(config.train_dir)
-        lock, checkpoint = restore_chief(config, training, ready.settings)
-        if ready.dataset:
-            _note_classes(config, ready.dataset)
-    if ready.connection:
+        lock, checkpoint = restore_chief(config, training, prepared.settings)
+        if prepared.dataset:
+            _note_classes(config, prepared.dataset)
+    if prepared.connection:
         newest = checkpoints.latest_checkpoint(config.train_dir)
-        if ready.cluster and ready.cluster.elastic:
-            _compile(ready)
-        begins = _share_state(ready)
+        if prepared.cluster and prepared.cluster.elastic:
+            _compile(prepared)
+        begins = _share_state(prepared)
         if checkpoint and checkpoints.step_of(checkpoint) != int(training.step):
             checkpoint = None  # the others are at a later step
         _log_if_ahead(newest, training)
-    if not ready.sharded:
+    if not prepared.sharded:
         restore_memory(config, training, group.rank)
     if not begins:
         training.memory.begin_sums()  # as the others have
-    return dataclasses.replace(ready, checkpoint=checkpoint, saves_soon=saves_soon, lock=lock)
+    return dataclasses.replace(prepared, checkpoint=checkpoint, saves_soon=saves_soon, lock=lock)
 
 
-def _compile(ready: Ready) -> None:
+def _compile(prepared: PreparedTraining) -> None:
     """Compiles all kinds of steps before the others wait for one: they may train already."""
-    training, batches = ready.training, iter(worker_batches(ready, 0))
+    training, batches = prepared.training, iter(worker_batches(prepared, 0))
     for runner in dict.fromkeys([*training.runners, *training.float_runners]):
         for each in filter(None, (runner, runner.excluded_runner)):
             each.compile(batches)  # reads no batch
@@ -229,30 +231,30 @@ def splits_data(cluster: ClusterConfig | None) -> bool:
     return cluster is None or cluster.split_data
 
 
-def worker_batches(ready: Ready, step: int) -> tf.data.Dataset:
+def worker_batches(prepared: PreparedTraining, step: int) -> tf.data.Dataset:
     """Returns a worker's batches from step `step` on."""
-    config, group = ready.config, ready.group
-    if splits_data(ready.cluster) or ready.dataset is None:
+    config, group = prepared.config, prepared.group
+    if splits_data(prepared.cluster) or prepared.dataset is None:
         index, count, seed = group.rank, group.size, config.seed
     else:  # each worker reads all its records; with equal records, the order still differs
         index, count, seed = 0, 1, config.seed + (group.rank << 32)
     config = dataclasses.replace(config, seed=seed)
-    return training_batches(config, ready.goal, ready.dataset, step, index, count)
+    return training_batches(config, prepared.goal, prepared.dataset, step, index, count)
 
 
-def _share_state(ready: Ready) -> bool:
+def _share_state(prepared: PreparedTraining) -> bool:
     """Makes parameters, slots, averages and step equal on all workers, and checks them.
 
     Returns whether the training begins with this state.
     """
-    training = ready.training
-    ready.group.compare(
+    training = prepared.training
+    prepared.group.compare(
         {
             "layout": training.layout.fingerprint().hex(),
             "kernels": training.kernel_choice.kernels.compared,
         }
     )
-    begins = ready.group.synchronize(ready.shared)
+    begins = prepared.group.synchronize(prepared.shared)
     if not begins:
         print(f"Joined the training at step {int(training.step)}.", flush=True)
     return begins
@@ -276,13 +278,13 @@ def open_dataset(config: TrainConfig) -> Dataset:
     return dataset
 
 
-def _log_plan(ready: Ready) -> None:
-    if ready.sharded:
-        print_sharded_state(ready.config, ready.group, ready.training, ready.sharded)
+def _log_plan(prepared: PreparedTraining) -> None:
+    if prepared.sharded:
+        print_sharded_state(prepared.config, prepared.group, prepared.training, prepared.sharded)
         return
-    _log_exchange(ready.config, ready.training)
-    if ready.cluster:
-        print(learning_rate.plan(ready.config, ready.steps_per_epoch), flush=True)
+    _log_exchange(prepared.config, prepared.training)
+    if prepared.cluster:
+        print(learning_rate.plan(prepared.config, prepared.steps_per_epoch), flush=True)
 
 
 def _log_exchange(config: TrainConfig, training: Training) -> None:
@@ -290,12 +292,12 @@ def _log_exchange(config: TrainConfig, training: Training) -> None:
     sent = _bytes_sent(training, training.runners)
     who = "each" if isinstance(training.exchange, LocalExchange) else "each worker"
     kind = config.codec_name if layout.coded else "ternary"
-    most = "at most " if training.exchange.packs_codes and layout.coded else ""
+    at_most = "at most " if training.exchange.packs_codes and layout.coded else ""
     print(
         f"{config.net}: {layout.size} parameters in {len(layout.names)} variables, "
         f"{len(layout.coded)} of them {kind}; {training.nodes} nodes x "
         f"{config.batch_size // config.nodes} images; "
-        f"{who} sends {most}{sent:.0f} bytes a step, {8 * sent / layout.size:.4g} bits a "
+        f"{who} sends {at_most}{sent:.0f} bytes a step, {8 * sent / layout.size:.4g} bits a "
         f"parameter{_how_often(config)}.",
         flush=True,
     )

@@ -14,7 +14,7 @@ from slim.nets import catalog
 from slim.pretrained_weights import Weights
 from terngrad.training import checkpoints
 
-_MOST_NAMES = 5  # names in a message
+_MAX_NAMES = 5  # names in a message
 _SUITE = "a checkpoint of this suite"
 
 
@@ -166,5 +166,5 @@ def _size(shape: Iterable[int]) -> str:
 
 
 def _some(names: Sequence[str], between: str = ", ") -> str:
-    more = len(names) - _MOST_NAMES
-    return between.join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _MAX_NAMES
+    return between.join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from inception.training.looping import say
-from inception.training.preparation import Ready
+from inception.training.preparation import PreparedTraining
 from inception.training.restoring import memory_folder
 from terngrad.cluster.errors import FinishedError, MembershipError
 from terngrad.exchange.parameter_server.membership import LeftAloneError
@@ -28,13 +28,13 @@ class Saver:
     saves the memory of its own codecs.
     """
 
-    def __init__(self, ready: Ready) -> None:
+    def __init__(self, prepared: PreparedTraining) -> None:
         """Saves nothing yet."""
-        self._ready = ready
+        self._prepared = prepared
         self._saving = threading.Lock()
         self._last: tuple[int, str | None] | None = None  # step and result of the last save
-        if ready.checkpoint:
-            self._last = checkpoints.step_of(ready.checkpoint), ready.checkpoint
+        if prepared.checkpoint:
+            self._last = checkpoints.step_of(prepared.checkpoint), prepared.checkpoint
 
     def save(self, step: int) -> str | None:
         """Saves the present state, of this step; returns the checkpoint's path if this one saves.
@@ -43,7 +43,7 @@ class Saver:
           NotFiniteError, OSError: see `checkpoints.save`.
         """
         with self._saving:
-            return self._save(step, self._ready.training.state)
+            return self._save(step, self._prepared.training.state)
 
     def save_copy(self) -> str:
         """Saves a copy of the state, in another thread than that of the steps.
@@ -68,9 +68,9 @@ class Saver:
           number: the signal because of which this process must end.
           is_over: whether the main thread has saved.
         """
-        ready = self._ready
-        why = f"worker {ready.group.rank} was asked to end by {number.name}, and waits in vain"
-        give_up = lambda: ready.connection.give_up(why, alone=ready.group.may_leave)
+        prepared = self._prepared
+        why = f"worker {prepared.group.rank} was asked to end by {number.name}, and waits in vain"
+        give_up = lambda: prepared.connection.give_up(why, alone=prepared.group.may_leave)
         save_while_stuck(number, is_over, self.save_copy, say, give_up)
 
     @contextlib.contextmanager
@@ -87,19 +87,19 @@ class Saver:
             raise
         except MembershipError as error:
             try:
-                saved = self.save(int(self._ready.training.step)) if self._is_finite() else None
+                saved = self.save(int(self._prepared.training.step)) if self._is_finite() else None
             except OSError as second:
                 raise MembershipError(f"{error}; nothing is saved: {second}") from error
             text = f"{error}; saved {saved}" if saved else str(error)
             if stop.signal:
                 say(f"{stop.signal.name}: {text}.")
-                end = LeftAloneError if self._ready.group.may_leave else SystemExit
+                end = LeftAloneError if self._prepared.group.may_leave else SystemExit
                 raise end(128 + stop.signal) from error
             raise MembershipError(text) from error
 
     def _copy(self) -> str:
-        ready = self._ready
-        connection, training = ready.connection, ready.training
+        prepared = self._prepared
+        connection, training = prepared.connection, prepared.training
         if self._last and self._last[0] == int(training.step):  # a copy takes time and memory
             return f"saved {self._last[1]}" if self._last[1] else ""
         variables = {**training.state, **training.memory.variables}
@@ -113,28 +113,30 @@ class Saver:
 
     def _save(self, step: int, values: Mapping[str, tf.Variable]) -> str | None:
         """Saves, unless the last save was of this step; `values` may hold those of the memory."""
-        ready, config = self._ready, self._ready.config
-        is_saver = not ready.connection or ready.connection.is_saver
+        prepared, config = self._prepared, self._prepared.config
+        is_saver = not prepared.connection or prepared.connection.is_saver
         if self._last and self._last[0] == step and (self._last[1] or not is_saver):
             return self._last[1]
-        memory, training = ready.training.memory, ready.training
+        memory, training = prepared.training.memory, prepared.training
         copies = values if values is not training.state else None
-        memory.save(memory_folder(config, ready.group.rank), step, config.keep_checkpoints, copies)
+        memory.save(
+            memory_folder(config, prepared.group.rank), step, config.keep_checkpoints, copies
+        )
         path = None
         if is_saver:
             os.makedirs(config.train_dir, exist_ok=True)
             state = {name: values[name] for name in training.state}
             path = checkpoints.save(
-                config.train_dir, state, step, config.keep_checkpoints, ready.settings
+                config.train_dir, state, step, config.keep_checkpoints, prepared.settings
             )
         self._last = step, path
         return path
 
     def _unsaved(self, why: str) -> str:
-        newest = checkpoints.latest_checkpoint(self._ready.config.train_dir)
+        newest = checkpoints.latest_checkpoint(self._prepared.config.train_dir)
         return f"not saved since step {checkpoints.step_of(newest) if newest else 0}: {why}"
 
     def _is_finite(self) -> bool:
         """Whether the state is finite: a worker may be lost because the training diverged."""
-        values = (v.numpy() for v in self._ready.training.state.values() if v.dtype.is_floating)
+        values = (v.numpy() for v in self._prepared.training.state.values() if v.dtype.is_floating)
         return all(np.isfinite(value).all() for value in values)

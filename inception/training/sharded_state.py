@@ -15,7 +15,7 @@ from inception.training.build import Training
 from inception.training.learning_rate import write_schedule
 from inception.training.restoring import log_cleared_memory
 from slim.datasets.dataset_factory import Dataset
-from terngrad.asynchronous.copies import FLOAT_BYTES, ChangeCode, change_codes, most_coded_bytes
+from terngrad.asynchronous.copies import FLOAT_BYTES, ChangeCode, change_codes, max_coded_bytes
 from terngrad.asynchronous.gradient import check_codecs
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.space import Shard, make_shards
@@ -57,7 +57,7 @@ def make_sharded_state(
     steps_per_epoch: float,
     training: Training,
 ) -> ShardedState:
-    """Returns the part of `training` on the ps; for the arguments see `Ready`."""
+    """Returns the part of `training` on the ps; for the arguments see `PreparedTraining`."""
     layout, codecs = training.layout, training.codecs
     check_codecs(codecs, config.codec)
     statistics = sum(v.shape.num_elements() for v in training.classifier.state.values())
@@ -100,17 +100,17 @@ def print_sharded_state(
     layout, shards = training.layout, sharded.shards
     kind = config.codec_name if layout.coded else "ternary"
     pushed = sum(shard.pushed_bytes[-1] for shard in shards)
-    most = "at most " if layout.coded else ""
+    at_most = "at most " if layout.coded else ""
     whole = sum(shard.pulled_bytes(sharded.plan.pull_bits) for shard in shards)
     pulled = f"{whole}"
     if sharded.plan.pull_codec != FLOAT:
-        coded = sum(most_coded_bytes(sharded.plan, shards).values())
+        coded = sum(max_coded_bytes(sharded.plan, shards).values())
         coded += FLOAT_BYTES * sum(shard.statistics for shard in shards)
         pulled = f"at most {coded:.0f}, at first {whole}"
     print(
         f"{config.net}: {layout.size} parameters in {len(layout.names)} variables, "
         f"{len(layout.coded)} of them {kind}, on {len(shards)} ps; each of "
-        f"{group.size} workers pushes {most}{pushed} bytes a step and pulls {pulled}, without "
+        f"{group.size} workers pushes {at_most}{pushed} bytes a step and pulls {pulled}, without "
         "waiting for the others.",
         flush=True,
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from inception import app
 from inception.training.looping import run_loop, say
-from inception.training.preparation import Ready, worker_batches
+from inception.training.preparation import PreparedTraining, worker_batches
 from inception.training.restoring import log_cleared_memory
 from inception.training.saving import Saver
 from terngrad.cluster.errors import DifferenceError
@@ -23,32 +23,32 @@ _NEW_OWNERS = "workers came or went, or a ps did, so there are new owners of the
 _CHIEF_SAVED = "the chief saved; the same command continues from there"
 
 
-def train(ready: Ready, stop_text: str = "") -> None:
+def train(prepared: PreparedTraining, stop_text: str = "") -> None:
     """Trains to max_steps.
 
     Args:
-      ready: the training.
+      prepared: the training.
       stop_text: text for a signal that ends a process alone before its first step.
 
     Raises:
       ValueError: a record is bad, or the training diverged.
       SystemExit: with the signal's status, after a signal stopped the run and it was saved.
     """
-    training = ready.training
+    training = prepared.training
     # Handles signals to the end, so that a stop while others save does not make them fail.
-    end, saver = (lambda stop: app.end_at_once(stop, stop_text)), Saver(ready)
-    if not (ready.connection and ready.connection.repeats_steps):  # else see `at_a_loss`
-        ready.group.at_loss.append(saver.save_copy)
-    stop = StopRequest(stuck=saver.save_while_stuck) if ready.connection else StopRequest(end)
+    end, saver = (lambda stop: app.end_at_once(stop, stop_text)), Saver(prepared)
+    if not (prepared.connection and prepared.connection.repeats_steps):  # else see `at_a_loss`
+        prepared.group.at_loss.append(saver.save_copy)
+    stop = StopRequest(stuck=saver.save_while_stuck) if prepared.connection else StopRequest(end)
     with stop, saver.at_a_loss(stop):
-        checkpoint, stopped = _run(ready, stop, saver)
-        if stop.signal and ready.group.may_leave and not stopped:
+        checkpoint, stopped = _run(prepared, stop, saver)
+        if stop.signal and prepared.group.may_leave and not stopped:
             again = "the others go on, and the same command joins them again"
             saved = f"; saved {checkpoint}" if checkpoint else ""
             say(f"{stop.signal.name}: left after step {int(training.step)}{saved}; {again}.")
             raise LeftAloneError(128 + stop.signal)
-        ready.stopped.assign(int(stopped))
-        _compare_copies(ready)
+        prepared.stopped.assign(int(stopped))
+        _compare_copies(prepared)
         checkpoint = checkpoint or saver.save(int(training.step))
     if stopped:
         asked = stop.signal.name if stop.signal else "another worker was asked to stop"
@@ -56,26 +56,26 @@ def train(ready: Ready, stop_text: str = "") -> None:
         sys.exit(128 + (stop.signal or signal.SIGTERM))
     where = checkpoint or "the chief has the checkpoint"
     say(f"Finished training at step {int(training.step)}: {where}")
-    if ready.lock:
-        ready.lock.close()
+    if prepared.lock:
+        prepared.lock.close()
 
 
-def _run(ready: Ready, stop: StopRequest, saver: Saver) -> tuple[str | None, bool]:
+def _run(prepared: PreparedTraining, stop: StopRequest, saver: Saver) -> tuple[str | None, bool]:
     """See `Loop.run`."""
-    config, training, step = ready.config, ready.training, int(ready.training.step)
+    config, training, step = prepared.config, prepared.training, int(prepared.training.step)
     stepper = SynchronousStepper(
-        runner_at=lambda step: _runner_at(ready, step),
-        batches=iter(worker_batches(ready, step)),
+        runner_at=lambda step: _runner_at(prepared, step),
+        batches=iter(worker_batches(prepared, step)),
         batch_size=config.batch_size,
         layout=training.layout,
         step=step,
         stride=config.steps_per_exchange,
-        heartbeat=ready.group.heartbeat,
-        regain=lambda: _recovered(ready),
-        is_stopped=lambda: bool(ready.stopped.numpy()),
-        may_leave=ready.group.may_leave,
+        heartbeat=prepared.group.heartbeat,
+        regain=lambda: _recovered(prepared),
+        is_stopped=lambda: bool(prepared.stopped.numpy()),
+        may_leave=prepared.group.may_leave,
     )
-    return run_loop(ready, stepper, saver.save, training.traffic, stop)
+    return run_loop(prepared, stepper, saver.save, training.traffic, stop)
 
 
 def how_to_go_on(saved: str) -> str:
@@ -87,64 +87,65 @@ def how_to_go_on(saved: str) -> str:
     return f"saved {saved}; the same command continues from {where}"
 
 
-def _recovered(ready: Ready) -> tuple[int, Iterator | None] | None:
+def _recovered(prepared: PreparedTraining) -> tuple[int, Iterator | None] | None:
     """Continues after a step that was abandoned because a worker joined or left.
 
     Returns:
       The step, and new batches unless the step's own one is there; None if the step failed.
     """
-    connection, training = ready.connection, ready.training
+    connection, training = prepared.connection, prepared.training
     if connection is None or not connection.was_interrupted():
         return None
     before = int(training.step)
-    ready.group.synchronize(ready.shared)
+    prepared.group.synchronize(prepared.shared)
     step = int(training.step)
     last = training.last_batch
-    if step == before and training.exchange.owner and ready.config.codes_sums:
-        say(f"The memory of --sum_codec={ready.config.sum_codec} starts from zero: {_NEW_OWNERS}.")
+    if step == before and training.exchange.owner and prepared.config.codes_sums:
+        codec = prepared.config.sum_codec
+        say(f"The memory of --sum_codec={codec} starts from zero: {_NEW_OWNERS}.")
     if step == before and last and last.holds(step):
         return step, None
     if step != before and training.memory.variables:  # the memory belongs to the earlier step
         training.memory.clear()
-        log_cleared_memory(ready.config, f"this worker received the state of step {step}")
+        log_cleared_memory(prepared.config, f"this worker received the state of step {step}")
     if last:
         last.forget()
-    return step, iter(worker_batches(ready, step))
+    return step, iter(worker_batches(prepared, step))
 
 
-def _compare_copies(ready: Ready) -> None:
+def _compare_copies(prepared: PreparedTraining) -> None:
     """Waits for all workers and the chief's checkpoint; warns if the parameters differ."""
-    if ready.connection is None:
+    if prepared.connection is None:
         return
-    state = ready.training.state
+    state = prepared.training.state
     while True:
         values = [v.numpy() for name, v in state.items() if name.startswith("variables/")]
         try:
-            ready.group.compare({"parameters at the end": fingerprint(values)})
+            prepared.group.compare({"parameters at the end": fingerprint(values)})
             return
         except DifferenceError as error:  # only a warning: the chief's copy is saved
             print(f"Warning: the workers' copies differ: {error}.", flush=True)
             return
         except InterruptionError:  # a worker that is behind needs the state of the others
-            ready.group.synchronize(ready.shared)
+            prepared.group.synchronize(prepared.shared)
 
 
-def _runner_at(ready: Ready, step: int) -> tuple[Runner, int]:
+def _runner_at(prepared: PreparedTraining, step: int) -> tuple[Runner, int]:
     """Returns the runner of the step after `step`, and the step up to which it applies."""
-    runner, until = _planned_runner(ready, step)
-    if ready.connection is None or not ready.connection.has_backup_workers:
+    runner, until = _planned_runner(prepared, step)
+    if prepared.connection is None or not prepared.connection.has_backup_workers:
         return runner, until
-    return (runner.excluded_runner if ready.connection.is_excluded(step) else runner), step + 1
+    return (runner.excluded_runner if prepared.connection.is_excluded(step) else runner), step + 1
 
 
-def _planned_runner(ready: Ready, step: int) -> tuple[Runner, int]:
+def _planned_runner(prepared: PreparedTraining, step: int) -> tuple[Runner, int]:
     """Returns the same for a run in which all workers make all steps."""
-    training, config = ready.training, ready.config
+    training, config = prepared.training, prepared.config
     every = config.floating_grad_epoch
     last = step + config.steps_per_exchange if config.local_fragments > 1 else config.last_step
     if not every:
         return training.next_runner(is_float=False), last
-    epoch = int(step / ready.steps_per_epoch)
+    epoch = int(step / prepared.steps_per_epoch)
     is_float = epoch % every == every - 1
-    until = max(step + 1, -int(-(epoch + 1) * ready.steps_per_epoch // 1))
+    until = max(step + 1, -int(-(epoch + 1) * prepared.steps_per_epoch // 1))
     return training.next_runner(is_float=is_float), min(until, last)

@@ -212,8 +212,8 @@ def test_copies_that_differ_at_the_end_are_reported(capsys):
         raise DifferenceError(f"{', '.join(configuration)} differ")
 
     group = types.SimpleNamespace(compare=compare)
-    ready = types.SimpleNamespace(training=training, group=group, connection=object())
-    train._compare_copies(ready)
+    prepared = types.SimpleNamespace(training=training, group=group, connection=object())
+    train._compare_copies(prepared)
     assert "Warning: the workers' copies differ: parameters at the end" in capsys.readouterr().out
 
 
@@ -338,14 +338,14 @@ def test_law_8_neither_summaries_nor_packing_change_a_bit(digits, undisturbed, t
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("flags", "most_bits"), [({"grad_bits": 16}, 16), ({"scaler_sharing": False}, 3)]
+    ("flags", "max_bits"), [({"grad_bits": 16}, 16), ({"scaler_sharing": False}, 3)]
 )
 def test_a_run_is_observed_in_half_precision_and_with_own_scales(
-    digits, tmp_path, flags, most_bits, run_here
+    digits, tmp_path, flags, max_bits, run_here
 ):
     run_here(digits, tmp_path, max_steps=20, net="mlp", **flags)
     first, last = report.read_scalars(str(tmp_path))["bits_per_parameter"].values
-    assert most_bits - 1 < first == last <= most_bits
+    assert max_bits - 1 < first == last <= max_bits
 
 
 @pytest.mark.parametrize(("before", "after", "held"), [(5, 5, 5), (5, 5, 4), (5, 9, 5), (5, 0, 5)])
@@ -353,7 +353,7 @@ def test_only_a_worker_that_lacks_the_batch_of_its_step_reads_its_batches_anew(
     monkeypatch, before, after, held
 ):
     step, forgotten = tf.Variable(before), []
-    ready = types.SimpleNamespace(
+    prepared = types.SimpleNamespace(
         connection=types.SimpleNamespace(was_interrupted=lambda: True),
         training=types.SimpleNamespace(
             step=step,
@@ -368,7 +368,7 @@ def test_only_a_worker_that_lacks_the_batch_of_its_step_reads_its_batches_anew(
         shared=[],
     )
     monkeypatch.setattr(train, "worker_batches", lambda *arguments: [arguments[-1]])
-    at, batches = train._recovered(ready)
+    at, batches = train._recovered(prepared)
     assert at == after
     anew = [after] if after != held else []
     assert list(batches or ()) == forgotten == anew

@@ -82,9 +82,9 @@ class States:
         space, rows = make_space(self.layout), []
         for group in self.groups:
             row = np.zeros(space.size, np.float32)
-            for place in space.places:
-                value = self._variable(group, place.variable).numpy()
-                row[place.start : place.start + place.size] = value.reshape(-1)
+            for segment in space.segments:
+                value = self._variable(group, segment.variable).numpy()
+                row[segment.start : segment.start + segment.size] = value.reshape(-1)
             rows.append(row)
         flat = [np.float32(v.numpy()).reshape(-1) for v in self.statistics]
         found = []
@@ -101,9 +101,9 @@ class States:
         for i, group in enumerate(self.groups):
             pairs = zip(values, self.shards, strict=True)
             row = np.concatenate([v[i * s.size : (i + 1) * s.size] for v, s in pairs])
-            for place in space.places:
-                variable = self._variable(group, place.variable)
-                part = row[place.start : place.start + place.size]
+            for segment in space.segments:
+                variable = self._variable(group, segment.variable)
+                part = row[segment.start : segment.start + segment.size]
                 variable.assign(part.reshape(variable.shape))
         rest = values[0][len(self.groups) * self.shards[0].size :]
         for variable in self.statistics:

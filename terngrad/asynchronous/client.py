@@ -36,7 +36,7 @@ from terngrad.connect.config import ConnectConfig
 from terngrad.service.messages import Call, Reply
 
 _POLL_SECS = 0.3
-_MOST_UNTAKEN = 1 << 16  # values of staleness; older ones are dropped
+_MAX_UNTAKEN = 1 << 16  # values of staleness; older ones are dropped
 _T = TypeVar("_T")
 
 
@@ -127,7 +127,7 @@ class Client:
           codes: of the changes of each shard, see `change_codes`; () = parameters are sent as
             floats.
         """
-        self._staleness: collections.deque[int] = collections.deque(maxlen=_MOST_UNTAKEN)
+        self._staleness: collections.deque[int] = collections.deque(maxlen=_MAX_UNTAKEN)
         self._hosts, self._timeout_secs = config.worker_hosts, config.timeout_secs
         all_codes = codes or [None] * len(shards)
         self._copies = [

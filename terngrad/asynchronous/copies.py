@@ -82,8 +82,8 @@ class ChangeCode:
         self._counts = np.float32([count for own in counts for count in own])
         self._planes = plane_count(self._max_code)
         self.size = sum(sizes)
-        most = int(_most_bytes(sizes, self._planes))
-        self.allowed_bytes = range(FLOAT_BYTES * len(self._counts), most + 1)
+        limit = int(_max_bytes(sizes, self._planes))
+        self.allowed_bytes = range(FLOAT_BYTES * len(self._counts), limit + 1)
 
     def write(self, change: np.ndarray) -> Change | None:
         """Codes a change, float32 [size]; returns None if a scale would not be finite."""
@@ -145,12 +145,12 @@ def change_codes(
     return [ChangeCode(plan.pull_codec, own, kernels) for own in sizes]
 
 
-def most_coded_bytes(plan: Plan, shards: Iterable[Shard]) -> dict[int, float]:
+def max_coded_bytes(plan: Plan, shards: Iterable[Shard]) -> dict[int, float]:
     """Returns the most bytes that a change of the parameters takes, by variable."""
     planes = plane_count(FEEDBACK_CODES[PULL_CODECS[plan.pull_codec]])
     found: dict[int, float] = {}
     for own in (own for shard in shards for own in shard.ranges):
-        found[own.variable] = found.get(own.variable, 0) + _most_bytes([own.size], planes)
+        found[own.variable] = found.get(own.variable, 0) + _max_bytes([own.size], planes)
     return found
 
 
@@ -271,6 +271,6 @@ def _blocks(size: int) -> Parts:
     return Parts(SUM_BLOCK, -(-size // SUM_BLOCK))
 
 
-def _most_bytes(sizes: Sequence[int], planes: int) -> float:
+def _max_bytes(sizes: Sequence[int], planes: int) -> float:
     scales = sum(_blocks(size).count for size in sizes)
     return FLOAT_BYTES * scales + sum(sizes) * planes / 8

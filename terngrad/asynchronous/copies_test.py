@@ -15,7 +15,7 @@ from terngrad.asynchronous.copies import (
     Shadow,
     change_codes,
     changed,
-    most_coded_bytes,
+    max_coded_bytes,
 )
 from terngrad.asynchronous.messages import exactly
 from terngrad.asynchronous.plan import Plan
@@ -184,17 +184,17 @@ def test_law_7_the_most_bytes_of_a_change_are_those_of_its_variables(bits, count
         CODED, names=tuple(names), shapes=((70, 50), (9,), (7, 11)), policy=Policy(grad_bits=bits)
     )
     shards = shard_of(plan, count)
-    by_variable = most_coded_bytes(plan, shards)
+    by_variable = max_coded_bytes(plan, shards)
     assert by_variable.keys() == set(range(len(names)))
-    most = 0
+    limit = 0
     for shard, code in zip(shards, change_codes(plan, shards, NATIVE), strict=True):
         assert sum(own.size for own in shard.ranges) == code.size == shard.size
         change = code.write(parameters_of(shard))
         assert len(change.content) in code.allowed_bytes
         assert code.read(change.content).shape == (shard.size,)
-        most += code.allowed_bytes[-1]
-    assert most == sum(by_variable.values())
-    assert most < plan.layout().size * (0.4 if count < 200 else 4)
+        limit += code.allowed_bytes[-1]
+    assert limit == sum(by_variable.values())
+    assert limit < plan.layout().size * (0.4 if count < 200 else 4)
 
 
 def test_parameters_that_travel_as_floats_have_no_codes():
@@ -234,7 +234,7 @@ def test_kernels_agree_on_a_changes_bytes_and_on_what_they_stand_for(share):
 
 def test_law_7_a_change_takes_the_bytes_of_its_prefix_code_and_at_most_2_bits():
     code = code_of(sizes=(70_000, 25, 7))
-    units, most = code.allowed_bytes[0], code.allowed_bytes[-1]
+    units, limit = code.allowed_bytes[0], code.allowed_bytes[-1]
     shares = 0.0, 0.01, 0.1, 0.3, 1.0
     bits = []
     for share in shares:
@@ -243,7 +243,7 @@ def test_law_7_a_change_takes_the_bytes_of_its_prefix_code_and_at_most_2_bits():
         packed = prefix_code.pack(words, 1).tobytes()
         assert content[units:] == packed
         bits.append(8 * len(packed) / code.size)
-    assert bits == sorted(bits) and bits[-1] <= 8 * (most - units) / code.size == 2
+    assert bits == sorted(bits) and bits[-1] <= 8 * (limit - units) / code.size == 2
     assert bits[0] < 0.01 and bits[1] < 0.15 and bits[2] < 0.7 and bits[3] < 1.4, bits
 
 
@@ -282,14 +282,14 @@ def test_law_10_a_malformed_change_is_named(kernels, spoil):
 @pytest.mark.parametrize("kernels", [NATIVE, REFERENCE])
 def test_law_10_planes_of_other_codes_and_units_that_are_not_finite_are_named(kernels):
     code = code_of(kernels)
-    units, most = code.allowed_bytes[0], code.allowed_bytes[-1]
+    units, limit = code.allowed_bytes[0], code.allowed_bytes[-1]
     planes = np.zeros((code.size // GROUP, 2), "<u4")
     planes[5] = 0b0100, 0b0110  # the integers -2 and -1
     text = r"^sent a malformed change: integers are out of range; allowed are -1 to 1$"
     with pytest.raises(ValueError, match=text):
         code.read(bytes(units) + planes.tobytes())
     planes[5, 0] = 0b0110
-    assert len(bytes(units) + planes.tobytes()) == most
+    assert len(bytes(units) + planes.tobytes()) == limit
     code.read(bytes(units) + planes.tobytes())
     broken = np.full(units // 4, np.inf, "<f4").tobytes()
     with pytest.raises(ValueError, match=r"^sent a change with units that are not finite$"):

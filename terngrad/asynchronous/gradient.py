@@ -164,9 +164,9 @@ def pushable_of(
 
 def assign_row(row: tf.Tensor, variables: Sequence[tf.Variable], space: Space) -> None:
     """Assigns a row of parameters to the variables of its layout."""
-    for place in space.places:
-        variable = variables[place.variable]
-        value = row[place.start : place.start + place.size]
+    for segment in space.segments:
+        variable = variables[segment.variable]
+        value = row[segment.start : segment.start + segment.size]
         variable.assign(tf.reshape(value, variable.shape))
 
 
@@ -176,10 +176,10 @@ def broken_floats(pushable: Pushable, layout: Layout) -> list[str]:
     if np.isfinite(floats).all():  # the usual case, for speed
         return []
     space, found = make_space(layout), []
-    for place in space.places:
-        start = place.start - space.coded
-        if start >= 0 and not np.isfinite(floats[start : start + place.size]).all():
-            found.append(layout.names[place.variable])
+    for segment in space.segments:
+        start = segment.start - space.coded
+        if start >= 0 and not np.isfinite(floats[start : start + segment.size]).all():
+            found.append(layout.names[segment.variable])
     return found
 
 
@@ -201,8 +201,8 @@ def contents(pushable: Pushable, shards: Sequence[Shard], packing: Packing) -> l
         own = words[word : word + shard.words]
         planes = own.reshape(-1, plane_count(shard.largest))
         if own.size and not fits(planes, shard.coded, shard.largest):
-            most = shard.largest
-            raise ValueError(f"sums of codes are out of range; allowed are -{most} to {most}")
+            limit = shard.largest
+            raise ValueError(f"sums of codes are out of range; allowed are -{limit} to {limit}")
         codes = packing.pack(own.data, shard.largest) if own.size else b""
         found.append(b"".join([*(part.tobytes() for part in parts), codes]))
         word, value = word + shard.words, value + shard.floats

@@ -98,9 +98,11 @@ class Plan:
             "a shape has a dimension below 1; allowed are 1 and more",
         )
         elements = self.statistics + sum(map(_elements, self.shapes))
-        most = MAX_ELEMENTS
-        size = f"over {most}" if elements > most else elements
-        _expect(0 < elements <= most, f"parameters and statistics: {size}; allowed are 1 to {most}")
+        limit = MAX_ELEMENTS
+        size = f"over {limit}" if elements > limit else elements
+        _expect(
+            0 < elements <= limit, f"parameters and statistics: {size}; allowed are 1 to {limit}"
+        )
         for name, value, low, high in (
             ("statistics", self.statistics, 0, MAX_ELEMENTS),
             ("bucket_elements", self.bucket_elements, 1, _MAX_INT64),

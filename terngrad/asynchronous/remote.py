@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from terngrad.asynchronous.messages import ENTER, PULL, PUSH, collect, entry, frames, sizes_text
 from terngrad.cluster.errors import MembershipError
-from terngrad.connect.calling import AwayError, ChannelOpener, Search, why_ended
+from terngrad.connect.calling import ChannelOpener, PsUnreachableError, Search, why_ended
 from terngrad.connect.channel import Channel, End, FrameError, KeepAlive
 from terngrad.connect.config import ConnectConfig
 from terngrad.service.messages import LONGEST_RESULT, Call, Reply, split_frame
@@ -19,7 +19,7 @@ _BYE_SECS = 2.0
 _UNAVAILABLE_PAUSE_SECS = 1.0
 
 
-class _UnavailableError(AwayError):
+class _UnavailableError(PsUnreachableError):
     """A ps cannot apply a gradient now, because no snapshot can be written."""
 
 
@@ -98,7 +98,7 @@ class RemotePs:
             if self._stream:
                 self._exchange(call, b"", ())
                 self._drop()
-        except (AwayError, MembershipError, FrameError):
+        except (PsUnreachableError, MembershipError, FrameError):
             pass  # this worker ends anyway
         finally:
             self._using.release()
@@ -147,7 +147,7 @@ class RemotePs:
                 if str(error) != self._why_unavailable:
                     self._log(f"{error}; tries again until it can.")
                 self._why_unavailable = str(error)
-            except AwayError as error:
+            except PsUnreachableError as error:
                 search = search or self._begin_search(error)
                 if self._stopped():
                     search.hurry(_STOP_SECS)
@@ -158,7 +158,7 @@ class RemotePs:
             if self._closed.wait(pause_secs):
                 raise self._unused()
 
-    def _begin_search(self, error: AwayError) -> Search:
+    def _begin_search(self, error: PsUnreachableError) -> Search:
         if self._stream_was_open:
             self._log(f"{error}; trying to reach it again for {self._timeout_secs:g} s.")
         return Search(self._name, self._timeout_secs, was_there=self._was_there)
@@ -214,7 +214,7 @@ class RemotePs:
         end = channel.ending.end if channel.ending else End.ENDED
         if end is End.REFUSED:
             return MembershipError(text)
-        return _UnavailableError(text) if end is End.UNAVAILABLE else AwayError(text)
+        return _UnavailableError(text) if end is End.UNAVAILABLE else PsUnreachableError(text)
 
     def _unused(self) -> MembershipError:
         return MembershipError(f"{self._name} is not called any more: this worker ends")

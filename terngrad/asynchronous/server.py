@@ -44,7 +44,7 @@ _STREAM_THREADS = 2  # one reads, one answers
 _POLL_SECS = 0.5
 _NOTHING = Sent(b"")
 _LONGEST = {ENTER: 1 << 16, BEGIN: 1 << 20}  # bytes of content
-_MOST_READ = 4  # messages of a worker that are read before they are answered
+_MAX_READ = 4  # messages of a worker that are read before they are answered
 
 
 class Server:
@@ -162,7 +162,7 @@ class _Requests:
     """What was read of a worker and is not answered yet; one thread puts, and another iterates."""
 
     def __init__(self) -> None:
-        self._queue: queue.Queue[memoryview | FrameError | None] = queue.Queue(_MOST_READ)
+        self._queue: queue.Queue[memoryview | FrameError | None] = queue.Queue(_MAX_READ)
         self._over = threading.Event()
 
     def put(self, message: memoryview | FrameError | None) -> None:

@@ -29,7 +29,7 @@ from terngrad.asynchronous.updates import Updates
 
 _MAGIC = b"terngrad snapshot 1\n"
 _LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")
-_MOST_FILES = 3  # the newest might be damaged, or have what a faulty worker pushed
+_MAX_FILES = 3  # the newest might be damaged, or have what a faulty worker pushed
 _LONGEST_DESCRIPTION = 1 << 24
 _SPARE_BYTES = 1 << 16  # for descriptions that grow
 _SAVING = "snapshot.saving"  # one name, so that kills leave one file
@@ -108,7 +108,7 @@ class SnapshotWriter:
         os.fsync(self._folder_descriptor)
         older = [p for p in all_snapshots(self._folder) if version_of(p) < version]
         for other in all_snapshots(self._folder):
-            if other != path and other not in older[-(_MOST_FILES - 1) :]:
+            if other != path and other not in older[-(_MAX_FILES - 1) :]:
                 os.remove(other)
         return path
 

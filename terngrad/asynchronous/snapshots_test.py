@@ -16,12 +16,20 @@ from terngrad.asynchronous import store as store_module
 from terngrad.asynchronous.snapshots import SnapshotManager, SnapshotSettings
 from terngrad.asynchronous.store import NoSnapshotError, PushOutcome
 from terngrad.asynchronous.updates import Updates
-from terngrad.testing.asynchronous import CONFIGURATION, PLAN, SECS, begun, gradient, push, store_in
+from terngrad.testing.asynchronous import (
+    CONFIGURATION,
+    PLAN,
+    SECS,
+    gradient,
+    push,
+    store_in,
+    with_run,
+)
 
 
 @pytest.mark.parametrize("updates", [0, 3, 4, 11])
 def test_a_ps_that_dies_loses_fewer_updates_than_a_snapshot_takes(tmp_path, updates):
-    store = begun(store_in(tmp_path), dataclasses.replace(PLAN, optimizer="momentum"))
+    store = with_run(store_in(tmp_path), dataclasses.replace(PLAN, optimizer="momentum"))
     states = [store.state()]
     for i in range(updates):
         push(store, 1, first=i + 1)
@@ -34,7 +42,7 @@ def test_a_ps_that_dies_loses_fewer_updates_than_a_snapshot_takes(tmp_path, upda
 
 
 def test_what_was_applied_before_a_snapshot_is_not_applied_after_it(tmp_path):
-    store = begun(store_in(tmp_path, steps=1))
+    store = with_run(store_in(tmp_path, steps=1))
     push(store, 3)
     again = store_in(tmp_path, steps=1)
     assert again.version == 3
@@ -46,7 +54,7 @@ def test_what_was_applied_before_a_snapshot_is_not_applied_after_it(tmp_path):
 
 
 def test_a_snapshot_serves_the_workers_of_its_run_and_no_others(tmp_path):
-    begun(store_in(tmp_path))
+    with_run(store_in(tmp_path))
     again = store_in(tmp_path)
     assert again.status == (PLAN.run, 0, True, False)
     assert again.enter(1, "", CONFIGURATION).waits
@@ -56,7 +64,7 @@ def test_a_snapshot_serves_the_workers_of_its_run_and_no_others(tmp_path):
 
 
 def test_a_damaged_snapshot_is_named_and_an_older_one_is_used(tmp_path):
-    push(begun(store_in(tmp_path)), 8)
+    push(with_run(store_in(tmp_path)), 8)
     newest, older = sorted(snapshots.all_snapshots(str(tmp_path)), key=len)[-1], 4
     with open(newest, "r+b") as file:
         file.seek(-9, os.SEEK_END)
@@ -77,14 +85,14 @@ def test_a_snapshot_that_is_cut_short_is_named(tmp_path, cut):
 
 
 def test_a_snapshot_of_another_ps_or_another_number_of_ps_is_named_and_not_used(tmp_path):
-    begun(store_in(tmp_path))
+    with_run(store_in(tmp_path))
     lines = []
     assert store_in(tmp_path, ps=1, count=2, log=lines.append).version == 0
     assert "is not used: it was written by ps 0 of 1" in lines[0]
 
 
 def test_the_three_newest_snapshots_are_kept(tmp_path):
-    store = begun(store_in(tmp_path))
+    store = with_run(store_in(tmp_path))
     push(store, 17)
     assert [snapshots.version_of(p) for p in snapshots.all_snapshots(str(tmp_path))] == [8, 12, 16]
     assert (tmp_path / "snapshot.saving").stat().st_size >= len(store.state()[1])  # for the next
@@ -140,7 +148,7 @@ def test_a_ps_that_cannot_write_snapshots_applies_no_updates_that_it_could_lose(
 ):
     monkeypatch.setattr(store_module, "_SNAPSHOT_SECS", 0.2)
     lines = []
-    store = begun(store_in(tmp_path, log=lines.append))
+    store = with_run(store_in(tmp_path, log=lines.append))
     push(store, 3)
     disk = _Disk(monkeypatch)
     push(store, 1, first=4)  # the fourth makes a snapshot due
@@ -185,7 +193,7 @@ def test_a_snapshot_that_fails_is_tried_again_with_growing_pauses(tmp_path, monk
 def test_a_run_whose_first_snapshot_fails_waits_with_its_first_update(tmp_path, monkeypatch):
     monkeypatch.setattr(store_module, "_SNAPSHOT_SECS", 0.2)
     disk = _Disk(monkeypatch)
-    store = begun(store_in(tmp_path))
+    store = with_run(store_in(tmp_path))
     with pytest.raises(NoSnapshotError):
         push(store, 1)
     disk.is_full = False
@@ -195,7 +203,7 @@ def test_a_run_whose_first_snapshot_fails_waits_with_its_first_update(tmp_path, 
 
 
 def test_an_older_snapshot_may_be_chosen_once(tmp_path):
-    push(begun(store_in(tmp_path)), 13)
+    push(with_run(store_in(tmp_path)), 13)
     lines = []
 
     def chosen(version):
@@ -222,7 +230,7 @@ def test_an_older_snapshot_may_be_chosen_once(tmp_path):
 
 
 def test_an_unusable_snapshot_is_reported_and_an_older_one_is_loaded(tmp_path, monkeypatch):
-    push(begun(store_in(tmp_path)), 4)
+    push(with_run(store_in(tmp_path)), 4)
     description, content = snapshots.load(f"{tmp_path}/snapshot-4")
     writer = snapshots.SnapshotWriter(str(tmp_path))
     writer.save(4, description, np.float32(np.nan).tobytes() + content[4:])
@@ -238,7 +246,7 @@ def test_an_unusable_snapshot_is_reported_and_an_older_one_is_loaded(tmp_path, m
 
 def test_snapshots_are_written_again_after_their_folder_was_removed(tmp_path):
     folder = tmp_path / "ps_0"
-    store = begun(store_in(folder))
+    store = with_run(store_in(folder))
     push(store, 4)
     shutil.rmtree(folder)
     push(store, 4, first=5)
@@ -246,5 +254,5 @@ def test_snapshots_are_written_again_after_their_folder_was_removed(tmp_path):
 
 
 def test_without_snapshots_nothing_is_written(tmp_path):
-    push(begun(store_in(tmp_path, steps=0)), 3)
+    push(with_run(store_in(tmp_path, steps=0)), 3)
     assert not os.listdir(tmp_path)

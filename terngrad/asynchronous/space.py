@@ -21,7 +21,7 @@ _FLOAT_BYTES = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class RowSegment:
     """The position of a variable in the row.
 
     Attributes:
@@ -42,28 +42,29 @@ class Space:
     """The row.
 
     Attributes:
-      places: places of all variables, in the order of the row.
+      segments: positions of all variables, in the order of the row.
       coded: number of elements in the coded part, which comes first.
       size: number of elements in the row.
     """
 
-    places: tuple[Place, ...]
+    segments: tuple[RowSegment, ...]
     coded: int
     size: int
 
 
 def make_space(layout: Layout) -> Space:
     """Returns the row of a layout's variables."""
-    places, end = [], 0
+    segments, end = [], 0
     for bucket in layout.buckets:
-        places += [Place(s.variable, end + s.offset, s.size, s.parts) for s in bucket.segments]
+        for each in bucket.segments:
+            segments.append(RowSegment(each.variable, end + each.offset, each.size, each.parts))
         end += padded(bucket.size)
     coded = end
     for variable in (v for variables in layout.float_buckets for v in variables):
         size = math.prod(layout.shapes[variable])
-        places.append(Place(variable, end, size, Parts()))
+        segments.append(RowSegment(variable, end, size, Parts()))
         end += size
-    return Space(tuple(places), coded, padded(end))
+    return Space(tuple(segments), coded, padded(end))
 
 
 class Range(NamedTuple):
@@ -150,7 +151,7 @@ def make_shards(
     space = make_space(layout)
     groups = space.size // GROUP
     edges = [GROUP * (groups * i // count) for i in range(count + 1)]
-    coded = [place for place in space.places if place.start < space.coded]
+    coded = [segment for segment in space.segments if segment.start < space.coded]
     shards = []
     for ps, (first, end) in enumerate(itertools.pairwise(edges)):
         end_of_codes = max(first, min(end, space.coded))
@@ -160,8 +161,8 @@ def make_shards(
                 end - first,
                 end_of_codes - first,
                 tuple(
-                    Range(place.variable, until - begin)
-                    for place, begin, until in _cut(space.places, space.size, first, end)
+                    Range(segment.variable, until - begin)
+                    for segment, begin, until in _cut(space.segments, space.size, first, end)
                 ),
                 _pieces(coded, space.coded, first, end_of_codes),
                 nodes * max_code,
@@ -173,32 +174,32 @@ def make_shards(
 
 
 def _cut(
-    places: Sequence[Place], end: int, first: int, last: int
-) -> Iterator[tuple[Place, int, int]]:
+    segments: Sequence[RowSegment], end: int, first: int, last: int
+) -> Iterator[tuple[RowSegment, int, int]]:
     """Yields the variables in [first, last), with the begin and the end of each there.
 
     Padding, whose values are 0, belongs to the variable before it.
     """
-    starts = [place.start for place in places] + [end]
-    for place, stop in zip(places, starts[1:], strict=True):
-        begin, until = max(place.start, first), min(stop, last)
+    starts = [segment.start for segment in segments] + [end]
+    for segment, stop in zip(segments, starts[1:], strict=True):
+        begin, until = max(segment.start, first), min(stop, last)
         if begin < until:
-            yield place, begin, until
+            yield segment, begin, until
 
 
-def _pieces(coded: Sequence[Place], end: int, first: int, last: int) -> tuple[Piece, ...]:
+def _pieces(coded: Sequence[RowSegment], end: int, first: int, last: int) -> tuple[Piece, ...]:
     """Returns the piece of each coded variable in [first, last)."""
-    counts = itertools.accumulate((place.parts.count for place in coded), initial=0)
-    scale_of = dict(zip((place.variable for place in coded), counts, strict=False))
+    counts = itertools.accumulate((segment.parts.count for segment in coded), initial=0)
+    scale_of = dict(zip((segment.variable for segment in coded), counts, strict=False))
     return tuple(
-        _piece(place, scale_of[place.variable], begin - place.start, until - begin)
-        for place, begin, until in _cut(coded, end, first, last)
+        _piece(segment, scale_of[segment.variable], begin - segment.start, until - begin)
+        for segment, begin, until in _cut(coded, end, first, last)
     )
 
 
-def _piece(place: Place, scale: int, first: int, size: int) -> Piece:
+def _piece(segment: RowSegment, scale: int, first: int, size: int) -> Piece:
     """Returns `size` elements from `first` on of a variable whose scales begin at `scale`."""
-    parts = place.parts
+    parts = segment.parts
     if parts.block == 1:
         return Piece(size, scale, parts._replace(first=first % parts.count))
     low = min(first // parts.block, parts.count - 1)

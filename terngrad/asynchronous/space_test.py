@@ -21,9 +21,9 @@ def layout_of(bits=1, bucket_elements=64, scale_by="variable", shapes=SHAPES):
 @pytest.mark.parametrize("bits", [1, 16, 32])
 def test_each_variable_has_a_place_and_none_share_an_element(bits):
     space = make_space(layout_of(bits))
-    taken = [e for p in space.places for e in range(p.start, p.start + p.size)]
+    taken = [e for p in space.segments for e in range(p.start, p.start + p.size)]
     assert len(set(taken)) == len(taken) == sum(math.prod(shape) for shape in SHAPES)
-    assert sorted(p.variable for p in space.places) == list(range(len(NAMES)))
+    assert sorted(p.variable for p in space.segments) == list(range(len(NAMES)))
     assert max(taken) < space.size and space.size % GROUP == space.coded % GROUP == 0
 
 
@@ -35,7 +35,7 @@ def test_shares_cover_the_row_evenly_and_each_code_has_its_scale(bits, count):
     assert sum(shard.size for shard in shards) == space.size
     assert sum(shard.coded for shard in shards) == space.coded
     assert max(s.size for s in shards) - min(s.size for s in shards) <= GROUP
-    scale_of = {layout.coded.index(p.variable): p for p in space.places if p.start < space.coded}
+    scale_of = {layout.coded.index(p.variable): p for p in space.segments if p.start < space.coded}
     for shard in shards:
         assert sum(piece.size for piece in shard.pieces) == shard.coded
         element = shard.first
@@ -52,12 +52,12 @@ def test_each_code_has_the_scale_of_its_part_wherever_the_row_is_cut(scale_by, c
     space = make_space(layout)
     expected = {}  # by element of the row
     scale = 0
-    for place in space.places:
-        if place.start < space.coded:
-            for e in range(place.size):
-                part = e // place.parts.block % place.parts.count
-                expected[place.start + e] = scale + part
-            scale += place.parts.count
+    for segment in space.segments:
+        if segment.start < space.coded:
+            for e in range(segment.size):
+                part = e // segment.parts.block % segment.parts.count
+                expected[segment.start + e] = scale + part
+            scale += segment.parts.count
     assert scale == len(layout.scaled)
     assert (scale > len(layout.coded)) == (scale_by != "variable")
     found = {}
@@ -68,8 +68,8 @@ def test_each_code_has_the_scale_of_its_part_wherever_the_row_is_cut(scale_by, c
                 part = (parts.first + e) // parts.block % parts.count
                 found[element + e] = first + part
             element += size
-        most = 4 * (shard.scales + shard.words + shard.floats)
-        assert shard.pushed_bytes == range(most - 4 * shard.words, most + 1)
+        limit = 4 * (shard.scales + shard.words + shard.floats)
+        assert shard.pushed_bytes == range(limit - 4 * shard.words, limit + 1)
     assert {e: found[e] for e in expected} == expected
 
 

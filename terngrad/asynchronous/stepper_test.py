@@ -29,17 +29,17 @@ PACKING = ReferencePacking()
 class PretendedPs:
     """Counts updates of this worker and of two equally fast ones, up to `most`."""
 
-    def __init__(self, most=100):
-        self.version, self.pushes, self._most = 0, 0, most
+    def __init__(self, max_steps=100):
+        self.version, self.pushes, self._max_steps = 0, 0, max_steps
 
     def pulled(self, **flags):
-        ends = {"finished": self.version >= self._most, "stopped": False, "saved": False}
+        ends = {"finished": self.version >= self._max_steps, "stopped": False, "saved": False}
         return Pulled(self.version, (self.version,), (), np.zeros(0), **ends | flags)
 
     def push(self, contents, versions):
         assert versions == (self.version,)
         self.pushes += 1
-        self.version = min(self._most, self.version + 3)
+        self.version = min(self._max_steps, self.version + 3)
         return self.pulled()
 
     def take_staleness(self):
@@ -118,7 +118,7 @@ def test_checkpoints_count_the_steps_of_the_run_and_reports_those_of_the_worker(
 
 def test_who_calls_the_loop_saves_last():
     saved = []
-    loop, _ = loop_of(PretendedPs(most=20), saved)
+    loop, _ = loop_of(PretendedPs(max_steps=20), saved)
     assert loop.run(None, StopRequest()) == (None, True)
     assert saved == []
 
@@ -156,7 +156,7 @@ def test_law_10_what_is_not_finite_is_named_and_not_pushed(outcome, what):
 
 
 def test_the_first_step_is_observed_and_staleness_is_written_with_each_report():
-    ps = PretendedPs(most=50)
+    ps = PretendedPs(max_steps=50)
     loop, _ = loop_of(ps, [], summary_secs=1000.0)
     loop.writer = PretendedWriter()
     loop.run(None, StopRequest())

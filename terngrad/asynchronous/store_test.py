@@ -10,12 +10,20 @@ from terngrad.asynchronous import snapshots
 from terngrad.asynchronous.messages import CallError
 from terngrad.asynchronous.store import OtherRunError, PushOutcome
 from terngrad.asynchronous.updates import Updates
-from terngrad.testing.asynchronous import CONFIGURATION, PLAN, SECS, begun, gradient, push, store_in
+from terngrad.testing.asynchronous import (
+    CONFIGURATION,
+    PLAN,
+    SECS,
+    gradient,
+    push,
+    store_in,
+    with_run,
+)
 
 
 def test_a_gradient_of_another_run_is_not_applied(tmp_path):
-    store = begun(store_in(tmp_path))
-    begun(store, dataclasses.replace(PLAN, run="another run"))
+    store = with_run(store_in(tmp_path))
+    with_run(store, dataclasses.replace(PLAN, run="another run"))
     with pytest.raises(OtherRunError):
         push(store, 1)
     with pytest.raises(OtherRunError):
@@ -24,7 +32,7 @@ def test_a_gradient_of_another_run_is_not_applied(tmp_path):
 
 
 def test_a_gradient_that_comes_while_a_run_begins_is_not_applied_to_it(tmp_path, monkeypatch):
-    store = begun(store_in(tmp_path))
+    store = with_run(store_in(tmp_path))
     checking, saving = threading.Event(), threading.Event()
     save, check = snapshots.SnapshotWriter.save, Updates.check
 
@@ -43,7 +51,7 @@ def test_a_gradient_that_comes_while_a_run_begins_is_not_applied_to_it(tmp_path,
     with futures.ThreadPoolExecutor(2) as threads:
         pushed = threads.submit(push, store, 1)
         assert checking.wait(SECS)
-        began = threads.submit(begun, store, dataclasses.replace(PLAN, run="another run"))
+        began = threads.submit(with_run, store, dataclasses.replace(PLAN, run="another run"))
         assert isinstance(pushed.exception(SECS), OtherRunError)
         began.result(SECS)
     assert store.status == ("another run", 0, False, False)
@@ -51,9 +59,9 @@ def test_a_gradient_that_comes_while_a_run_begins_is_not_applied_to_it(tmp_path,
 
 def test_a_run_that_begins_replaces_another_or_goes_on_is_logged(tmp_path):
     lines = []
-    store = begun(store_in(tmp_path, log=lines.append))
+    store = with_run(store_in(tmp_path, log=lines.append))
     push(store, 4)
-    begun(store, dataclasses.replace(PLAN, run="another run"), version=2)
+    with_run(store, dataclasses.replace(PLAN, run="another run"), version=2)
     again = store_in(tmp_path, log=lines.append)
     again.enter(0, "another run", CONFIGURATION)
     again.enter(1, "another run", CONFIGURATION)
@@ -66,7 +74,7 @@ def test_a_run_that_begins_replaces_another_or_goes_on_is_logged(tmp_path):
 
 
 def test_pushes_wait_for_the_end_of_a_run_or_for_its_going_on(tmp_path):
-    store = begun(store_in(tmp_path))
+    store = with_run(store_in(tmp_path))
     for then, outcome in [
         (store.resume_pushes, PushOutcome.APPLIED),
         (store.end, PushOutcome.DROPPED),
@@ -83,7 +91,7 @@ def test_pushes_wait_for_the_end_of_a_run_or_for_its_going_on(tmp_path):
 
 
 def test_staleness_is_the_updates_between_pull_and_push(tmp_path):
-    store = begun(store_in(tmp_path))
+    store = with_run(store_in(tmp_path))
     for worker, version in [(0, 0), (1, 0), (0, 1), (1, 0)]:
         store.push(PLAN.run, worker, 7, store.version + 1, version, gradient())
     assert store.unreported_staleness() == [0, 1, 1, 3]
@@ -93,7 +101,7 @@ def test_staleness_is_the_updates_between_pull_and_push(tmp_path):
 
 
 def test_no_update_comes_after_the_last(tmp_path):
-    store = begun(store_in(tmp_path), version=PLAN.max_steps - 2)
+    store = with_run(store_in(tmp_path), version=PLAN.max_steps - 2)
     push(store, 5)
     assert store.version == PLAN.max_steps and store.is_finished
     assert store.push(PLAN.run, 0, 7, 2, 99, gradient()) == PushOutcome.REPEATED

@@ -246,8 +246,8 @@ def test_law_10_float_variables_with_gradients_that_are_not_finite_are_named(tmp
         computed = worker.computed(worker.client.pull(), images, labels).pushable
     assert broken_floats(computed, worker.layout) == []
     space = make_space(worker.layout)
-    place = space.places[-1]
+    segment = space.segments[-1]
     floats = computed.floats.numpy()
-    floats[place.start - space.coded + place.size - 1] = np.inf
+    floats[segment.start - space.coded + segment.size - 1] = np.inf
     broken = computed._replace(floats=tf.constant(floats))
-    assert broken_floats(broken, worker.layout) == [worker.layout.names[place.variable]]
+    assert broken_floats(broken, worker.layout) == [worker.layout.names[segment.variable]]

@@ -48,7 +48,7 @@ LONGEST_MESSAGE = 1 << 20  # bytes
 _PURPOSE = "Membership"
 _FOREVER_SECS = 1e8  # no limit until `Membership` watches the connection
 _RETRY_SECS = 0.2
-_MOST_WAITING = 64  # connections that are not admitted, besides one for each process
+_MAX_WAITING = 64  # connections that are not admitted, besides one for each process
 _GRACE_SECS = 2.0  # so that the chief's time-out, whose error says more, comes first
 _RULE = "all processes need the same list of hosts, and each its own index"
 
@@ -261,7 +261,7 @@ class ChiefListener:
             {_PURPOSE: self._take},
             self._check,
             LogLimiter(self._say),
-            most=_MOST_WAITING,
+            max_connections=_MAX_WAITING,
             on_refused=self._note_refusal,
         )
 

@@ -81,19 +81,19 @@ class Heartbeat:
             self.batches += 1
 
 
-def divergence(begun: Mapping[int, OperationProgress], name: Callable[[int], str]) -> str:
+def divergence(operations: Mapping[int, OperationProgress], name: Callable[[int], str]) -> str:
     """Says which processes are in different operations, each of which waits for ever.
 
     All begin the same ones in the same order, so the operation of a number is the same for all.
 
     Args:
-      begun: by rank.
+      operations: by rank.
       name: returns the name of a process for messages.
 
     Returns:
       The error; "" = there is none.
     """
-    named = {rank: each for rank, each in sorted(begun.items()) if each.last}
+    named = {rank: each for rank, each in sorted(operations.items()) if each.last}
     for number in sorted({each.count for each in named.values()}):
         by_operation: dict[str, list[int]] = {}
         for rank, (count, last, alike) in named.items():
@@ -124,32 +124,32 @@ class StallDetector:
         self._timeout_secs = timeout_secs
         self.give_up_secs = GIVE_UP_TIME_OUTS * timeout_secs
         self._batches: dict[int, int | None] = {}
-        self._begun: dict[int, int] = {}
+        self._operations: dict[int, int] = {}
         self._moved_at: dict[int, float] = {}
 
     @property
-    def most_batches(self) -> int:
+    def max_batches(self) -> int:
         """Largest number of batches that a process within steps has taken."""
         return max((count for count in self._batches.values() if count is not None), default=0)
 
-    def note(self, rank: int, batches: int | None, now: float, begun: int = 0) -> None:
+    def note(self, rank: int, batches: int | None, now: float, operations: int = 0) -> None:
         """Records the progress that a process reports; see `Heartbeat`.
 
         Args:
           rank: index of the process.
           batches: its batches. Keras may take several in one call, which count at its end.
           now: when it reports.
-          begun: its operations with the others, which count within such a call, too.
+          operations: those with the others that it has begun, which count within such a call, too.
         """
-        moved = self._batches.get(rank, -1) != batches or self._begun.get(rank) != begun
-        self._batches[rank], self._begun[rank] = batches, begun
+        moved = self._batches.get(rank, -1) != batches or self._operations.get(rank) != operations
+        self._batches[rank], self._operations[rank] = batches, operations
         if moved:
             self._moved_at[rank] = now
 
     def forget(self, rank: int) -> None:
         """Drops a process that is done: no other waits for its steps."""
         self._batches.pop(rank, None)
-        self._begun.pop(rank, None)
+        self._operations.pop(rank, None)
 
     def should_give_up(self, now: float) -> bool:
         """Whether all are within steps and none has made progress for `give_up_secs`."""

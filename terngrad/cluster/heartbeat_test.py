@@ -51,7 +51,7 @@ def test_operations_within_a_call_of_many_batches_are_progress():
     stalls = after((0, [5, 5]))
     for now in (500.0, 1000.0):
         for rank in range(2):
-            stalls.note(rank, 5, now, begun=int(now))
+            stalls.note(rank, 5, now, operations=int(now))
     assert not stalls.should_give_up(1500.0)
     assert stalls.should_give_up(1601.0)
 
@@ -75,8 +75,8 @@ def test_a_process_may_be_within_a_step_for_several_time_outs():
 
 
 def test_the_process_that_took_most_batches_counts():
-    assert after((0, [5, None, 6])).most_batches == 6
-    assert after((0, [None])).most_batches == 0
+    assert after((0, [5, None, 6])).max_batches == 6
+    assert after((0, [None])).max_batches == 0
 
 
 def test_batches_count_only_within_steps():
@@ -93,7 +93,7 @@ GATHER, STEP = OperationProgress(5, "all_gather"), OperationProgress(5, "a step"
 
 
 @pytest.mark.parametrize(
-    ("begun", "expected"),
+    ("operations", "expected"),
     [
         (
             [GATHER, STEP, STEP],
@@ -119,8 +119,8 @@ GATHER, STEP = OperationProgress(5, "all_gather"), OperationProgress(5, "a step"
         ([OperationProgress(), OperationProgress(5), GATHER], ""),  # that tell nothing
     ],
 )
-def test_processes_in_different_operations_of_the_same_number_are_named(begun, expected):
-    found = divergence(dict(enumerate(begun)), "worker {}".format)
+def test_processes_in_different_operations_of_the_same_number_are_named(operations, expected):
+    found = divergence(dict(enumerate(operations)), "worker {}".format)
     why = "the workers do not run the same operations: "
     assert found.startswith(why + expected if expected else "")
     assert bool(found) == bool(expected)

@@ -245,18 +245,18 @@ class Membership(contextlib.AbstractContextManager):
             if "beat" in message:
                 peer.batches = message["beat"]
                 if not peer.is_leaving:  # a beat may be older than the last operation
-                    peer.operations = OperationProgress.read(message.get("begun"))
+                    peer.operations = OperationProgress.read(message.get("operations"))
             elif "failed" in message:
                 blame = "" if message.get("shared") else f"{self._name(peer.rank)} failed: "
                 self._lose(f"{blame}{message['failed']}")
             elif "lost" in message:
                 self._lose(self._from_others(message["lost"]))
             elif "leaving" in message:
-                peer.operations = OperationProgress(message.get("begun", 0))
+                peer.operations = OperationProgress(message.get("operations", 0))
                 peer.is_leaving = True
                 peer.answers.put(None)
             elif "bye" in message:
-                peer.operations = OperationProgress(message.get("begun", 0))
+                peer.operations = OperationProgress(message.get("operations", 0))
                 with self._changed:
                     peer.left = peer.is_leaving = True
                     self._changed.notify_all()
@@ -292,7 +292,7 @@ class Membership(contextlib.AbstractContextManager):
             self._clock += min(now - last, 2 * self._beat_secs)
             last = now
             self._send_to_all(
-                {"beat": self._heartbeat.batches, "begun": self._heartbeat.operations}
+                {"beat": self._heartbeat.batches, "operations": self._heartbeat.operations}
             )
             if loss := self._silent() or self._gone() or self._diverged() or self._behind():
                 self._lose(loss)
@@ -305,13 +305,13 @@ class Membership(contextlib.AbstractContextManager):
         return ""
 
     def _gone(self) -> str:
-        begun = self._heartbeat.operations.count
+        count = self._heartbeat.operations.count
         for rank, peer in self._peers.items():
             done = peer.operations.count
-            if peer.is_leaving and done < begun:
+            if peer.is_leaving and done < count:
                 return (
                     f"{self._name(rank)} left after {done} operations with the others, "
-                    f"of which this one has begun {begun}: all need equally many batches and calls"
+                    f"of which this one has begun {count}: all need equally many batches and calls"
                 )
         return ""
 
@@ -320,7 +320,7 @@ class Membership(contextlib.AbstractContextManager):
         return divergence(here | {self._rank: self._heartbeat.operations}, self._name)
 
     def _bye(self) -> dict:
-        return {"bye": True, "begun": self._heartbeat.operations.count}
+        return {"bye": True, "operations": self._heartbeat.operations.count}
 
     def _behind(self) -> str:
         if self._rank:  # only the chief knows the progress of all
@@ -366,7 +366,7 @@ class Membership(contextlib.AbstractContextManager):
         """Sends the last message; the chief, which relays messages, waits for the others first."""
         if "bye" in message and self._rank == 0:
             self._is_leaving = True
-            self._send_to_all({"leaving": True, "begun": self._heartbeat.operations.count})
+            self._send_to_all({"leaving": True, "operations": self._heartbeat.operations.count})
             is_over = lambda: self._over or all(peer.left for peer in self._peers.values())
             with self._changed:
                 self._changed.wait_for(is_over, self._timeout_secs)

@@ -26,7 +26,7 @@ from terngrad.connect.listener import Listener
 from terngrad.connect.log_limiter import LogLimiter
 
 _PURPOSE = "Mesh"
-_MOST_WAITING = 64  # callers at a time that are not admitted, besides one for each process
+_MAX_WAITING = 64  # callers at a time that are not admitted, besides one for each process
 _RETRY_SECS = 0.1
 
 
@@ -58,7 +58,7 @@ class PeerSockets:
             {_PURPOSE: self._take},
             self._check,
             LogLimiter(self._log),
-            most=_MOST_WAITING,
+            max_connections=_MAX_WAITING,
         )
         self._listener.start()
 

@@ -61,7 +61,7 @@ def normal(*shape, seed=1):
 def test_each_value_is_sent_as_the_level_next_to_it(name, scale_by, kernels):
     values, node = normal(400, 3), Node(name, kernels, (400, 3), scale_by)
     sent = node.step(values)
-    most = FEEDBACK_CODES[name]
+    max_code = FEEDBACK_CODES[name]
     parts = {
         "variable": np.zeros((400, 3), int),
         "channel": np.tile(np.arange(3), (400, 1)),
@@ -69,8 +69,8 @@ def test_each_value_is_sent_as_the_level_next_to_it(name, scale_by, kernels):
     }[scale_by]
     for part in np.unique(parts):
         own = values[parts == part].astype(np.float64)
-        unit = STEPS[most] * np.sqrt(np.mean(own**2))
-        levels = unit * np.arange(-most, most + 1)
+        unit = STEPS[max_code] * np.sqrt(np.mean(own**2))
+        levels = unit * np.arange(-max_code, max_code + 1)
         nearest = levels[np.argmin(np.abs(own[:, None] - levels), axis=1)]
         np.testing.assert_allclose(sent[parts == part], nearest, rtol=1e-5)
 

@@ -28,7 +28,7 @@ Greeting = Generator[int, bytes, bool]
 _POLL_SECS = 0.5  # also for the end of listening, which does not wake the thread everywhere
 _PAUSE_SECS = 0.1  # after an error, such as a lack of descriptors
 _LEAVE_SECS = 2.0  # for a rejected caller to read the reason
-_MOST_AT_ONCE = 1 << 16  # bytes
+_MAX_AT_ONCE = 1 << 16  # bytes
 _UNFINISHED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -63,8 +63,8 @@ class Acceptor:
         greet: Callable[[PendingConnection], Greeting],
         log: Callable[[str], object],
         *,
-        most: int,
-        most_of_address: int | None = None,
+        max_connections: int,
+        max_per_address: int | None = None,
         timeout_secs: float,
         wrap: Callable[[socket.socket], Connection] = lambda plain: plain,
         on_rejected: Callable[[PendingConnection], object] = lambda caller: None,
@@ -76,8 +76,8 @@ class Acceptor:
           listening: socket that listens; owned from now on.
           greet: starts the greeting of a caller. All greetings run in one thread: none may block.
           log: writes a line about an error of this process.
-          most: largest number of connections in a greeting; a further one ends the oldest.
-          most_of_address: likewise, of one address; None = `most`.
+          max_connections: connections at a time in a greeting; a further one ends the oldest.
+          max_per_address: likewise, of one address; None = `max_connections`.
           timeout_secs: time in which a greeting must be complete.
           wrap: returns a connection with TLS or as it is, once its first byte has arrived; must not
             wait for a handshake.
@@ -90,7 +90,8 @@ class Acceptor:
         """
         listening.setblocking(False)
         self._listening, self._greet, self._log = listening, greet, log
-        self._most, self._most_of_address = most, most_of_address or most
+        self._max_connections = max_connections
+        self._max_per_address = max_per_address or max_connections
         self._timeout_secs, self._wrap, self._on_rejected = timeout_secs, wrap, on_rejected
         self._on_poll, self._polled_at = on_poll, 0.0
         self._callers: dict[Connection, PendingConnection] = {}  # the oldest first
@@ -173,8 +174,8 @@ class Acceptor:
     def _make_room(self, host: str) -> None:
         """Ends the oldest of the host's callers, or of all, if there are too many."""
         counts = collections.Counter(caller.address for caller in self._callers.values())
-        of_host = counts[host] >= self._most_of_address
-        if of_host or len(self._callers) >= self._most:
+        of_host = counts[host] >= self._max_per_address
+        if of_host or len(self._callers) >= self._max_connections:
             callers = self._callers.values()
             self._reject(next(each for each in callers if not of_host or each.address == host))
 
@@ -226,7 +227,7 @@ class Acceptor:
     def _fill(self, caller: PendingConnection) -> bool:
         """Reads bytes for the greeting; False if the caller has gone or the greeting is over."""
         while (left := caller._wanted - len(caller._received)) > 0:
-            more = caller.connection.recv(min(left, _MOST_AT_ONCE))
+            more = caller.connection.recv(min(left, _MAX_AT_ONCE))
             if not more:
                 self._reject(caller)
                 return False
@@ -249,7 +250,7 @@ class Acceptor:
             # Also below TLS, which may have failed.
             own = isinstance(caller.connection, EncryptedSocket)
             skip = caller.connection.skip if own else partial(socket.socket.recv, caller.connection)
-            if skip(_MOST_AT_ONCE):
+            if skip(_MAX_AT_ONCE):
                 return  # there may be more
         except _UNFINISHED:
             return

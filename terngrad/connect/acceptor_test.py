@@ -18,7 +18,7 @@ def accepting(greet, **settings):
     """Yields a function that connects, and the logged lines."""
     listening, reported = socket.create_server(("127.0.0.1", 0)), []
     address = listening.getsockname()
-    settings = {"most": 2, "timeout_secs": SECS} | settings
+    settings = {"max_connections": 2, "timeout_secs": SECS} | settings
     acceptor = Acceptor(listening, greet, reported.append, **settings)
     acceptor.start()
     with contextlib.ExitStack() as stack:
@@ -87,7 +87,7 @@ def test_the_oldest_makes_room_and_who_is_late_is_ended():
 
 
 def test_an_address_has_a_share_of_the_callers_who_wait():
-    with accepting(fixed(5, answer), most=10, most_of_address=2) as (call, _):
+    with accepting(fixed(5, answer), max_connections=10, max_per_address=2) as (call, _):
         other = call("127.0.0.3")
         flood = [call("127.0.0.2") for _ in range(6)]
         for each in flood[:4]:
@@ -99,7 +99,7 @@ def test_an_address_has_a_share_of_the_callers_who_wait():
 
 def test_a_caller_that_leaves_before_its_hello_is_rejected_but_not_a_late_one():
     rejected = []
-    settings = {"on_rejected": lambda caller: rejected.append(caller.address), "most": 1}
+    settings = {"on_rejected": lambda caller: rejected.append(caller.address), "max_connections": 1}
     with accepting(fixed(5, answer), **settings) as (call, _):
         for said in (b"", b"hel"):
             leaving = call()
@@ -129,7 +129,7 @@ def test_who_is_not_taken_reads_why_even_if_it_has_said_more(monkeypatch):
 
 def test_who_stays_after_it_was_refused_is_ended(monkeypatch):
     monkeypatch.setattr(acceptors, "_LEAVE_SECS", 0.05)
-    with accepting(fixed(1, lambda *both: False), most=1) as (call, _):
+    with accepting(fixed(1, lambda *both: False), max_connections=1) as (call, _):
         caller, is_over, deadline = call(), False, time.monotonic() + SECS
         while not is_over and time.monotonic() < deadline:
             try:

@@ -45,7 +45,7 @@ class RefusedError(MembershipError):
     """A ps refuses this worker for good."""
 
 
-class AwayError(Exception):
+class PsUnreachableError(Exception):
     """A ps cannot be reached or ended a channel; another attempt may succeed.
 
     Attributes:
@@ -98,7 +98,7 @@ class Search:
         self._until = min(self._until, time.monotonic() + secs)
         self._within = "before this worker had to end"
 
-    def pause_secs(self, error: AwayError) -> float:
+    def pause_secs(self, error: PsUnreachableError) -> float:
         """Returns the pause before the next attempt, after one that failed with `error`.
 
         Raises:
@@ -140,7 +140,7 @@ class ChannelOpener:
         """Makes one attempt to open a channel.
 
         Raises:
-          AwayError: the ps cannot be reached now, or does not answer in time.
+          PsUnreachableError: the ps cannot be reached now, or does not answer in time.
           RefusedError: the ps refuses this worker; the message says why.
         """
         self.nobody_listens = False
@@ -148,19 +148,19 @@ class ChannelOpener:
             return self._connect(time.monotonic() + timeout_secs)
         except ConnectionRefusedError as error:
             self.nobody_listens = True
-            raise AwayError(str(error), nobody_listens=True) from None
+            raise PsUnreachableError(str(error), nobody_listens=True) from None
         except UnprovenError as error:
             raise RefusedError(f"{self.name}: {error}") from None
         except introduction.AdmissionError as error:
             if error.again:
-                raise AwayError(str(error)) from None
+                raise PsUnreachableError(str(error)) from None
             raise RefusedError(f"{self.name} refused this worker: {error}") from None
         except ChangedError as error:
-            raise AwayError(f"bytes have changed on the way ({error})") from None
+            raise PsUnreachableError(f"bytes have changed on the way ({error})") from None
         except TimeoutError:
-            raise AwayError(_NO_ANSWER) from None
+            raise PsUnreachableError(_NO_ANSWER) from None
         except OSError as error:
-            raise AwayError(str(error)) from None
+            raise PsUnreachableError(str(error)) from None
 
     def open(
         self,
@@ -184,7 +184,7 @@ class ChannelOpener:
         while True:
             try:
                 return self.try_once(search.left_secs)
-            except AwayError as error:
+            except PsUnreachableError as error:
                 pause_secs = search.pause_secs(error)
             if (over or threading.Event()).wait(pause_secs):
                 raise MembershipError(f"{self.name} is not called any more: this worker ends")
@@ -269,7 +269,7 @@ def _encrypted(
     found = EncryptedSocket(connected, members.client)
     found.settimeout(max(_LEAST_SECS, deadline - time.monotonic()))
     found.handshake()
-    if why := found.objection(host) or members.withdrawal(found.certificate):
+    if why := found.objection(host) or members.revocation(found.certificate):
         raise EncryptionError(why)
     return found
 

@@ -1,6 +1,6 @@
-"""The certificates of a training: their files, for whom each is valid, and which are withdrawn.
+"""The certificates of a training: their files, for whom each is valid, and which are revoked.
 
-A process may only join as a host that its certificate names. Serial numbers of withdrawn
+A process may only join as a host that its certificate names. Serial numbers of revoked
 certificates stand in a file, which is read again when it changes.
 """
 
@@ -31,7 +31,7 @@ class Tls:
       ca: certificate of the authority.
       cert: certificate of this process.
       key: its private key.
-      deny: file with serial numbers of withdrawn certificates; "" = none.
+      deny: file with serial numbers of revoked certificates; "" = none.
     """
 
     ca: str
@@ -81,7 +81,7 @@ def serial_of(certificate: bytes) -> int:
     return int.from_bytes(certificate[start:end], "big", signed=True)
 
 
-class Withdrawn:
+class RevokedCertificates:
     """The serial numbers in a file: hexadecimal, one a line, with or without colons; # comments."""
 
     def __init__(self, path: str) -> None:
@@ -140,7 +140,7 @@ def check(tls: Tls) -> None:
     if why := _out_of_date(tls.cert, time.time()):
         raise CertificateError("cert", tls.cert, why)
     try:
-        Withdrawn(tls.deny)
+        RevokedCertificates(tls.deny)
     except (OSError, ValueError) as error:
         why = f"cannot be read: {getattr(error, 'strerror', None) or error}"
         raise CertificateError("deny", tls.deny, why) from None

@@ -1,10 +1,10 @@
-"""For whom a certificate is valid, and which are withdrawn."""
+"""For whom a certificate is valid, and which are revoked."""
 
 import builtins
 
 import pytest
 
-from terngrad.connect.certificates import Certificate, Withdrawn
+from terngrad.connect.certificates import Certificate, RevokedCertificates
 
 
 @pytest.mark.parametrize(
@@ -28,12 +28,10 @@ def test_a_certificate_is_for_the_hosts_that_it_names(name, host, fits):
     assert Certificate(["another", name], 1).is_for(host) == fits
 
 
-def test_a_file_of_withdrawn_certificates_that_could_not_be_read_is_read_again(
-    tmp_path, monkeypatch
-):
+def test_a_file_of_revoked_certificates_that_could_not_be_read_is_read_again(tmp_path, monkeypatch):
     path = tmp_path / "denied.txt"
     path.write_text("# nobody\n")
-    withdrawn = Withdrawn(str(path))
+    revoked = RevokedCertificates(str(path))
     path.write_text("0A:ff  # host-a\nserial=0B\n")
 
     def fail(*arguments, **settings):
@@ -42,11 +40,11 @@ def test_a_file_of_withdrawn_certificates_that_could_not_be_read_is_read_again(
     with monkeypatch.context() as patched:
         patched.setattr(builtins, "open", fail)
         with pytest.raises(PermissionError):
-            withdrawn.refresh()
-    assert 0x0AFF not in withdrawn
-    assert withdrawn.refresh() and not withdrawn.refresh()
-    assert 0x0AFF in withdrawn and 0x0B in withdrawn
+            revoked.refresh()
+    assert 0x0AFF not in revoked
+    assert revoked.refresh() and not revoked.refresh()
+    assert 0x0AFF in revoked and 0x0B in revoked
     path.unlink()
     with pytest.raises(FileNotFoundError):
-        withdrawn.refresh()
-    assert 0x0B in withdrawn
+        revoked.refresh()
+    assert 0x0B in revoked

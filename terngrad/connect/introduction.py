@@ -163,7 +163,7 @@ def receive_hello(
         if not run_secret.is_proof(proof, secret, caller, nonce, theirs):
             fault = "it has another secret than this process"
             raise AdmissionError(run_secret.DIFFERENT, fault=fault)
-        wrong = wrong or _objection(check, hello)  # its certificate may be withdrawn by now
+        wrong = wrong or _objection(check, hello)  # its certificate may be revoked by now
     if wrong:
         wrong.hello = hello
         raise wrong

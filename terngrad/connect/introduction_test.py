@@ -13,7 +13,7 @@ HELLO = Hello("Exchange", 1, 0, ["one:1", "two:2"], ["ps:1"])
 
 
 def test_who_may_come_no_more_when_it_has_shown_the_secret_is_refused():
-    """Such as with a certificate that was withdrawn meanwhile."""
+    """Such as with a certificate that was revoked meanwhile."""
     sent, why, nonce = [], [], run_secret.new_nonce()
 
     def check(hello):
@@ -30,9 +30,9 @@ def test_who_may_come_no_more_when_it_has_shown_the_secret_is_refused():
             wanted = hearing.send(part)
 
     receive(MAGIC + frame(dataclasses.asdict(HELLO) | {"nonce": nonce.hex()}))
-    why.append("withdrawn")
+    why.append("revoked")
     asked = bytes.fromhex(introduction.read(sent[0][SIZE_BYTES:])["nonce"])
     proof = run_secret.proof(SECRET, HELLO.speakers[0], asked, nonce)
-    with pytest.raises(AdmissionError, match="withdrawn") as raised:
+    with pytest.raises(AdmissionError, match="revoked") as raised:
         receive(frame({"proof": proof.hex()}))
     assert raised.value.hello == HELLO

@@ -1,6 +1,6 @@
 """Listens for the processes of a training, and decides which callers are admitted.
 
-With TLS a caller must show a certificate for its host that is not withdrawn. With a secret it must
+With TLS a caller must show a certificate for its host that is not revoked. With a secret it must
 prove that it has it. Before that, an error tells it only that something differs.
 """
 
@@ -22,9 +22,9 @@ from terngrad.connect.introduction import AdmissionError, Hello
 from terngrad.connect.log_limiter import LogLimiter
 from terngrad.connect.tls import ALL_OR_NONE, FIRST_OCTET, EncryptedSocket
 
-MOST_WAITING = 256  # connections that are not admitted, besides one for each worker
-_MOST_OF_ADDRESS = 32  # likewise, of one address
-_MOST_COMPLAINTS = 10  # about unknown callers, and as many about members, logged in a minute
+MAX_WAITING = 256  # connections that are not admitted, besides one for each worker
+_MAX_PER_ADDRESS = 32  # likewise, of one address
+_MAX_COMPLAINTS = 10  # about unknown callers, and as many about members, logged in a minute
 _INTRODUCTION_SECS = 10.0  # for the handshake, too
 _LONGEST_ANSWER = 1 << 13  # characters, of up to 6 bytes in a frame
 
@@ -44,7 +44,7 @@ class Listener:
         check: Callable[[Hello], None],
         log: LogLimiter,
         *,
-        most: int = MOST_WAITING,
+        max_connections: int = MAX_WAITING,
         on_refused: Callable[[Hello | None, str], object] = lambda hello, why: None,
     ) -> None:
         """Admits nobody before `start`.
@@ -55,7 +55,7 @@ class Listener:
           purposes: the handler of the connections of each purpose.
           check: raises AdmissionError if a caller with this hello does not belong here.
           log: gets lines about callers.
-          most: connections at a time that are not admitted, besides one for each worker.
+          max_connections: connections at a time that are not admitted, besides one for each worker.
           on_refused: called with what is wrong with a caller, and with its hello if it has proved
             that it belongs to the training, as far as a proof is required.
 
@@ -75,8 +75,8 @@ class Listener:
             listening,
             self._greet,
             log,
-            most=most + workers,
-            most_of_address=min(most, _MOST_OF_ADDRESS) + workers,
+            max_connections=max_connections + workers,
+            max_per_address=min(max_connections, _MAX_PER_ADDRESS) + workers,
             timeout_secs=_INTRODUCTION_SECS,
             wrap=self._wrap,
             on_rejected=self._reject,
@@ -139,7 +139,7 @@ class Listener:
             hosts = self._config.worker_hosts
             host, _ = split_address(hosts[hello.worker])
             certificate = connection.certificate
-            if why := connection.objection(host) or self._members.withdrawal(certificate):
+            if why := connection.objection(host) or self._members.revocation(certificate):
                 name = name_of(hello.worker, hosts)
                 raise AdmissionError(f"{name} was refused: {why}")
 
@@ -151,19 +151,19 @@ class Listener:
             self._rejected[caller.address] += 1
 
     def _poll(self) -> None:
-        """Logs how unknown callers ended; closes connections whose certificates were withdrawn."""
+        """Logs how unknown callers ended; closes connections whose certificates were revoked."""
         rejected, self._rejected = self._rejected, collections.Counter()
         for address, count in rejected.items():
             text = f"Ended {count} connections from {address} that did not introduce themselves."
-            self._log(text, kind="connections", most=1)
+            self._log(text, kind="connections", max_lines=1)
         try:
             if not self._members or not self._members.refresh():
                 return
         except (OSError, ValueError) as error:
-            self._log(f"--tls_deny cannot be read, its last content counts: {error}", most=1)
+            self._log(f"--tls_deny cannot be read, its last content counts: {error}", max_lines=1)
             return
         for connection, (address, shown) in list(self._admitted.items()):
-            if why := self._members.withdrawal(shown):
+            if why := self._members.revocation(shown):
                 complain(self._log, address, why)
                 with contextlib.suppress(OSError):  # it has ended
                     connection.shutdown(socket.SHUT_RDWR)
@@ -184,7 +184,7 @@ def complain(log: LogLimiter, address: str, why: str, kind: str = "members") -> 
     # Also because half of a surrogate pair cannot be sent.
     why = " ".join(why[:LONGEST_REASON].split())
     why = "".join(c if c.isprintable() else "?" for c in why)
-    log(f"Refused {address}: {why[:500]}", kind=kind, most=_MOST_COMPLAINTS)
+    log(f"Refused {address}: {why[:500]}", kind=kind, max_lines=_MAX_COMPLAINTS)
     return why
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from terngrad.cluster.errors import printable
 
 _PERIOD_SECS = 60.0
-_MOST = 20  # lines of a kind in a period
+_MAX_LINES = 20  # lines of a kind in a period
 _NUMBER = re.compile(r"\d+")
 
 
@@ -37,14 +37,14 @@ class LogLimiter:
         self._periods: dict[str, _Period] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, text: str, kind: str = "", most: int = _MOST) -> None:
+    def __call__(self, text: str, kind: str = "", max_lines: int = _MAX_LINES) -> None:
         """Logs a line, unless there were too many of its kind.
 
         Args:
           text: the line. Line breaks in it, which another process may have sent, are escaped.
           kind: lines of a kind share a limit; "" = the text without its numbers. Give one where
             other processes choose the text.
-          most: lines of this kind in a minute.
+          max_lines: lines of this kind in a minute.
         """
         text = printable(text, len(text))
         kind = kind or _NUMBER.sub("0", text)
@@ -55,7 +55,7 @@ class LogLimiter:
                 period = self._periods[kind] = _Period(self._clock())
             else:
                 lines = []
-            if text not in period.lines and len(period.lines) < most:
+            if text not in period.lines and len(period.lines) < max_lines:
                 period.lines[text] = None
                 lines.append(text)
             else:

@@ -46,7 +46,7 @@ def test_lines_that_differ_in_numbers_only_are_of_one_kind():
 def test_a_kind_holds_lines_whose_text_others_choose():
     log = _Log()
     for i in range(5000):
-        log.limiter(f"Refused {chr(97 + i % 26)}{i}", kind="refusals", most=3)
+        log.limiter(f"Refused {chr(97 + i % 26)}{i}", kind="refusals", max_lines=3)
     assert log.lines == ["Refused a0", "Refused b1", "Refused c2"]
     log.limiter.flush()
     assert len(log.lines) == 3

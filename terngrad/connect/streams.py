@@ -18,7 +18,7 @@ from terngrad.connect.acceptor import Connection
 from terngrad.connect.channel import Channel, KeepAlive
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import AdmissionError, Hello
-from terngrad.connect.listener import MOST_WAITING, Listener
+from terngrad.connect.listener import MAX_WAITING, Listener
 from terngrad.connect.log_limiter import LogLimiter
 
 _ENOUGH = 1 << 16
@@ -37,7 +37,7 @@ def raise_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def most_connections(wanted: int, needed: int, others: int = 0) -> int:
+def max_connections(wanted: int, needed: int, others: int = 0) -> int:
     """Returns how many connections a server may hold, so that this process never lacks files.
 
     Args:
@@ -51,13 +51,13 @@ def most_connections(wanted: int, needed: int, others: int = 0) -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted
-    most = min(wanted, soft - _OTHER_FILES - others - _open_files())
-    if most < needed:
-        least = soft + needed - most
+    limit = min(wanted, soft - _OTHER_FILES - others - _open_files())
+    if limit < needed:
+        least = soft + needed - limit
         raise ValueError(
             f"the limit of open files (ulimit -n) is {soft}; allowed is {least} and more"
         )
-    return most
+    return limit
 
 
 def _open_files() -> int:
@@ -103,7 +103,7 @@ class Streams:
         self._purposes, self._log, self._longest, self._rules = purposes, log, longest, rules
         workers = len(self._worker_hosts)
         streams = 2 * len(purposes) * workers  # one that comes back may do so early
-        self._most = most_connections(MOST_WAITING + workers, workers, streams)
+        self._max_connections = max_connections(MAX_WAITING + workers, workers, streams)
         self._pool = _started_pool(threads * workers + _SPARE_THREADS)
         self._running: set[futures.Future] = set()
         self._addresses: weakref.WeakKeyDictionary[Channel, str] = weakref.WeakKeyDictionary()
@@ -122,7 +122,7 @@ class Streams:
             host,
             port,
             only_here=only_here,
-            backlog=self._most,
+            backlog=self._max_connections,
             interface=self._config.interface,
         )
         port = listening.getsockname()[1]
@@ -134,7 +134,7 @@ class Streams:
             purposes,
             self._check,
             self._log,
-            most=self._most - len(self._worker_hosts),
+            max_connections=self._max_connections - len(self._worker_hosts),
         )
         self._listener.start()
         return port

@@ -77,10 +77,10 @@ def test_the_soft_limit_rises_to_the_hard_one_and_no_further():
         resource.setrlimit(resource.RLIMIT_NOFILE, (100, 300))
         streams.raise_limit()
         print(*resource.getrlimit(resource.RLIMIT_NOFILE))
-        print(streams.most_connections(1000, 10) <= 300 - 64)
+        print(streams.max_connections(1000, 10) <= 300 - 64)
         resource.setrlimit(resource.RLIMIT_NOFILE, (70, 70))
         try:
-            streams.most_connections(1000, 10)
+            streams.max_connections(1000, 10)
         except ValueError as error:
             print(error)
     """)
@@ -90,4 +90,4 @@ def test_the_soft_limit_rises_to_the_hard_one_and_no_further():
 
 def test_connections_that_fit_are_not_limited():
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert soft == resource.RLIM_INFINITY or streams.most_connections(8, 4) == 8
+    assert soft == resource.RLIM_INFINITY or streams.max_connections(8, 4) == 8

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from terngrad.connect.certificates import Certificate, Tls, Withdrawn, serial_of
+from terngrad.connect.certificates import Certificate, RevokedCertificates, Tls, serial_of
 from terngrad.ops.tls import Files
 
 Result = TypeVar("Result")
@@ -67,17 +67,17 @@ class Members:
         self.client = _context(ssl.PROTOCOL_TLS_CLIENT, tls)
         self.server = _context(ssl.PROTOCOL_TLS_SERVER, tls)
         self.server.num_tickets = 0
-        self._withdrawn = Withdrawn(tls.deny)
+        self._revoked = RevokedCertificates(tls.deny)
 
-    def withdrawal(self, certificate: bytes) -> str:
-        """Returns that a certificate, in DER, is withdrawn; "" if it is not."""
+    def revocation(self, certificate: bytes) -> str:
+        """Returns that a certificate, in DER, is revoked; "" if it is not."""
         serial = serial_of(certificate)
-        withdrawn = serial in self._withdrawn
-        return f"its certificate {serial:X} was withdrawn (--tls_deny)" if withdrawn else ""
+        revoked = serial in self._revoked
+        return f"its certificate {serial:X} was revoked (--tls_deny)" if revoked else ""
 
     def refresh(self) -> bool:
-        """Reads the withdrawn certificates again; see `Withdrawn.refresh`."""
-        return self._withdrawn.refresh()
+        """Reads the revoked certificates again; see `RevokedCertificates.refresh`."""
+        return self._revoked.refresh()
 
 
 class EncryptedSocket:
@@ -115,7 +115,7 @@ class EncryptedSocket:
     def objection(self, host: str) -> str:
         """Returns why the other side, whose handshake is done, is no process of `host`; "" = it is.
 
-        It does not check whether its certificate is withdrawn.
+        It does not check whether its certificate is revoked.
         """
         shown = self._tls.getpeercert() or {}
         names = [

@@ -123,7 +123,7 @@ def test_law_10_a_failure_before_a_process_has_joined_is_reported_over_tls(files
     assert {str(error) for error in errors} == {f"worker {rank} ({HOSTS[rank]}) failed: why"}
 
 
-def test_law_10_a_withdrawn_certificate_is_named_on_both_sides(files, tmp_path):
+def test_law_10_a_revoked_certificate_is_named_on_both_sides(files, tmp_path):
     with open(files["ours"].cert, encoding="ascii") as file:
         serial = serial_of(ssl.PEM_cert_to_DER_cert(file.read()))
     deny = tmp_path / "denied.txt"

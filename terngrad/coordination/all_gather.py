@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from terngrad.service.messages import Order, ValueMessage
 
-_MOST_NAMES = 64  # of values
+_MAX_NAMES = 64  # of values
 _KEPT_ROUNDS = 2
 _LONGEST_NAME = 256
 _LONGEST_VALUE = 1 << 16  # bytes
@@ -98,8 +98,8 @@ class AllGather:
             what, why = "value", f"its name has {size} characters; allowed are {_LONGEST_NAME}"
         elif (size := len(value.content)) > _LONGEST_VALUE:
             why = f"it has {size} bytes; allowed are {_LONGEST_VALUE}"
-        elif is_new and len({name for name, _ in self._rounds}) == _MOST_NAMES:
-            why = f"there are too many names; allowed are {_MOST_NAMES}"
+        elif is_new and len({name for name, _ in self._rounds}) == _MAX_NAMES:
+            why = f"there are too many names; allowed are {_MAX_NAMES}"
         if why:
             raise ValueError(f"{what}: {why}")
 

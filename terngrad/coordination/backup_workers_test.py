@@ -4,7 +4,7 @@ import pytest
 
 from terngrad.coordination import groups
 from terngrad.coordination.states import StepSelection
-from terngrad.testing.coordination import SECS, CoordinatedWorkers, begun, members
+from terngrad.testing.coordination import SECS, CoordinatedWorkers, members, started_workers
 
 
 def selection(workers=3, needed=2, steps=10):
@@ -66,7 +66,7 @@ def test_impossible_steps_and_workers_outside_the_view_change_nothing():
 
 
 def test_backup_workers_continue_at_once_when_one_is_lost():
-    cluster, first = begun(3, needed=2)
+    cluster, first = started_workers(3, needed=2)
     assert first.needed == 2
     cluster.lose(0)
     assert cluster.taken() == {1: ["freeze"], 2: ["freeze"]}
@@ -189,7 +189,7 @@ def test_a_view_does_not_wait_long_for_a_backup_worker_that_has_made_no_step():
 
 
 def test_where_all_are_needed_a_worker_that_has_made_no_step_is_waited_for():
-    cluster, view = begun(3)
+    cluster, view = started_workers(3)
     cluster.lose(2)
     cluster.join(2)
     cluster.report_live(0, 1, steps=1, view=view)

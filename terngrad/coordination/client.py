@@ -15,7 +15,7 @@ from terngrad.coordination import groups
 from terngrad.service.messages import Order, Report, Values, View
 
 _PART_BYTES = 1 << 19
-_MOST_UNSENT = 64  # parts of a state
+_MAX_UNSENT = 64  # parts of a state
 
 _T = TypeVar("_T")
 
@@ -92,9 +92,10 @@ class CoordinatorClient:
         heartbeat, report = self._heartbeat, Report()
         report.progress.is_stepping = heartbeat.batches is not None
         report.progress.batches = heartbeat.batches or 0
-        begun = heartbeat.operations
-        report.progress.begun, report.progress.operation = begun.count, begun.last
-        report.progress.alike = begun.alike
+        operations = heartbeat.operations
+        report.progress.operations = operations.count
+        report.progress.operation = operations.last
+        report.progress.alike = operations.alike
         self._send(report)
 
     def gather(self, name: str, content: bytes, round_: int | None = None) -> Mapping[int, bytes]:
@@ -158,7 +159,7 @@ class CoordinatorClient:
         for part in itertools.chain(_parts(contents), [b""]):
             report = Report()
             report.state.view, report.state.content = view.number, part
-            while self._link.unsent > _MOST_UNSENT:
+            while self._link.unsent > _MAX_UNSENT:
                 with self.changed:
                     self.check()
                     self.changed.wait(0.01)

@@ -281,14 +281,14 @@ class Coordinator:
     def _note_progress(self, worker: int, message: Report) -> None:
         progress, record = message.progress, self.state.records[worker]
         record.session.operations = OperationProgress(
-            progress.begun, progress.operation[:LONGEST_REASON], progress.alike
+            progress.operations, progress.operation[:LONGEST_REASON], progress.alike
         )
         if self.state.view is not None and worker not in self.state.members:
             return
         if progress.is_stepping:
             record.lacks_state = False
         batches = progress.batches if progress.is_stepping else None
-        self.state.stalls.note(worker, batches, self.state.clock(), progress.begun)
+        self.state.stalls.note(worker, batches, self.state.clock(), progress.operations)
 
     def _note_lost_ps(self, worker: int, content: bytes) -> None:
         """Notes which ps a worker does without; no worker waits for these any more.

@@ -5,7 +5,13 @@ import time
 import pytest
 
 from terngrad.coordination import groups
-from terngrad.testing.coordination import SECS, CoordinatedWorkers, begun, members, receivers
+from terngrad.testing.coordination import (
+    SECS,
+    CoordinatedWorkers,
+    members,
+    receivers,
+    started_workers,
+)
 
 
 def test_training_begins_with_all_workers_from_the_chiefs_state():
@@ -34,7 +40,7 @@ def test_a_worker_that_does_not_join_ends_the_training_and_is_named():
 
 
 def test_a_lost_chief_that_comes_back_gets_the_state_of_a_live_worker():
-    cluster, first = begun(3)
+    cluster, first = started_workers(3)
     cluster.lose(0)
     cluster.pass_secs(SECS - 1)
     assert cluster.taken() == {}  # the step waits
@@ -55,7 +61,7 @@ def test_a_lost_chief_that_comes_back_gets_the_state_of_a_live_worker():
 
 
 def test_a_lost_worker_that_does_not_come_back_ends_the_training_and_is_named():
-    cluster, _ = begun(3)
+    cluster, _ = started_workers(3)
     cluster.lose(1, "died: its stream ended")
     cluster.pass_secs(SECS + 1)
     died = "worker 1 (host1:1) died: its stream ended"
@@ -64,7 +70,7 @@ def test_a_lost_worker_that_does_not_come_back_ends_the_training_and_is_named():
 
 
 def test_elastic_training_continues_without_a_lost_worker_and_lets_it_join_again():
-    cluster, first = begun(3, elastic=True)
+    cluster, first = started_workers(3, elastic=True)
     cluster.lose(0)
     cluster.pass_secs(SECS + 1)
     assert cluster.taken() == {1: ["freeze"], 2: ["freeze"]}
@@ -78,7 +84,7 @@ def test_elastic_training_continues_without_a_lost_worker_and_lets_it_join_again
 
 
 def test_a_worker_that_missed_the_last_view_gets_the_state_of_that_view():
-    cluster, first = begun(3, needed=2)
+    cluster, first = started_workers(3, needed=2)
     cluster.lose(2, "cannot be reached")
     cluster.taken()
     cluster.report_live(0, 1, steps=5, view=first)
@@ -92,7 +98,7 @@ def test_a_worker_that_missed_the_last_view_gets_the_state_of_that_view():
 
 
 def test_a_repeated_report_makes_no_second_view():
-    cluster, view = begun(2)
+    cluster, view = started_workers(2)
     cluster.report(1)
     assert cluster.taken() == {}
     cluster.report_live(1, steps=3, view=view)
@@ -110,7 +116,7 @@ def test_law_10_impossible_reports_are_refused(what):
 
 
 def test_a_worker_that_connects_after_the_end_learns_the_reason():
-    cluster, _ = begun(2)
+    cluster, _ = started_workers(2)
     cluster.send(0, failed="diverged")
     cluster.taken()
     cluster.connect(1)
@@ -118,7 +124,7 @@ def test_a_worker_that_connects_after_the_end_learns_the_reason():
 
 
 def test_the_last_worker_that_reconnects_learns_that_the_training_is_done():
-    cluster, view = begun(2)
+    cluster, view = started_workers(2)
     cluster.send(0, bye=True)
     cluster.lose(1, "blinked")
     cluster.connect(1)
@@ -173,7 +179,7 @@ def test_elastic_training_ends_if_all_workers_are_lost_before_it_began():
 
 
 def test_a_member_that_reports_no_state_gets_one():
-    cluster, first = begun(3, needed=2)
+    cluster, first = started_workers(3, needed=2)
     cluster.report(2, 6, is_live=False, view=first)
     cluster.report_live(0, 1, steps=6, view=first)
     (second,) = cluster.taken()[0][-1:]
@@ -181,7 +187,7 @@ def test_a_member_that_reports_no_state_gets_one():
 
 
 def test_a_member_that_fails_ends_the_training_but_a_joining_worker_does_not():
-    cluster, _ = begun(3, elastic=True)
+    cluster, _ = started_workers(3, elastic=True)
     cluster.reconnect(1)
     cluster.send(1, failed="batch_size is 8")
     assert cluster.outcome is None
@@ -190,13 +196,13 @@ def test_a_member_that_fails_ends_the_training_but_a_joining_worker_does_not():
 
 
 def test_nobody_is_blamed_for_an_error_that_all_have():
-    cluster, _ = begun(3)
+    cluster, _ = started_workers(3)
     cluster.send(2, failed="step 7: entropy_loss is nan", shared=True)
     assert cluster.outcome == "step 7: entropy_loss is nan"
 
 
 def test_a_worker_that_ends_all_without_a_failure_of_its_own_may_save():
-    cluster, _ = begun(3)
+    cluster, _ = started_workers(3)
     cluster.lose(2)
     cluster.send(0, failed="worker 0 was asked to end", shared=True)
     assert cluster.outcome == "worker 0 was asked to end"
@@ -204,7 +210,7 @@ def test_a_worker_that_ends_all_without_a_failure_of_its_own_may_save():
 
 
 def test_a_training_is_over_when_all_connected_workers_are_done():
-    cluster, _ = begun(3, elastic=True)
+    cluster, _ = started_workers(3, elastic=True)
     cluster.lose(1)
     cluster.send(0, bye=True)
     assert cluster.outcome is None
@@ -220,7 +226,7 @@ def end_of(cluster, worker):
 
 @pytest.mark.parametrize(("lost", "saver"), [(2, 0), (0, 1)])
 def test_the_first_remaining_member_saves_at_the_end(lost, saver):
-    cluster, _ = begun(3)
+    cluster, _ = started_workers(3)
     for worker in range(3):
         cluster.progress(worker, 1)
     cluster.lose(lost)
@@ -232,11 +238,11 @@ def test_the_first_remaining_member_saves_at_the_end(lost, saver):
 
 
 def test_a_worker_that_fails_or_hangs_does_not_save():
-    cluster, _ = begun(2)
+    cluster, _ = started_workers(2)
     cluster.progress(1, 1)
     cluster.send(0, failed="a bad record")
     assert end_of(cluster, 1).saver == 1
-    cluster, _ = begun(2)
+    cluster, _ = started_workers(2)
     for _ in range(2):
         for worker, batches in ((0, 4), (1, 5)):
             cluster.progress(worker, batches)
@@ -245,7 +251,7 @@ def test_a_worker_that_fails_or_hangs_does_not_save():
 
 
 def test_a_worker_that_has_only_started_does_not_save():
-    cluster, view = begun(3)
+    cluster, view = started_workers(3)
     for worker in (0, 2):
         cluster.lose(worker)
     cluster.join(0)
@@ -255,7 +261,7 @@ def test_a_worker_that_has_only_started_does_not_save():
 
 
 def test_a_worker_that_waits_for_the_state_does_not_save():
-    cluster, view = begun(3)
+    cluster, view = started_workers(3)
     cluster.lose(0)
     cluster.join(0)
     cluster.report_live(1, 2, steps=100, view=view)
@@ -266,7 +272,7 @@ def test_a_worker_that_waits_for_the_state_does_not_save():
 
 
 def test_a_receiver_in_its_first_step_saves_if_no_other_worker_can():
-    cluster, view = begun(2)
+    cluster, view = started_workers(2)
     cluster.lose(1)
     cluster.join(1)
     cluster.report_live(0, steps=5000, view=view)
@@ -285,7 +291,7 @@ def test_a_ps_that_knows_no_steps_lets_the_workers_decide_who_saves():
 
 @pytest.mark.parametrize("elastic", [False, True])
 def test_a_finished_training_whose_last_worker_dies_is_finished(elastic):
-    cluster, _ = begun(2, elastic=elastic)
+    cluster, _ = started_workers(2, elastic=elastic)
     cluster.send(0, bye=True)
     cluster.lose(1)
     assert cluster.outcome is None
@@ -294,7 +300,7 @@ def test_a_finished_training_whose_last_worker_dies_is_finished(elastic):
 
 
 def test_a_worker_that_finishes_while_it_waits_for_a_view_is_in_no_view():
-    cluster, view = begun(3, needed=1)
+    cluster, view = started_workers(3, needed=1)
     cluster.report_live(0, steps=5, view=view)
     cluster.send(0, bye=True)
     cluster.report_live(1, 2, steps=5, view=view)
@@ -302,7 +308,7 @@ def test_a_worker_that_finishes_while_it_waits_for_a_view_is_in_no_view():
 
 
 def test_a_finished_worker_that_starts_again_joins():
-    cluster, view = begun(2, elastic=True)
+    cluster, view = started_workers(2, elastic=True)
     cluster.send(0, bye=True)
     cluster.join(0)
     cluster.report_live(1, steps=5, view=view)
@@ -310,7 +316,7 @@ def test_a_finished_worker_that_starts_again_joins():
 
 
 def test_backup_workers_wait_for_a_chief_that_was_lost_before_it_gave_its_state():
-    cluster, view = begun(3, needed=2)
+    cluster, view = started_workers(3, needed=2)
     cluster.lose(0)
     for worker in (1, 2):
         cluster.report(worker, view=view)
@@ -322,7 +328,7 @@ def test_backup_workers_wait_for_a_chief_that_was_lost_before_it_gave_its_state(
 
 
 def test_a_worker_that_has_the_state_is_waited_for_where_no_member_has_it():
-    cluster, first = begun(2, elastic=True)
+    cluster, first = started_workers(2, elastic=True)
     cluster.lose(0)
     cluster.pass_secs(SECS)
     cluster.report_live(1, steps=2, view=first)  # goes on alone
@@ -341,7 +347,7 @@ def lost(*servers):
 
 
 def test_a_view_excludes_the_ps_that_any_member_has_lost_until_they_are_back():
-    cluster, view = begun(2, elastic=True, servers=3)
+    cluster, view = started_workers(2, elastic=True, servers=3)
     cluster.send(0, **lost(1))  # its step is given up already
     assert cluster.taken() == {0: ["lost_ps", "freeze"], 1: ["lost_ps", "freeze"]}
     cluster.send(1, **lost(1, 2))
@@ -363,7 +369,7 @@ def test_a_view_excludes_the_ps_that_any_member_has_lost_until_they_are_back():
 
 
 def test_a_worker_that_joins_learns_which_ps_the_others_do_without():
-    cluster, _ = begun(2, elastic=True, servers=2)
+    cluster, _ = started_workers(2, elastic=True, servers=2)
     cluster.send(0, **lost(1))
     cluster.lose(1)
     cluster.taken()
@@ -380,7 +386,7 @@ def test_a_worker_that_joins_learns_which_ps_the_others_do_without():
     ],
 )
 def test_law_10_a_worker_cannot_do_without_ps_that_the_training_needs(elastic, servers, text):
-    cluster, _ = begun(2, elastic=elastic, servers=2)
+    cluster, _ = started_workers(2, elastic=elastic, servers=2)
     with pytest.raises(ValueError, match=text):
         cluster.send(0, **lost(*servers))
 
@@ -399,7 +405,7 @@ def test_before_the_first_step_only_the_first_worker_ends_an_elastic_training(wo
 
 
 def test_a_worker_that_leaves_is_not_waited_for():
-    cluster, view = begun(2, elastic=True, coordinator_moves=True)
+    cluster, view = started_workers(2, elastic=True, coordinator_moves=True)
     cluster.send(1, leaves=True)
     cluster.lose(1)
     cluster.report_live(0, steps=3, view=view)

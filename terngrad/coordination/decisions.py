@@ -15,12 +15,12 @@ from terngrad.coordination.states import JOINED, CoordinatorState, Phase, Status
 from terngrad.service.messages import StateReport, View
 
 CHIEF = 0  # has the state if no worker is live
-MOST_STEPS = 1 << 62
-_MOST_AHEAD = 10**11  # numbers of views count milliseconds: about three years
-_MOST_AT_FIRST = 1 << 61  # the clock of a restarted coordinator may be years behind
+MAX_STEPS = 1 << 62
+_MAX_AHEAD = 10**11  # numbers of views count milliseconds: about three years
+_MAX_AT_FIRST = 1 << 61  # the clock of a restarted coordinator may be years behind
 _GRACE_SECS = 5.0  # for workers to find a coordinator that has started again
 _IDLE_SECS = 5.0  # for which the others wait for a member that has made no step yet
-_MOST_IDLE = 2  # sessions without a contribution before a worker must wait to join again
+_MAX_IDLE = 2  # sessions without a contribution before a worker must wait to join again
 _FIRST_DELAY_SECS, _LONGEST_DELAY_SECS = 5.0, 600.0
 
 
@@ -55,10 +55,10 @@ def check_report(state: CoordinatorState, report: StateReport) -> None:
     Raises:
       ValueError: a number is out of range.
     """
-    highest = state.number + _MOST_AHEAD if state.view else _MOST_AT_FIRST
+    highest = state.number + _MAX_AHEAD if state.view else _MAX_AT_FIRST
     if report.view > highest:
         raise ValueError(f"state_report: view is {report.view}; allowed is up to {highest}")
-    if report.steps > MOST_STEPS:
+    if report.steps > MAX_STEPS:
         raise ValueError(f"state_report: steps is {report.steps}; allowed is up to 2^62")
     groups.unpack(report.members, len(state.records))
     if report.coordinator >= max(1, len(state.records)):
@@ -198,8 +198,8 @@ def in_words(view: View, *, names_ps: bool = True) -> str:
 
 def listed(members: Sequence[int], one: str = "worker", several: str = "workers") -> str:
     """Returns numbers as words, such as "workers 0 and 1"."""
-    *most, last = map(str, members)
-    return f"{several} {', '.join(most)} and {last}" if most else f"{one} {last}"
+    *others, last = map(str, members)
+    return f"{several} {', '.join(others)} and {last}" if others else f"{one} {last}"
 
 
 def contributors_of_values(state: CoordinatorState) -> set[int] | None:
@@ -246,9 +246,9 @@ def is_idle_session(state: CoordinatorState, worker: int) -> bool:
 
 def delay_secs(idle_sessions: int) -> float:
     """Returns how long a worker must wait to join after so many idle sessions in a row."""
-    if idle_sessions <= _MOST_IDLE:
+    if idle_sessions <= _MAX_IDLE:
         return 0.0
-    doublings = min(idle_sessions - 1 - _MOST_IDLE, 10)
+    doublings = min(idle_sessions - 1 - _MAX_IDLE, 10)
     return min(_LONGEST_DELAY_SECS, _FIRST_DELAY_SECS * 2.0**doublings)
 
 
@@ -277,15 +277,15 @@ def act_on_timeouts(state: CoordinatorState) -> End | Ask | None:
 
 def mismatch(state: CoordinatorState) -> End | None:
     """Ends the training of workers that do not run the same operations with each other."""
-    begun = {worker: state.records[worker].session.operations for worker in state.connected}
-    first = max(begun, key=lambda worker: begun[worker].count, default=None)
+    operations = {worker: state.records[worker].session.operations for worker in state.connected}
+    first = max(operations, key=lambda worker: operations[worker].count, default=None)
     for worker in sorted(state.with_status({Status.FINISHED})):
         made = state.records[worker].session.operations.count
-        if first is not None and made < begun[first].count:
+        if first is not None and made < operations[first].count:
             left = f"{state.name(worker)} left after {made} operations with the others"
-            more = f"of which {state.name(first)} has begun {begun[first].count}"
+            more = f"of which {state.name(first)} has begun {operations[first].count}"
             return End(f"{left}, {more}: all need equally many batches and calls", [worker])
-    why = heartbeat.divergence(begun, state.name)
+    why = heartbeat.divergence(operations, state.name)
     return End(why) if why else None
 
 
@@ -317,7 +317,7 @@ def _while_stepping(state: CoordinatorState) -> End | Ask | None:
     if stalls.should_give_up(now):
         why = f"no worker made a step for {stalls.give_up_secs:g} s"
         # A worker that hangs within the step does not answer. If all do, they try it once more.
-        at = stalls.most_batches
+        at = stalls.max_batches
         return End(why) if at == state.stalled_at else Ask(why=why, stalled_at=at)
     if late := state.responsive & {*stalls.late(now)}:
         why = f"no next batch for {rules.timeout_secs:g} s while the others wait"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from terngrad.testing.coordination import SECS, CoordinatedWorkers, begun
+from terngrad.testing.coordination import SECS, CoordinatedWorkers, started_workers
 
 
 def test_values_are_sent_when_all_workers_have_given_theirs_and_later_at_once():
@@ -47,7 +47,7 @@ def test_values_of_too_many_bytes_or_names_are_refused():
 
 
 def test_old_rounds_get_no_values_and_rounds_of_impossible_views_no_answer():
-    cluster, view = begun(1)
+    cluster, view = started_workers(1)
     for round_, workers in ((5, [0]), (3, []), (4, [0])):
         cluster.give(0, "facts", b"", round_)
         assert list(cluster.orders[0][-1].values.workers) == workers
@@ -74,7 +74,7 @@ def test_values_of_processes_that_are_all_gone_are_not_sent_to_later_ones():
 
 
 def test_values_wait_for_a_member_that_may_come_back():
-    cluster, _ = begun(2)
+    cluster, _ = started_workers(2)
     cluster.lose(0)
     cluster.give(1, "at the end", b"1")
     assert cluster.taken() == {}
@@ -84,7 +84,7 @@ def test_values_wait_for_a_member_that_may_come_back():
 
 
 def test_values_of_a_worker_that_fails_to_join_are_forgotten():
-    cluster, _ = begun(2)
+    cluster, _ = started_workers(2)
     cluster.lose(1)
     cluster.give(0, "facts", b"right")
     cluster.connect(1)
@@ -131,7 +131,7 @@ def test_a_worker_that_left_before_an_operation_of_the_others_is_named(leaves_fi
 
 
 def test_a_worker_that_leaves_while_the_others_compute_ends_nobody():
-    cluster, _ = begun(2)
+    cluster, _ = started_workers(2)
     for worker in (0, 1):
         cluster.begin_operation(worker, 5)
     cluster.send(1, bye=True)

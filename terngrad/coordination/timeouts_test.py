@@ -4,12 +4,18 @@ import re
 
 import pytest
 
-from terngrad.testing.coordination import SECS, CoordinatedWorkers, begun, members, receivers
+from terngrad.testing.coordination import (
+    SECS,
+    CoordinatedWorkers,
+    members,
+    receivers,
+    started_workers,
+)
 
 
 def test_a_worker_that_hangs_is_named_or_abandoned():
     for elastic in (False, True):
-        cluster, _ = begun(2, elastic=elastic)
+        cluster, _ = started_workers(2, elastic=elastic)
         for seconds in range(int(SECS) + 3):
             cluster.progress(0, 5)
             cluster.progress(1, 4)
@@ -32,7 +38,7 @@ def test_a_worker_that_hangs_is_named_or_abandoned():
 
 def test_a_backup_worker_that_hangs_is_abandoned_and_two_end_the_training():
     for hanging in ([2], [1, 2]):
-        cluster, _ = begun(3, needed=2)
+        cluster, _ = started_workers(3, needed=2)
         for _ in range(int(SECS) + 3):
             for worker in range(3):
                 cluster.progress(worker, 4 if worker in hanging else 5)
@@ -50,7 +56,7 @@ def test_a_backup_worker_that_hangs_is_abandoned_and_two_end_the_training():
 @pytest.mark.parametrize("rules", [{"elastic": True}, {"needed": 1}], ids=str)
 @pytest.mark.parametrize("batches", [3, None], ids=["within a step", "busy"])
 def test_a_worker_that_hangs_in_a_step_is_abandoned_but_not_a_busy_one(rules, batches):
-    cluster, view = begun(3, **rules)
+    cluster, view = started_workers(3, **rules)
     cluster.progress(1, batches)
     cluster.lose(2)
     cluster.taken()
@@ -93,17 +99,17 @@ def test_a_worker_that_hangs_before_the_first_view_is_abandoned_but_not_the_chie
             assert cluster.outcome.startswith("worker 0 (host0:1) hangs")
 
 
-def stall(cluster, batches, begun=(0, 0)):
+def stall(cluster, batches, counts=(0, 0)):
     """Both workers of a cluster are in the same step for ten time-outs."""
-    for operations in begun:
+    for operations in counts:
         for worker in (0, 1):
             cluster.progress(worker, batches, operations)
         cluster.pass_secs(5 * SECS + 1)
 
 
 def test_operations_within_a_call_of_many_batches_count_as_progress():
-    cluster, _ = begun(2)
-    stall(cluster, 5, begun=(7, 8))
+    cluster, _ = started_workers(2)
+    stall(cluster, 5, counts=(7, 8))
     assert (cluster.taken(), cluster.outcome) == ({}, None)
     cluster.pass_secs(5 * SECS)
     assert cluster.taken() == {0: ["freeze"], 1: ["freeze"]}
@@ -111,7 +117,7 @@ def test_operations_within_a_call_of_many_batches_count_as_progress():
 
 @pytest.mark.parametrize("rules", [{"elastic": True}, {"needed": 1}, {}], ids=str)
 def test_a_worker_that_hangs_amid_the_step_of_all_is_abandoned_or_named(rules):
-    cluster, view = begun(2, **rules)
+    cluster, view = started_workers(2, **rules)
     stall(cluster, 5)
     assert (cluster.taken(), cluster.outcome) == ({0: ["freeze"], 1: ["freeze"]}, None)
     cluster.report_live(0, steps=4, view=view)
@@ -127,7 +133,7 @@ def test_a_worker_that_hangs_amid_the_step_of_all_is_abandoned_or_named(rules):
 
 
 def test_a_worker_may_reconnect_before_a_hung_worker_ends_the_training():
-    cluster, view = begun(2, needed=1)
+    cluster, view = started_workers(2, needed=1)
     stall(cluster, 5)
     cluster.report_live(0, steps=4, view=view)
     cluster.progress(0, None)
@@ -144,7 +150,7 @@ def test_a_worker_may_reconnect_before_a_hung_worker_ends_the_training():
 
 
 def test_a_step_that_fails_twice_for_all_workers_ends_the_training():
-    cluster, view = begun(2)
+    cluster, view = started_workers(2)
     for steps in (4, 7):
         stall(cluster, steps + 1)
         assert cluster.taken() == {0: ["freeze"], 1: ["freeze"]}
@@ -156,7 +162,7 @@ def test_a_step_that_fails_twice_for_all_workers_ends_the_training():
 
 
 def test_a_backup_worker_that_stands_still_is_noticed_although_the_others_are_done():
-    cluster, _ = begun(2, needed=1)
+    cluster, _ = started_workers(2, needed=1)
     cluster.progress(0, None)
     cluster.send(0, bye=True)
     stall(cluster, 5)
@@ -164,7 +170,7 @@ def test_a_backup_worker_that_stands_still_is_noticed_although_the_others_are_do
 
 
 def test_the_chief_starts_anew_if_the_only_worker_with_the_state_hangs_for_long():
-    cluster, _ = begun(2, elastic=True)
+    cluster, _ = started_workers(2, elastic=True)
     cluster.progress(1, 3)
     cluster.pass_secs(5 * SECS)
     cluster.lose(0)
@@ -204,7 +210,7 @@ def one_lost_and_one_about_to_join():
 
 
 def test_a_silent_worker_is_lost_since_it_was_last_heard_of():
-    cluster, _ = begun(2)
+    cluster, _ = started_workers(2)
     cluster.lose(1, "is silent", silent_secs=SECS / 2)
     cluster.pass_secs(SECS / 2 - 1)
     assert cluster.outcome is None
@@ -213,7 +219,7 @@ def test_a_silent_worker_is_lost_since_it_was_last_heard_of():
 
 
 def test_an_elastic_training_waits_shortly_for_a_worker_while_another_has_the_state():
-    cluster, _ = begun(2, elastic=True, return_secs=0.5)
+    cluster, _ = started_workers(2, elastic=True, return_secs=0.5)
     cluster.lose(1)
     cluster.pass_secs(0.4)
     assert cluster.taken() == {}
@@ -233,7 +239,7 @@ def is_kept(cluster, worker, step):
 
 
 def test_the_only_worker_with_the_state_may_be_lost_for_the_time_out():
-    cluster, _ = begun(2, elastic=True, return_secs=0.5)
+    cluster, _ = started_workers(2, elastic=True, return_secs=0.5)
     cluster.lose(1)
     cluster.pass_secs(1)
     cluster.connect(1)
@@ -243,7 +249,7 @@ def test_the_only_worker_with_the_state_may_be_lost_for_the_time_out():
 
 
 def test_the_only_worker_with_the_state_is_waited_for_where_the_other_hangs():
-    cluster, _ = begun(2, elastic=True, return_secs=0.5)
+    cluster, _ = started_workers(2, elastic=True, return_secs=0.5)
     stall(cluster, 5)
     cluster.report_live(0, steps=4)
     cluster.pass_secs(SECS + 1)  # worker 1 hangs, and is abandoned
@@ -254,7 +260,7 @@ def test_the_only_worker_with_the_state_is_waited_for_where_the_other_hangs():
 
 
 def test_workers_that_were_all_lost_at_once_are_waited_for():
-    cluster, _ = begun(2, elastic=True, return_secs=0.5)
+    cluster, _ = started_workers(2, elastic=True, return_secs=0.5)
     for worker in (0, 1):
         cluster.lose(worker)
     cluster.pass_secs(2)
@@ -294,7 +300,7 @@ def test_a_lost_worker_is_named_beside_one_that_hangs_before_the_first_view():
 
 
 def test_a_worker_that_hangs_is_abandoned_although_another_joins_and_leaves():
-    cluster, view = begun(4, needed=2)
+    cluster, view = started_workers(4, needed=2)
     cluster.progress(1, 5)
     cluster.lose(3)
     cluster.report_live(0, 2, steps=9, view=view)
@@ -316,7 +322,7 @@ def test_too_few_members_wait_for_a_worker_that_is_about_to_join():
 
 
 def test_a_worker_that_is_busy_for_too_long_is_abandoned_if_the_others_can_continue():
-    cluster, view = begun(2, elastic=True)
+    cluster, view = started_workers(2, elastic=True)
     cluster.progress(1, None)
     cluster.report_live(0, steps=1, view=view)
     cluster.taken()
@@ -326,7 +332,7 @@ def test_a_worker_that_is_busy_for_too_long_is_abandoned_if_the_others_can_conti
 
 
 def test_a_ps_ends_with_the_other_workers_although_one_hangs():
-    cluster, _ = begun(2, elastic=True)
+    cluster, _ = started_workers(2, elastic=True)
     for _ in range(2):
         for worker, batches in ((0, 5), (1, 4)):
             cluster.progress(worker, batches)
@@ -340,7 +346,7 @@ def test_a_ps_ends_with_the_other_workers_although_one_hangs():
 
 
 def test_a_finished_training_whose_last_worker_hangs_on_a_new_stream_is_finished():
-    cluster, _ = begun(2, needed=1)
+    cluster, _ = started_workers(2, needed=1)
     cluster.reconnect(1)
     cluster.send(0, bye=True)
     cluster.pass_secs(10 * SECS + 1)
@@ -348,7 +354,7 @@ def test_a_finished_training_whose_last_worker_hangs_on_a_new_stream_is_finished
 
 
 def test_a_member_that_never_reports_its_state_is_named():
-    cluster, view = begun(2)
+    cluster, view = started_workers(2)
     cluster.report_live(0, steps=1, view=view)
     cluster.pass_secs(10 * SECS + 1)
     assert cluster.outcome == "worker 1 (host1:1) hangs: it has not reported its step for 101 s"

@@ -108,7 +108,7 @@ def encrypted(
                 found[peer] = encrypt(
                     plain, members.files, host, is_server=is_server, timeout_secs=secs, name=name
                 )
-                why = members.withdrawal(found[peer].certificate)
+                why = members.revocation(found[peer].certificate)
             except ConnectionError as error:
                 why = str(error)
             if why:

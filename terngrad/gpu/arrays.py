@@ -87,8 +87,8 @@ class _Call:
         view = self.view(words, name)
         is_integer, is_matrix = view.dtype in ("uint32", "int32"), len(view.shape) == 2
         if not (is_integer and is_matrix and 2 <= view.shape[1] <= check.MAX_PLANES):
-            what, most = f"{view.dtype} {list(view.shape)}", check.MAX_PLANES
-            raise ValueError(f"{name} is {what}; must be uint32 or int32 [G, 2 to {most}]")
+            what, limit = f"{view.dtype} {list(view.shape)}", check.MAX_PLANES
+            raise ValueError(f"{name} is {what}; must be uint32 or int32 [G, 2 to {limit}]")
         return view
 
     def empty(self, shape: Sequence[int], dtype: str) -> View:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 MARK = "terngrad launcher answers:"  # separates an answer from the output of start-up files
 BYTES = "latin-1"  # encoding in which each byte is a character
-_MOST_IN_A_ROW = 5  # short runs of a process after which it is not started again
+_MAX_IN_A_ROW = 5  # short runs of a process after which it is not started again
 _SHORT_SECS = 30.0  # of a run that ended too soon
 
 
@@ -46,9 +46,9 @@ _FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 1.0, 60.0
 class Restarts:
     """Counts the restarts that are left; pauses grow with each short run of a process."""
 
-    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, max_restarts: int, clock: Callable[[], float] = time.monotonic) -> None:
         """Allows `most` restarts of all processes together."""
-        self._left, self._clock = most, clock
+        self._left, self._clock = max_restarts, clock
         self._start: dict[str, float] = {}
         self._short: dict[str, int] = {}  # short runs in a row, by process
 
@@ -66,8 +66,8 @@ class Restarts:
         short = self._short[name] = 0 if was_long else self._short.get(name, 0) + 1
         if not self._left:
             return None, ""
-        if short >= _MOST_IN_A_ROW:
-            runs = f"{_MOST_IN_A_ROW} runs of less than {_SHORT_SECS:g} s"
+        if short >= _MAX_IN_A_ROW:
+            runs = f"{_MAX_IN_A_ROW} runs of less than {_SHORT_SECS:g} s"
             return None, f"is not started again after {runs}"
         self._left -= 1
         secs = min(_LONGEST_PAUSE_SECS, _FIRST_PAUSE_SECS * 2.0 ** max(0, short - 1))

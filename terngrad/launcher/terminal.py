@@ -34,12 +34,12 @@ class Parser(argparse.ArgumentParser):
         sys.exit(f"launch: {message.removeprefix('argument ')}; --help shows how")
 
 
-def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+def whole(low: int, high: int | None = None) -> Callable[[str], int]:
     """Returns a parser of whole numbers in a range."""
 
     def parse(text: str) -> int:
-        if not text.isdecimal() or not least <= int(text) <= (int(text) if most is None else most):
-            allowed = f"of {least} and more" if most is None else f"from {least} to {most}"
+        if not text.isdecimal() or not low <= int(text) <= (int(text) if high is None else high):
+            allowed = f"of {low} and more" if high is None else f"from {low} to {high}"
             raise argparse.ArgumentTypeError(f"{text!r}; allowed are whole numbers {allowed}")
         return int(text)
 

@@ -438,11 +438,11 @@ class Group(contextlib.AbstractContextManager):
 
     def _gathered(self, content: np.ndarray, name: str) -> np.ndarray:
         """Returns the contents of all processes, int32 [n] -> [size, n], in parts."""
-        most = self.connection.largest_part // content.itemsize
+        limit = self.connection.largest_part // content.itemsize
         is_transport = isinstance(self.connection, Transport)
         rows = []
-        for start in range(0, max(len(content), 1), most):
-            part = tf.constant(content[start : start + most])
+        for start in range(0, max(len(content), 1), limit):
+            part = tf.constant(content[start : start + limit])
             # Transports tell shapes apart by names; a ps knows few names, and counts the calls.
             called = f"{name}/{part.shape[0]}" if is_transport else name
             rows.append(self.connection.all_gather(part, called).numpy())

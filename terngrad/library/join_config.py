@@ -159,7 +159,7 @@ class JoinConfig:
         role, tls = self.role, self.tls
         is_served = role.ps_hosts and not self.has_own_servers
         if tls and is_served and role.job_name == "worker":
-            # Whether a worker's certificate is withdrawn, only the ps checks.
+            # Whether a worker's certificate is revoked, only the ps checks.
             tls = dataclasses.replace(tls, deny="")
         members, secret = Members(tls) if tls else None, run_secret.shared()
         return ConnectConfig(

@@ -43,15 +43,15 @@ def test_a_hello_says_what_the_process_was_started_with(monkeypatch):
     ],
     ids=["a worker of parameter servers", "a parameter server", "a worker of an all-reduce"],
 )
-def test_who_checks_whether_a_certificate_is_withdrawn(role, checks, tmp_path):
+def test_who_checks_whether_a_certificate_is_revoked(role, checks, tmp_path):
     tls = make_certificates(tmp_path, "ours", "all")
     shown = ssl.PEM_cert_to_DER_cert(Path(tls.cert).read_text())
     denied = tmp_path / "denied.txt"
     denied.write_text(f"{serial_of(shown):X}\n")
     config = joining(dataclasses.replace(tls, deny=str(denied)), **role)
-    assert bool(config.connect.members.withdrawal(shown)) == checks
+    assert bool(config.connect.members.revocation(shown)) == checks
     if not config.role.ps_hosts:  # then its ps are workers, too
-        assert config.with_own_servers().connect.members.withdrawal(shown)
+        assert config.with_own_servers().connect.members.revocation(shown)
 
 
 def test_the_server_of_a_worker_uses_the_interface_of_the_worker(monkeypatch):

@@ -275,9 +275,9 @@ def _check(
     for name, value in given.items():
         if not isinstance(value, numbers.Real):
             raise TypeError(f"{name} is {value!r}; allowed are numbers")
-        most = math.inf if name == "learning_rate" else 1.0
-        if not (0 <= value <= most and math.isfinite(value)):
-            allowed = "finite numbers from 0 on" if most == math.inf else "numbers from 0 to 1"
+        limit = math.inf if name == "learning_rate" else 1.0
+        if not (0 <= value <= limit and math.isfinite(value)):
+            allowed = "finite numbers from 0 on" if limit == math.inf else "numbers from 0 to 1"
             raise ValueError(f"{name} is {value}; allowed are {allowed}")
     for name in ("nodes", "memory_decay"):
         if name in settings:

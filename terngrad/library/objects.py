@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-MOST_BYTES = 1 << 28  # of a value
+MAX_BYTES = 1 << 28  # of a value
 _DEEPEST = 100  # levels of lists, tuples and dicts
 
 _ALLOWED = (
@@ -28,7 +28,7 @@ def pack(value: Any, what: str) -> bytes:
 
     Raises:
       TypeError: names the part that is something else.
-      ValueError: it is nested too deeply, or has more than `MOST_BYTES`.
+      ValueError: it is nested too deeply, or has more than `MAX_BYTES`.
     """
     content = json.dumps(_plain(value, what, 0), separators=(",", ":")).encode()
     check_size(len(content), what)
@@ -48,9 +48,9 @@ def unpack(content: bytes) -> Any:
 
 
 def check_size(octets: int, what: str) -> None:
-    """Raises ValueError if a value has more than `MOST_BYTES`, or less than none."""
-    if not 0 <= octets <= MOST_BYTES:
-        raise ValueError(f"{what} takes {octets:,} bytes; allowed are up to {MOST_BYTES:,}")
+    """Raises ValueError if a value has more than `MAX_BYTES`, or less than none."""
+    if not 0 <= octets <= MAX_BYTES:
+        raise ValueError(f"{what} takes {octets:,} bytes; allowed are up to {MAX_BYTES:,}")
 
 
 def _plain(value: Any, where: str, depth: int) -> Any:

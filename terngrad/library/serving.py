@@ -182,8 +182,8 @@ class _SynchronousPs(_Ps):
         ps, hosts, workers = role.task_id, role.ps_hosts, role.worker_hosts
         here = [host for host in hosts if split_address(host)[0] == split_address(hosts[ps])[0]]
         self.name, self.task = ps_name(ps, hosts), f"waits for {len(workers)} workers"
-        arithmetic, most_bytes = Reduction(kernels.packing), allocator.most_held() // len(here)
-        self.server = SynchronousServer(config.connect, arithmetic, config.rules, say, most_bytes)
+        arithmetic, max_bytes = Reduction(kernels.packing), allocator.max_held() // len(here)
+        self.server = SynchronousServer(config.connect, arithmetic, config.rules, say, max_bytes)
         self._outcome: str | None = None  # see `Server.wait`
         self._left = 0
 

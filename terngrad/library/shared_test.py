@@ -120,7 +120,7 @@ def test_what_cannot_travel_is_named_by_its_place(value, why):
 
 
 def test_values_that_are_too_large_or_too_deep_are_refused(monkeypatch):
-    monkeypatch.setattr(objects, "MOST_BYTES", 10)
+    monkeypatch.setattr(objects, "MAX_BYTES", 10)
     with pytest.raises(ValueError, match="value takes 12 bytes; allowed are up to 10"):
         objects.pack("a" * 10, "value")
     deep = []

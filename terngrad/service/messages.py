@@ -124,7 +124,7 @@ _VALUE = {
 _PROGRESS = {
     "is_stepping": Field(1, "bool"),
     "batches": Field(2, "uint64"),
-    "begun": Field(3, "uint64"),  # operations with the others, where it counts them
+    "operations": Field(3, "uint64"),  # begun with the others, where it counts them
     "operation": Field(4, "string"),  # what the last of them is
     "alike": Field(5, "uint64"),  # so many of the last ones are this
 }

@@ -147,7 +147,7 @@ class Driver:
             server,
             fixed(_HELLO_BYTES, self._serve),
             show,
-            most=2 * processes + _MORE_PENDING,
+            max_connections=2 * processes + _MORE_PENDING,
             timeout_secs=_HELLO_SECS,
             wrap=self._encrypted,
         )

@@ -259,7 +259,7 @@ def store_in(
     return Store(ps, count, WORKERS, ReferenceKernels(), make, settings, log)
 
 
-def begun(store: Store, plan: Plan = PLAN, version: int = 0) -> Store:
+def with_run(store: Store, plan: Plan = PLAN, version: int = 0) -> Store:
     """Begins a run in a store, with ones for all values; returns the store."""
     _, shard, size = store.read_plan(plan.to_json().encode())
     store.begin(plan, shard, np.ones(size // 4, "<f4").tobytes(), version)

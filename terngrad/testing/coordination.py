@@ -103,15 +103,15 @@ class CoordinatedWorkers:
         """Sends a worker's value."""
         self.send(worker, value={"name": name, "content": content, "round": round_})
 
-    def progress(self, worker: int, batches: int | None, begun: int = 0) -> None:
+    def progress(self, worker: int, batches: int | None, operations: int = 0) -> None:
         """Reports the number of batches taken; None = the worker makes no steps now."""
         is_stepping = batches is not None
-        progress = {"is_stepping": is_stepping, "batches": batches or 0, "begun": begun}
+        progress = {"is_stepping": is_stepping, "batches": batches or 0, "operations": operations}
         self.send(worker, progress=progress)
 
-    def begin_operation(self, worker: int, begun: int, last: str = "a step") -> None:
+    def begin_operation(self, worker: int, operations: int, last: str = "a step") -> None:
         """Reports how many operations with the others the worker has begun, and the last one."""
-        self.send(worker, progress={"begun": begun, "operation": last, "alike": 1})
+        self.send(worker, progress={"operations": operations, "operation": last, "alike": 1})
 
     def taken(self) -> dict[int, list[Any]]:
         """Returns the orders since the last call: names, or the views themselves."""
@@ -129,7 +129,7 @@ class CoordinatedWorkers:
         self.coordinator.watch()
 
 
-def begun(workers: int, **rules: Any) -> tuple[CoordinatedWorkers, View]:
+def started_workers(workers: int, **rules: Any) -> tuple[CoordinatedWorkers, View]:
     """Returns workers that have all joined, and their first view."""
     cluster = CoordinatedWorkers(workers, **rules)
     (view,) = cluster.begin(*range(workers))[0]

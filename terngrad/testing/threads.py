@@ -20,7 +20,7 @@ from terngrad.library.group import Group
 from terngrad.testing.limits import HANG_SECS
 
 TIMEOUT = HANG_SECS
-_MOST_SECS = 300.0  # a machine may be loaded
+_MAX_SECS = 300.0  # a machine may be loaded
 
 
 def in_threads(*calls: Callable[[], object]) -> list[object]:
@@ -132,7 +132,7 @@ class InThreads(Group):
 
 def on_all(size: int, work: Callable[[InThreads], Any]) -> list[Any]:
     """Returns what a function returns, or raises, for each of `size` workers."""
-    barrier, values = threading.Barrier(size, timeout=_MOST_SECS), [None] * size
+    barrier, values = threading.Barrier(size, timeout=_MAX_SECS), [None] * size
 
     def worker(rank: int) -> Any:
         try:

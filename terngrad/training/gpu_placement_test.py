@@ -59,8 +59,8 @@ def test_only_codes_scales_and_their_sums_leave_the_gpu(kernels, policy, on_gpu,
             placed.setdefault(op.type.removeprefix("Terngrad"), set()).add(op.device)
     expected = {op: {_GPU} for op in on_gpu} | {"Join": {"/device:CPU:0"}}
     assert placed == expected | ({} if as_sums else {"Decode": {""}})  # it has no other kernel
-    most = sum(codec.scale_count for codec in codecs)
+    limit = sum(codec.scale_count for codec in codecs)
     for op in graph.get_operations():
         for tensor in op.inputs if "CPU" in op.device else ():
             if "GPU" in tensor.op.device and tensor.dtype != tf.uint32:
-                assert tensor.shape.num_elements() <= most, tensor
+                assert tensor.shape.num_elements() <= limit, tensor

@@ -171,11 +171,11 @@ class LocalStep(Step):
         """
         reduction, first = self._reduction, self._inner_step.read_value()
         # Nothing of the inner steps depends on this exchange, so TensorFlow makes both at once.
-        begun = self._exchange_deltas() if self._overlaps else None
+        early = self._exchange_deltas() if self._overlaps else None
         nodes, rate = self._make_inner_steps(take, first)
         count = float(self._local_steps)
         shared, stop, save = self._share([Losses(*(v / count for v in n.losses)) for n in nodes])
-        deltas, aggregate = begun or self._exchange_deltas()
+        deltas, aggregate = early or self._exchange_deltas()
         statistics = self._mean_statistics([row_of(node.state) for node in nodes])
         others = [*shared, stop, save, *statistics]
         # The means may be there before the inner steps are over, which may fail.

@@ -71,7 +71,7 @@ class Loop:
         while stepper.step < cadence.max_steps and not stepper.is_over:
             before, own_before = stepper.step, stepper.own_step
             profiler.at(before)
-            most = stepper.select()
+            limit = stepper.select()
             if stop.signal and not stepper.request_stop():
                 break
             observes = summary_due and stepper.is_observable and not stop.signal
@@ -79,7 +79,7 @@ class Loop:
                 if observes:
                     self._observe(clock)
                 else:
-                    self._make(most, clock)
+                    self._make(limit, clock)
             except NotFiniteError as error:
                 last = checkpoint or self.unsaved
                 raise DivergedError(f"{error}; last good checkpoint: {last}.") from None
@@ -108,9 +108,9 @@ class Loop:
             self.writer.flush()
         return checkpoint, stepper.is_over
 
-    def _make(self, most: int, clock: Clock) -> None:
+    def _make(self, limit: int, clock: Clock) -> None:
         step = self.stepper.step
-        wanted = min(self.cadence.next_stop(step) - step, most)
+        wanted = min(self.cadence.next_stop(step) - step, limit)
         before_last = self._whole(self.cadence.max_steps - step) - self.stepper.stride
         if self.writer and before_last > 0:  # shows the last step's gradients
             wanted = min(wanted, before_last)

@@ -2,8 +2,8 @@
 
 While a step waits for another process, the thread that trains is within TensorFlow and cannot save.
 Another thread copies the variables, and finds out by two counters whether a step changed one of
-them meanwhile (a seqlock): a step counts `begun` before its first update, and `done` after its last
-one. So the steps need not wait for the copy.
+them meanwhile (a seqlock): a step counts `started` before its first update, and `done` after its
+last one. So the steps need not wait for the copy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class SequenceLock:
     def __init__(self) -> None:
         """Starts outside the updates of a step."""
         with tf.device("/CPU:0"):
-            self._begun, self._done = (
+            self._started, self._done = (
                 tf.Variable(0, dtype=tf.int64, trainable=False) for _ in range(2)
             )
 
@@ -33,14 +33,14 @@ class SequenceLock:
         first of these operations.
         """
         with tf.control_dependencies(results), tf.device("/CPU:0"):
-            noted = self._begun.assign_add(1, read_value=False)
+            noted = self._started.assign_add(1, read_value=False)
         with tf.control_dependencies([] if noted is None else [noted]):  # None outside a graph
             yield
 
     def end(self) -> None:
         """Notes that the step is done; call it after the function that makes a step."""
         with tf.device("/CPU:0"):
-            self._done.assign(self._begun.read_value())
+            self._done.assign(self._started.read_value())
 
     def copy(
         self, variables: Mapping[str, tf.Variable], version: Callable[[], int] = lambda: 0
@@ -62,5 +62,5 @@ class SequenceLock:
 
     def position(self) -> int | None:
         """Returns a number that differs after later updates; None within those of a step."""
-        begun = int(self._begun)
-        return begun if begun == int(self._done) else None
+        started = int(self._started)
+        return started if started == int(self._done) else None

@@ -256,16 +256,16 @@ class RandomEncoder {
     // Draws of which signs are complemented again.
     const uint32_t flipped = key_.antithetic ? kOpen : 0;
     const uint32_t odd = key_.node & 1 ? flipped : 0;
-    uint32_t most = 0;
+    uint32_t largest = 0;
 #pragma unroll
     for (int row = 0; row < kTileRows; ++row) {
       const uint32_t bits = BitsOf(x[row]);
       const uint32_t flips = (SignMask(bits) & flipped) ^ odd;
       const uint32_t sum = thresholds[row] + (draws(row, lane) ^ flips);
-      most = (sum & kOpen) > most ? sum & kOpen : most;
+      largest = (sum & kOpen) > largest ? sum & kOpen : largest;
       sums[row] = sum | (bits & kSign);
     }
-    return most == kOpen;
+    return largest == kOpen;
   }
 
   // Adds 1 to the codes that all 24 bits of the draws round up.

@@ -11,18 +11,18 @@ namespace terngrad {
 namespace gpu {
 
 // Writes total[rows * planes], the sum of the inputs modulo 2^planes. A thread
-// adds a row by carry logic. MOST is the largest number of planes.
-template <int MOST>
+// adds a row by carry logic. MAX_PLANES is the largest number of planes.
+template <int MAX_PLANES>
 TERNGRAD_DEVICE static inline void SumRow(const Planes* inputs, int64_t count,
                                           int planes, int64_t row,
                                           uint32_t* total) {
-  uint32_t sum[MOST] = {};
+  uint32_t sum[MAX_PLANES] = {};
   for (int64_t i = 0; i < count; ++i) {
     const int own = inputs[i].planes;
     const uint32_t* const words = inputs[i].words + row * own;
     uint32_t word = 0, carry = 0;
 #pragma unroll
-    for (int j = 0; j < MOST; ++j) {
+    for (int j = 0; j < MAX_PLANES; ++j) {
       if (j >= planes) break;
       if (j < own) word = words[j];  // else the last one, of signs
       const uint32_t differ = sum[j] ^ word, both = sum[j] & word;
@@ -31,7 +31,7 @@ TERNGRAD_DEVICE static inline void SumRow(const Planes* inputs, int64_t count,
     }
   }
 #pragma unroll
-  for (int j = 0; j < MOST; ++j) {
+  for (int j = 0; j < MAX_PLANES; ++j) {
     if (j < planes) total[row * planes + j] = sum[j];
   }
 }

@@ -24,8 +24,8 @@ inline constexpr int kWordCounts[kBitCodes][kLongestWord] = {
     {0, 0, 5, 3, 0, 0, 0, 13, 15, 0, 220},  // of octets other than 0
 };
 // In 64 bits; with more ones the next code is shorter, or at last none.
-inline constexpr int kMostOnes[] = {7, 12, 19, 28};
-inline constexpr int kFewOnes = kMostOnes[3];
+inline constexpr int kMaxOnes[] = {7, 12, 19, 28};
+inline constexpr int kFewOnes = kMaxOnes[3];
 
 // The first byte of a stream is one of these, or the number of a code, from 1.
 inline constexpr int kPlain = 0;
@@ -123,8 +123,8 @@ static inline uint64_t OctetsAt(uint64_t filled) {
 
 static inline int ShortestCode(int64_t ones, int64_t octets) {
   int code = 1;
-  for (const int most : kMostOnes) {
-    if (8 * ones <= most * octets) return code;
+  for (const int limit : kMaxOnes) {
+    if (8 * ones <= limit * octets) return code;
     ++code;
   }
   return kPlain;
@@ -178,10 +178,10 @@ static uint8_t* WriteOctets(int code, const uint8_t* octets, int64_t count,
 
 // Writes a stream and returns its end. `bits` are whole words, which are 0
 // after the first `count` <= kMaxStream bits, and one more; they change. `ones`
-// of the bits are 1. Where more than `most_ones` of 64 are 1, and more are 0,
+// of the bits are 1. Where more than `max_ones` of 64 are 1, and more are 0,
 // they stay as they are.
 static uint8_t* WriteStream(uint64_t* bits, int64_t count, int64_t ones,
-                            int most_ones, uint8_t* out) {
+                            int max_ones, uint8_t* out) {
   if (!count) return out;
   const int64_t words = WordsOf(count), size = (count + 7) / 8;
   const bool is_inverted = 2 * ones > count;
@@ -220,7 +220,7 @@ static uint8_t* WriteStream(uint64_t* bits, int64_t count, int64_t ones,
       end = WriteStream(filled, size, some, kFewOnes, end);
       end = WriteOctets(code, packed, some, end);
     } else {
-      const bool is_few = 8 * ones <= most_ones * size;
+      const bool is_few = 8 * ones <= max_ones * size;
       mode = is_few ? ShortestCode(ones, size) : kPlain;
       if (mode != kPlain) end = WriteOctets(mode, octets, size, end);
     }

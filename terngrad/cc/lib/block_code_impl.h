@@ -47,8 +47,8 @@ class Block {
         rows_(rows),
         words_((rows + 1) / 2) {}
 
-  // Writes the code; returns its bytes, or -1 if they are more than `most`.
-  int64_t Pack(const uint32_t* words, uint8_t* out, int64_t most) {
+  // Writes the code; returns its bytes, or -1 if they are more than `limit`.
+  int64_t Pack(const uint32_t* words, uint8_t* out, int64_t limit) {
     Load(words);
     FindNonzero();
     const int64_t size = kWordBits * rows_;
@@ -56,15 +56,15 @@ class Block {
     limit_ = largest_ - leaves_out_;
     top_ = BitLength(limit_);
     out_ = out;
-    left_ = most;
+    left_ = limit;
     SetAll(&valued_);
     if (leaves_out_) Count<true>(nonzero_.at);
     low_ = LowBits(leaves_out_ ? nonzero_.count : size);
     if (--left_ < 0) return -1;
     *out_++ = static_cast<uint8_t>(low_ + kLeavesOutZeros * leaves_out_);
     if (leaves_out_) {
-      const int most_ones = low_ ? kFewOnes : kFewNonzero;
-      if (!Put(nonzero_.at, valued_, &valued_.count, most_ones)) return -1;
+      const int max_ones = low_ ? kFewOnes : kFewNonzero;
+      if (!Put(nonzero_.at, valued_, &valued_.count, max_ones)) return -1;
       Copy(nonzero_.at, valued_.at);
     }
     return PutValues() ? out_ - out : -1;
@@ -318,7 +318,7 @@ class Block {
     return Put(some->at, places, &some->count);
   }
   bool Put(const uint64_t* plane, const Places& places, int64_t* ones,
-           int most_ones = kFewOnes) {
+           int max_ones = kFewOnes) {
     const int64_t n = words_;            // it stays in a register
     const int64_t count = places.count;  // `ones` may be there
     Plane bits;
@@ -335,7 +335,7 @@ class Block {
     *ones = Ones(bits, WordsOf(count));
     uint8_t stream[kStreamRoom];
     const int64_t size =
-        WriteStream(bits, count, *ones, most_ones, stream) - stream;
+        WriteStream(bits, count, *ones, max_ones, stream) - stream;
     left_ -= size;
     if (left_ < 0) return false;
     std::memcpy(out_, stream, size);
@@ -400,14 +400,14 @@ class Block {
 };
 
 // Writes integers, block by block; returns the bytes, or -1 if they are more
-// than `most`.
+// than `limit`.
 static int64_t PackBlocks(const uint32_t* words, int largest, int64_t rows,
-                          uint8_t* out, int64_t most) {
+                          uint8_t* out, int64_t limit) {
   int64_t size = 0;
   for (int64_t g = 0; g < rows; g += kBlockRows) {
     Block block(largest, rows - g < kBlockRows ? rows - g : kBlockRows);
     const int64_t added =
-        block.Pack(words + g * PlaneCount(largest), out + size, most - size);
+        block.Pack(words + g * PlaneCount(largest), out + size, limit - size);
     if (added < 0) return -1;
     size += added;
   }

@@ -1221,8 +1221,8 @@ Words SomeIntegers(int64_t rows, int largest, double density, Random& random) {
     const int64_t spread = 1 + random() % largest;
     for (int64_t& value : values) {
       if (!is_nonzero(random)) continue;
-      const int64_t most = random() % 8 ? spread : largest;
-      value = static_cast<int64_t>(random() % (2 * most + 1)) - most;
+      const int64_t bound = random() % 8 ? spread : largest;
+      value = static_cast<int64_t>(random() % (2 * bound + 1)) - bound;
     }
     return PlanesOf(values, PlaneCount(largest));
   }

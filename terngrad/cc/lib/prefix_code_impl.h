@@ -164,10 +164,10 @@ static bool IsLong(int64_t size, const Sizes& sizes, int64_t rows) {
 // Returns the bytes of the payload, or -1 if they are not fewer than `size`.
 static int64_t PackInBlocks(const uint32_t* words, int largest, int64_t rows,
                             uint8_t* packed, int64_t size) {
-  const int64_t most = size - 1 - kStreamBytes;
-  if (most < 0) return -1;
+  const int64_t limit = size - 1 - kStreamBytes;
+  if (limit < 0) return -1;
   const int64_t found =
-      PackBlocks(words, largest, rows, packed + kStreamBytes, most);
+      PackBlocks(words, largest, rows, packed + kStreamBytes, limit);
   if (found < 0) return -1;
   std::memcpy(packed, &kInBlocks, sizeof(kInBlocks));
   return kStreamBytes + found;

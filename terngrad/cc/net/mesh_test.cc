@@ -573,10 +573,10 @@ void BytesAreCountedAsTheyTravel() {
   struct {
     int size;
     double zeros;
-    double most;  // bits that a process sends for a value
+    double max_bits;  // bits that a process sends for a value
   } const found[] = {
       {2, 1, 0.26}, {2, 0.85, 0.65}, {2, 0, 1.75}, {4, 0.85, 1.75}};
-  for (const auto& [size, zeros, most] : found) {
+  for (const auto& [size, zeros, max_bits] : found) {
     Group group(size);
     const int index = group.Declare(Codes("codes", kRows, 1, size));
     for (int round = 0; round < 2; ++round) {
@@ -594,7 +594,7 @@ void BytesAreCountedAsTheyTravel() {
       for (int i = 0; i < size; ++i) {
         const int64_t mine = group.meshes[i]->bytes_sent() - before[i];
         CHECK(uses[i]->sent() == mine);
-        CHECK(mine * 8.0 / (32 * kRows) < most);
+        CHECK(mine * 8.0 / (32 * kRows) < max_bits);
         sent += uses[i]->sent();
         received += uses[i]->received();
       }

@@ -115,8 +115,8 @@ class Plan {
   }
   // Whether rows that are sent can have this size.
   bool IsSize(int shot, int64_t size, int64_t rows) const {
-    const int64_t most = rows * RowBytes(shot);
-    return IsPacked() ? size <= most : size == most;
+    const int64_t limit = rows * RowBytes(shot);
+    return IsPacked() ? size <= limit : size == limit;
   }
 
   int64_t InputBytes() const;

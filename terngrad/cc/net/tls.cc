@@ -128,9 +128,9 @@ void* TlsChannel::NewContext(const TlsFiles& files) {
 }
 
 std::string TlsChannel::Shake(double secs) {
-  const std::chrono::duration<double> most(secs);
+  const std::chrono::duration<double> limit(secs);
   const auto end =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(most);
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
   while (true) {
     ssl_.ERR_clear_error();
     const int result = ssl_.SSL_do_handshake(session_);
@@ -319,8 +319,8 @@ ssize_t TlsChannel::ReadInto(uint8_t* target, size_t size) {
   size_t total = 0;
   while (total < size) {
     ssl_.ERR_clear_error();
-    const int most = std::min<size_t>(size - total, 1 << 30);
-    const int got = ssl_.SSL_read(session_, target + total, most);
+    const int limit = std::min<size_t>(size - total, 1 << 30);
+    const int got = ssl_.SSL_read(session_, target + total, limit);
     if (got > 0) {
       total += got;
       continue;

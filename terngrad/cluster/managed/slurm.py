@@ -13,7 +13,7 @@ _FIRST_PORT, _BLOCKS, _BLOCK = 10000, 300, 64  # below the usual range of outgoi
 _BRACKET = re.compile(r"([^\[\],\s]*)\[([^\[\]]*)\]")  # of a node's name, with the text before it
 _NAME = re.compile(rf"(?:{_BRACKET.pattern})+|[^\[\],\s]+")
 _LIST = re.compile(rf"[,\s]*(?:{_NAME.pattern})(?:[,\s]+(?:{_NAME.pattern}))*[,\s]*")
-_MOST_NAMES = 1 << 16  # of a range, as Slurm allows
+_MAX_NAMES = 1 << 16  # of a range, as Slurm allows
 
 
 def role(environment: Mapping[str, str], ps_tasks: int) -> Role:
@@ -76,7 +76,7 @@ def _values(ranges: str) -> list[str]:
         found = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", each)
         first, last = (found[1], found[2] or found[1]) if found else ("1", "0")
         numbers = range(int(first), int(last) + 1)
-        if not 0 < len(numbers) <= _MOST_NAMES:
+        if not 0 < len(numbers) <= _MAX_NAMES:
             raise ManagedError(f"Slurm: {each!r} is not a range of nodes")
         values += [f"{value:0{len(first)}}" for value in numbers]
     return values

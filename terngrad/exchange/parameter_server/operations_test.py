@@ -19,7 +19,7 @@ def operation(kind=Kind.CODES, items=1000, local_nodes=1, workers=2, name="a", m
     return Operation(name, kind, items, local_nodes, workers, max_code)
 
 
-def most_bits(size, whole):
+def max_bits(size, whole):
     """The most bits a value in which the pieces of codes travel."""
     return sum(map(size, range(whole.pieces))) * 8 / (32 * whole.items)
 
@@ -32,8 +32,8 @@ def test_law_7_codes_travel_in_at_most_2_bits_up_and_those_of_the_others_sum_dow
     workers, planes, saved
 ):
     codes = operation(workers=workers)
-    assert most_bits(codes.push_size, codes) == 2
-    assert most_bits(codes.result_size, codes) == planes
+    assert max_bits(codes.push_size, codes) == 2
+    assert max_bits(codes.result_size, codes) == planes
     assert plane_count(workers) - planes == saved
     assert codes.leaves_out_own == bool(saved)
     assert codes.largest_result == (workers - 1 if saved else workers)
@@ -125,8 +125,8 @@ def test_medium_operations_travel_in_4_pieces_unless_these_were_small(items, siz
 @pytest.mark.parametrize(("max_code", "up", "down"), [(2, 3, 5), (7, 4, 6), (127, 8, 10)])
 def test_law_7_larger_codes_take_at_most_the_bits_that_their_sums_need(max_code, up, down):
     codes = operation(max_code=max_code, workers=4)
-    assert most_bits(codes.push_size, codes) == up
-    assert most_bits(codes.result_size, codes) == down
+    assert max_bits(codes.push_size, codes) == up
+    assert max_bits(codes.result_size, codes) == down
 
 
 @pytest.mark.parametrize("max_code", [1, 2, 100])

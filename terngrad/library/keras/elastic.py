@@ -24,7 +24,7 @@ from terngrad.exchange.parameter_server.exchange import ParameterServerConnectio
 from terngrad.exchange.parameter_server.membership import LeftAloneError
 from terngrad.library.group import Group
 from terngrad.library.keras import internals, state
-from terngrad.library.keras.elastic_step import ElasticStep, Place
+from terngrad.library.keras.elastic_step import ElasticStep, FitPosition
 from terngrad.library.keras.optimizer import GradientExchange, exchange_of, parts_of
 from terngrad.library.keras.saving import StuckSaver
 
@@ -161,13 +161,13 @@ class ElasticFit:
             self._group.agree(configuration(), "fit")
         elif self._group.rank == min(self._views.members):  # it gives the others its state
             position.progress.assign_add(1)
-        position.begin(Place(self._fit, first))
+        position.begin(FitPosition(self._fit, first))
         position.set_summary({})
         step.copy()
         step.forget_requests()
         begins = self._synchronize(at_start=True)
         place = position.place
-        if not begins and place != Place(self._fit, first):
+        if not begins and place != FitPosition(self._fit, first):
             now = f"in epoch {place.epoch + 1}, after {place.batch} of {steps} batches"
             print(f"Joined the training {now}.", flush=True)
         first = epochs if any(position.summary.get("requests", ())) else place.epoch
@@ -237,9 +237,9 @@ class ElasticFit:
         if not self._made:
             known = {name: x for name, x in row["logs"].items() if name.startswith("val_")}
             row = {**row, "logs": known}
-        rows = self._exchange_rows(Place(self._fit, self._epoch, 0, self._steps), row)
+        rows = self._exchange_rows(FitPosition(self._fit, self._epoch, 0, self._steps), row)
         if rows is not None:
-            self._position.move(Place(self._fit, self._epoch, 1))
+            self._position.move(FitPosition(self._fit, self._epoch, 1))
         return rows
 
     @property
@@ -259,7 +259,7 @@ class ElasticFit:
         """
         position = self._position
         row = {"requests": list(requests), "rate": _rate(self._optimizer)}
-        rows = self._exchange_rows(Place(self._fit, self._epoch, 1, self._steps), row)
+        rows = self._exchange_rows(FitPosition(self._fit, self._epoch, 1, self._steps), row)
         if rows is None:
             summary = position.summary
             known = summary.get("requests") if summary.get("epoch") == self._epoch else None
@@ -267,15 +267,15 @@ class ElasticFit:
         found = np.max([each["requests"] for each in rows.values()], axis=0).tolist()
         _set_rate(self._optimizer, rows[min(rows)]["rate"])
         position.set_summary({**position.summary, "epoch": self._epoch, "requests": found})
-        position.move(Place(self._fit, self._epoch + 1))
+        position.move(FitPosition(self._fit, self._epoch + 1))
         return found
 
     def end(self, row: Any) -> dict[int, Any]:
         """Ends `fit` with the others; returns the rows of all, by rank."""
         self._is_ending = True
-        rows = self._exchange_rows(Place(self._fit, _LAST_EPOCH), row)
+        rows = self._exchange_rows(FitPosition(self._fit, _LAST_EPOCH), row)
         if rows is not None:
-            self._position.move(Place(self._fit + 1, 0))
+            self._position.move(FitPosition(self._fit + 1, 0))
         internals.set_initial_epoch(self._model, None)
         self._model.train_function = None
         return rows or {}
@@ -286,7 +286,7 @@ class ElasticFit:
             self._position.progress.assign_add(1)
         self._synchronize()
 
-    def _exchange_rows(self, own: Place, row: Any) -> dict[int, Any] | None:
+    def _exchange_rows(self, own: FitPosition, row: Any) -> dict[int, Any] | None:
         """Exchanges rows; returns those of all workers by rank.
 
         Args:

@@ -20,7 +20,7 @@ from terngrad.training.signals import SIGNALS
 _SUMMARY_BYTES = 1 << 14
 
 
-class Place(NamedTuple):
+class FitPosition(NamedTuple):
     """How far a training is: the next joint operation of all workers.
 
     Attributes:
@@ -58,20 +58,20 @@ class Position:
         self.variables = [self.progress, self._place, self._summary]
 
     @property
-    def place(self) -> Place:
+    def place(self) -> FitPosition:
         """Where the workers are."""
-        return Place(*self._place.numpy().tolist())
+        return FitPosition(*self._place.numpy().tolist())
 
     def count_batch(self) -> None:
         """Counts a batch, within a graph."""
         self.progress.assign_add(1)
         self._place.assign_add([0, 0, 0, 1])
 
-    def begin(self, place: Place) -> None:
+    def begin(self, place: FitPosition) -> None:
         """Goes to the place where this worker's call of `fit` begins."""
         self._place.assign(place)
 
-    def move(self, place: Place) -> None:
+    def move(self, place: FitPosition) -> None:
         """Goes to a place that is reached together."""
         self.progress.assign_add(1)
         self._place.assign(place)

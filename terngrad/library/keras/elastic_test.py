@@ -8,7 +8,7 @@ import tensorflow as tf
 import terngrad.keras
 from terngrad.library.group import Group
 from terngrad.library.keras import elastic, state
-from terngrad.library.keras.elastic_step import ElasticStep, Place, Position
+from terngrad.library.keras.elastic_step import ElasticStep, FitPosition, Position
 from terngrad.library.keras.optimizer import exchange_of
 
 DATA = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
@@ -55,7 +55,7 @@ def test_a_step_is_counted_once_and_all_that_it_changed_is_kept(nodes):
     for _ in range(2):
         run(DATA)
     (reducer,) = step.exchange.reducers.values()
-    assert step.position.place == Place(0, 0, 0, 2)
+    assert step.position.place == FitPosition(0, 0, 0, 2)
     assert int(progress) == int(reducer.state.step) == int(model.optimizer.iterations) == 2
     changing = [*state.moving_statistics(model), *state.seed_states(model)]
     changing += model.metrics_variables
@@ -94,8 +94,14 @@ def test_a_train_step_that_applies_gradients_twice_is_named():
 
 
 def test_places_come_in_the_order_of_a_training():
-    places = [Place(0, 0), Place(0, 0, 0, 1), Place(0, 0, 1), Place(0, 1), Place(0, 1, 1)]
-    assert [*places, Place(1, 0)] == sorted([Place(1, 0), *reversed(places)])
+    places = [
+        FitPosition(0, 0),
+        FitPosition(0, 0, 0, 1),
+        FitPosition(0, 0, 1),
+        FitPosition(0, 1),
+        FitPosition(0, 1, 1),
+    ]
+    assert [*places, FitPosition(1, 0)] == sorted([FitPosition(1, 0), *reversed(places)])
 
 
 def test_a_summary_that_is_too_long_is_left_out():

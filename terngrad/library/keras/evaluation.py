@@ -22,7 +22,7 @@ _ALLOWED = (
     "allowed are arrays, tensors, data frames and lists of strings or numbers, also in tuples, "
     "lists and dicts, tf.data.Dataset and keras.utils.PyDataset"
 )
-_MOST_BYTES = 1 << 22  # of predictions that a worker sends at once
+_MAX_BYTES = 1 << 22  # of predictions that a worker sends at once
 
 
 def evaluate(
@@ -297,7 +297,7 @@ def _all_rows(group: Group, own: np.ndarray, sizes: Sequence[Sequence[int]]) -> 
     """Returns the rows of all workers, which have unequally many."""
     counts = [sum(each) for each in sizes]
     of_row = own.dtype.itemsize * int(np.prod(own.shape[1:]))
-    at_once = max(_MOST_BYTES // max(of_row, 1), 1)
+    at_once = max(_MAX_BYTES // max(of_row, 1), 1)
     parts: list[list[np.ndarray]] = [[own[:0]] for _ in counts]
     for start in range(0, max(counts), at_once):
         stop = min(start + at_once, max(counts))

@@ -242,7 +242,7 @@ def test_all_workers_get_all_predictions_in_order(data):
 
 
 def test_predictions_keep_their_structure_and_come_in_parts(monkeypatch):
-    monkeypatch.setattr("terngrad.library.keras.evaluation._MOST_BYTES", 16)
+    monkeypatch.setattr("terngrad.library.keras.evaluation._MAX_BYTES", 16)
 
     def make():
         x, z = keras.Input((3,)), keras.Input((3,))

@@ -296,13 +296,13 @@ class SimulatedCluster:
         """A worker pushes one step at a time here; in each worker's view the last results stay."""
         workers, aggregator = len(self.workers), ps.service.aggregator
         operations = operations_of(workers)
-        most_results = workers * KEPT_STEPS * sum(o.items * o.result_bytes for o in operations)
-        most_pushes = workers * sum(o.items * o.pushed_bytes + _HEADER_BYTES for o in operations)
+        max_results = workers * KEPT_STEPS * sum(o.items * o.result_bytes for o in operations)
+        max_pushes = workers * sum(o.items * o.pushed_bytes + _HEADER_BYTES for o in operations)
         results = aggregator.result_bytes
         pushes = aggregator.held_bytes - results
         text = f"ps {ps.index} keeps {{}} bytes of {{}}; allowed are {{}}".format
-        require(results <= most_results, text(results, "results", most_results))
-        require(pushes <= most_pushes, text(pushes, "pushes", most_pushes))
+        require(results <= max_results, text(results, "results", max_results))
+        require(pushes <= max_pushes, text(pushes, "pushes", max_pushes))
 
     def describe(self) -> str:
         """Describes the progress of all processes, for messages."""

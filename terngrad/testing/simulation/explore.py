@@ -21,7 +21,7 @@ from terngrad.testing.simulation.own_servers import RETURN_SECS, OwnServersClust
 
 _SHORT_SECS = (1.0, 1.0, 2.0)
 _LONG_SECS = (0.8 * TIMEOUT_SECS, 1.2 * TIMEOUT_SECS, 11 * TIMEOUT_SECS)
-_MOST_FAULTS = 16
+_MAX_FAULTS = 16
 
 
 class History:
@@ -47,8 +47,8 @@ class History:
         for worker in range(self._workers):
             if worker != late:
                 self._cluster.start_worker(worker)
-        begun = f"{self._workers} workers, {needed} needed, {self._servers} ps, elastic={elastic}"
-        self.events = [begun]
+        setting = f"{self._workers} workers, {needed} needed, {self._servers} ps, elastic={elastic}"
+        self.events = [setting]
         self._actions, self._frequent, self._busy = _ACTIONS, _FREQUENT, 1
 
     def run(self) -> None:
@@ -59,7 +59,7 @@ class History:
           Exception: the tested code failed.
         """
         self._do("deliver", self._busy * self._random.choice((0, 40, 100, 160)))
-        for _ in range(self._random.randrange(_MOST_FAULTS)):
+        for _ in range(self._random.randrange(_MAX_FAULTS)):
             name = self._random.choice([*self._actions, *self._frequent])
             self._do(name, *(draw(self) for draw in self._actions[name]))
         self.events.append("settle")

@@ -15,7 +15,7 @@ _STEPS = 20  # so that workers come back, and are lost again
 RETURN_SECS = 1.0
 _WAIT_SECS = 150.0  # longer than any fault of a history
 _GOOD_ENDINGS = {"done", "dismissed", "a ps cannot be reached", LEFT}
-_MOST_LATE = 1  # step that a worker may still make when others are in a later view
+_MAX_LATE = 1  # step that a worker may still make when others are in a later view
 
 
 class OneHistory(Ledger):
@@ -39,7 +39,7 @@ class OneHistory(Ledger):
             return
         made = self._late[worker, view.number] = self._late.get((worker, view.number), 0) + 1
         text = f"worker {worker} made {made} steps in view {view.number}, others one in"
-        require(made <= _MOST_LATE, f"{text} {self._newest}")
+        require(made <= _MAX_LATE, f"{text} {self._newest}")
 
 
 class OwnServersCluster(SimulatedCluster):

@@ -40,7 +40,7 @@ class Aggregator:
         deliver: Callable[[int, bytes], None],
         kept_steps: int = 0,
         figures: Figures | None = None,
-        most_bytes: int = 1 << 62,
+        max_bytes: int = 1 << 62,
         takes: Callable[[int, int], bool] | None = None,
         needed: int = 1,
         *,
@@ -55,7 +55,7 @@ class Aggregator:
           kept_steps: number of steps whose results are kept for slow workers; 0 if no worker can
             be behind.
           figures: counts pushes and results.
-          most_bytes: limit for pushes, of which each worker has a share. If results and pushes
+          max_bytes: limit for pushes, of which each worker has a share. If results and pushes
             together exceed it, old results are dropped.
           takes: returns whether a worker's pushes of a view can make a step; None = all can.
           needed: number of members of a view that make a step.
@@ -69,7 +69,7 @@ class Aggregator:
         self._kept_steps = kept_steps
         self._figures = figures or Figures(workers)
         self._lock = threading.Lock()
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._pushed_bytes = [0] * workers
         self._result_bytes = 0
         self._catalogue = Catalogue(workers)
@@ -95,9 +95,9 @@ class Aggregator:
             return self._result_bytes
 
     @property
-    def most_pushed(self) -> int:
+    def max_pushed(self) -> int:
         """Largest number of bytes of a worker's pushes, and of its unread results."""
-        return self._most_bytes // self._workers
+        return self._max_bytes // self._workers
 
     def come(self, worker: int) -> None:
         """Notes a worker's new stream; forgets what is left of its last one."""
@@ -277,7 +277,7 @@ class Aggregator:
         piece.results[header.step] = header.contributors, result
         self._result_bytes += kept_bytes(result) - piece.drop_results(self._kept_steps)
         for kept in (1, 0):
-            if sum(self._pushed_bytes) + self._result_bytes > self._most_bytes:
+            if sum(self._pushed_bytes) + self._result_bytes > self._max_bytes:
                 self._result_bytes -= sum(each.drop_results(kept) for each in self._pieces.values())
 
     def _answer_again(
@@ -305,10 +305,10 @@ class Aggregator:
         return operation.leaves_out_own and len(contributors) == 2 and not self._kept_steps
 
     def _check_memory(self, worker: int, payload: memoryview) -> None:
-        held, most = self._pushed_bytes[worker], self.most_pushed
-        if held + kept_bytes(payload) > most:
+        held, limit = self._pushed_bytes[worker], self.max_pushed
+        if held + kept_bytes(payload) > limit:
             text = f"the ps holds {held / 1e6:.0f} MB of this worker's pushes"
-            raise PushError(f"{text}; allowed are {most / 1e6:.0f}: start more ps to share them")
+            raise PushError(f"{text}; allowed are {limit / 1e6:.0f}: start more ps to share them")
 
     def _contributors(self, header: Header) -> tuple[int, ...]:
         try:
@@ -350,9 +350,9 @@ def _check_size(
 ) -> None:
     counts = worker in contributors
     has_part = counts and operation.pushes(worker, header.piece, contributors)
-    most = operation.push_size(header.piece) if has_part else 0
-    least = 0 if operation.is_packed else most
-    if least <= payload.nbytes <= most:
+    limit = operation.push_size(header.piece) if has_part else 0
+    least = 0 if operation.is_packed else limit
+    if least <= payload.nbytes <= limit:
         return
-    allowed = f"allowed are {least} to {most}" if least < most else f"allowed is {most}"
+    allowed = f"allowed are {least} to {limit}" if least < limit else f"allowed is {limit}"
     raise PushError(f"{operation.name}: piece {header.piece} has {payload.nbytes} bytes; {allowed}")

@@ -330,7 +330,7 @@ def test_a_restarted_worker_gets_no_result_that_its_earlier_process_asked_for():
 
 
 def test_law_10_a_worker_that_pushes_more_than_its_share_is_refused_and_no_other():
-    served = Served(most_bytes=40)
+    served = Served(max_bytes=40)
     served.push(0, 5, floats(1, 2, 3, 4), view=1)
     text = "the ps holds 0 MB of this worker's pushes; allowed are 0: start more ps"
     with pytest.raises(PushError, match=text):
@@ -342,7 +342,7 @@ def test_law_10_a_worker_that_pushes_more_than_its_share_is_refused_and_no_other
 
 
 def test_pushes_in_a_view_that_the_worker_left_do_not_count():
-    served = Served(workers=3, kept_steps=0, most_bytes=3 * 24)
+    served = Served(workers=3, kept_steps=0, max_bytes=3 * 24)
     for step in range(6):  # each step begins in one view and ends in the next
         served.push(0, step, floats(1, 2, 3, 4), view=step + 1)
         assert served.aggregator.held_bytes == 16
@@ -353,7 +353,7 @@ def test_pushes_in_a_view_that_the_worker_left_do_not_count():
 
 
 def test_a_push_counts_with_its_whole_message():
-    served = Served(items=0, most_bytes=2 * 100)
+    served = Served(items=0, max_bytes=2 * 100)
     content = bytearray(60)
     header = Header(step=0, contributors=groups.pack([0, 1]), view=1)
     served.aggregator.push(0, header, memoryview(content)[60:])
@@ -372,7 +372,7 @@ def test_no_result_is_kept_if_no_worker_can_be_behind():
 
 
 def test_results_for_slow_workers_are_dropped_if_memory_is_short():
-    served = Served(kept_steps=16, most_bytes=4 * 16)
+    served = Served(kept_steps=16, max_bytes=4 * 16)
     for step in range(5):
         for worker in (0, 1):
             served.push(worker, step, floats(1, 2, 3, 4))

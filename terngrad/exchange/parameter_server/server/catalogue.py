@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Container
 
-from terngrad.coordination.decisions import MOST_STEPS
+from terngrad.coordination.decisions import MAX_STEPS
 from terngrad.exchange.parameter_server.operations import Operation, OperationError
 from terngrad.service.messages import Header, OperationMessage
 
@@ -94,7 +94,7 @@ class Catalogue:
         if header.piece >= operation.pieces:
             last = operation.pieces - 1
             raise PushError(f"{operation.name}: piece is {header.piece}; allowed is 0 to {last}")
-        if header.step > MOST_STEPS:
+        if header.step > MAX_STEPS:
             raise PushError(f"{operation.name}: step is {header.step}; allowed is up to 2^62")
         return operation
 

@@ -40,7 +40,7 @@ class Server:
         arithmetic: Arithmetic,
         rules: Rules,
         log: Callable[[str], None] = print,
-        most_bytes: int = 1 << 62,
+        max_bytes: int = 1 << 62,
     ) -> None:
         """Does not listen yet.
 
@@ -49,12 +49,12 @@ class Server:
           arithmetic: computes results; see `Reduction`.
           rules: which workers make a step.
           log: writes a line to the log.
-          most_bytes: see `Aggregator`.
+          max_bytes: see `Aggregator`.
         """
         ps, servers, self._worker_hosts = config.rank, len(config.ps_hosts), config.worker_hosts
         self._name, self._log = ps_name(ps, config.ps_hosts), LogLimiter(log)
         self._service = Service(
-            ps, self._worker_hosts, arithmetic, rules, servers, self._log, most_bytes
+            ps, self._worker_hosts, arithmetic, rules, servers, self._log, max_bytes
         )
         self._beat_secs = min(_LONGEST_BEAT_SECS, rules.timeout_secs / 4)
         self._timeout_secs = max(GRACE_SECS, rules.timeout_secs)

@@ -450,7 +450,7 @@ def test_a_certificate_is_for_the_workers_of_its_hosts_only(tmp_path, capfd):
 
 
 @pytest.mark.slow
-def test_a_withdrawn_certificate_ends_streams_and_opens_none(tmp_path, capfd):
+def test_a_revoked_certificate_ends_streams_and_opens_none(tmp_path, capfd):
     good = make_certificates(tmp_path, "ours", "all", ALL_HOSTS)
     denied = tmp_path / "denied.txt"
     denied.write_text("# nobody yet\n")
@@ -466,9 +466,7 @@ def test_a_withdrawn_certificate_ends_streams_and_opens_none(tmp_path, capfd):
             wait_until(lambda: not server.registry.present, "the end of all streams")
         end, why = call_ps(host, hello_of(host), Members(good).client)
     assert end is End.REFUSED
-    assert (
-        why == f"worker 1 (two:2) was refused: its certificate {serial} was withdrawn (--tls_deny)"
-    )
+    assert why == f"worker 1 (two:2) was refused: its certificate {serial} was revoked (--tls_deny)"
 
 
 def await_line(capfd, text):

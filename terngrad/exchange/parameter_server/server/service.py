@@ -18,10 +18,10 @@ from terngrad.service.figures import Figures
 from terngrad.service.messages import Header, Order, Report, split_frame
 
 _UNSENT_STEPS = 2  # steps whose results a worker may leave unread
-_MOST_UNREAD = 64  # parts of a state
+_MAX_UNREAD = 64  # parts of a state
 _UNREAD_SECS = 10.0  # for which a donor waits for a receiver that reads nothing
 _UNREAD_ENTRIES = 4  # of each worker
-_MOST_ORDERS, _MOST_ORDER_BYTES = 1 << 16, 1 << 26  # that a worker may leave unread
+_MAX_ORDERS, _MAX_ORDER_BYTES = 1 << 16, 1 << 26  # that a worker may leave unread
 _KEPT_STEPS = 16  # results for slow workers, if a step needs fewer than all
 
 
@@ -48,7 +48,7 @@ class Service:
         rules: Rules,
         servers: int,
         log: Callable[[str], None] = print,
-        most_bytes: int = 1 << 62,
+        max_bytes: int = 1 << 62,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         kept_steps: int = _KEPT_STEPS,
@@ -62,13 +62,13 @@ class Service:
           rules: which workers make a step.
           servers: number of ps.
           log: writes a line to the log.
-          most_bytes: see `Aggregator`.
+          max_bytes: see `Aggregator`.
           clock: see `Coordinator`.
           wall_clock: see `Coordinator`.
           kept_steps: see `Aggregator`; none are kept where all workers make each step.
         """
         workers = len(worker_hosts)
-        self._most_entries = _UNREAD_ENTRIES * workers
+        self._max_entries = _UNREAD_ENTRIES * workers
         self._exchanging: dict[int, Outbox] = {}
         self._coordination: dict[int, Outbox] = {}
         self._searches: dict[int, tuple[tuple[int, int], bytes]] = {}  # for a coordinator
@@ -86,7 +86,7 @@ class Service:
             self._deliver,
             kept,
             self.figures,
-            most_bytes,
+            max_bytes,
             self._takes_pushes,
             rules.needed,
             sends_to_all=self._moves,
@@ -158,8 +158,8 @@ class Service:
             self._note_search(worker, header, message)
         else:
             self.aggregator.push(worker, header, payload)
-        most_frames = _UNSENT_STEPS * self.aggregator.piece_count + self._most_entries
-        if len(outbox) > most_frames or outbox.waiting_bytes > self.aggregator.most_pushed:
+        max_frames = _UNSENT_STEPS * self.aggregator.piece_count + self._max_entries
+        if len(outbox) > max_frames or outbox.waiting_bytes > self.aggregator.max_pushed:
             raise UnreadError("the worker does not read its results")
         return None
 
@@ -211,7 +211,7 @@ class Service:
             if outbox is None:
                 continue
             unread, since = len(outbox), time.monotonic()
-            while len(outbox) > _MOST_UNREAD and self._takes(receiver, outbox, worker, report):
+            while len(outbox) > _MAX_UNREAD and self._takes(receiver, outbox, worker, report):
                 time.sleep(0.01)  # meanwhile the donor's stream is not read
                 if len(outbox) < unread:
                     unread, since = len(outbox), time.monotonic()
@@ -262,7 +262,7 @@ class Service:
             outbox = self._coordination.get(worker)
         if outbox is not None:
             outbox.put(order.SerializeToString())
-            if len(outbox) > _MOST_ORDERS or outbox.waiting_bytes > _MOST_ORDER_BYTES:
+            if len(outbox) > _MAX_ORDERS or outbox.waiting_bytes > _MAX_ORDER_BYTES:
                 outbox.cut()  # the worker may connect again
 
     def _drop(self, worker: int) -> None:
