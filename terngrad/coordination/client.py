@@ -181,6 +181,10 @@ class CoordinatorClient:
         content, self._parts = b"".join(self._parts), []
         return content
 
+    def confirm_state(self, view: View) -> None:
+        """Reports that this worker has the state that the donor of a view sent."""
+        self._send(Report(has_state=view.number))
+
     def check(self) -> None:
         """Raises an error if there is nothing to wait for; call it before each wait.
 

@@ -189,6 +189,9 @@ class Coordinator:
                 setattr(self.state.records[worker].session, what, frozenset(ended))
             elif what == "leaves":
                 self.state.records[worker].session.leaves = True
+            elif what == "has_state":
+                if self.state.view is not None and message.has_state == self.state.view.number:
+                    self.state.records[worker].lacks_state = False
             elif what == "progress":
                 self._note_progress(worker, message)
             elif what == "failed":
@@ -286,7 +289,7 @@ class Coordinator:
         if self.state.view is not None and worker not in self.state.members:
             return
         if progress.is_stepping:
-            record.lacks_state = False
+            record.is_new = record.lacks_state = False
         batches = progress.batches if progress.is_stepping else None
         self.state.stalls.note(worker, batches, self.state.clock(), progress.operations)
 

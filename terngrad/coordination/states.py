@@ -157,7 +157,8 @@ class WorkerRecord:
     status: Status = Status.DISCONNECTED
     report: StateReport | None = None  # of its state, while the status is WAITING
     has_reported: bool = False  # in any session; only then its losses are logged
-    lacks_state: bool = False  # it is a receiver of the view, and has made no step since
+    is_new: bool = False  # it is a receiver of the view, and has made no step since
+    lacks_state: bool = False  # it is a receiver of the view that has not confirmed its state
     session: Session = dataclasses.field(default_factory=Session)
     idle_sessions: int = 0  # its last sessions in which it reported and contributed to no step
     joins_after: float = 0.0  # time before which it joins only if it is needed
@@ -314,8 +315,8 @@ class CoordinatorState:
         """Members that have made no step yet and that the others need not wait for."""
         if self.selection is None or self.view.is_first:
             return set()
-        receivers = {worker for worker in self.members if self.records[worker].lacks_state}
-        idle = {w for w in receivers if not self.records[w].session.has_contributed}
+        new = {worker for worker in self.members if self.records[worker].is_new}
+        idle = {w for w in new if not self.records[w].session.has_contributed}
         others = self.responsive & self.members - idle
         return idle if len(others) >= self.rules.needed else set()
 
@@ -421,7 +422,7 @@ class CoordinatorState:
             self.selection = StepSelection(self.members, view.needed, view.steps)
         self.stalls = StallDetector(self.rules.timeout_secs)
         for worker, record in enumerate(self.records):
-            record.lacks_state = worker in receivers
+            record.is_new = record.lacks_state = worker in receivers
             if worker in self.members:
                 record.change(WorkerEvent.INSTALL)
         self.move(TrainingEvent.INSTALL)

@@ -248,6 +248,22 @@ def test_the_only_worker_with_the_state_may_be_lost_for_the_time_out():
     assert is_kept(cluster, 0, 5)
 
 
+def test_a_worker_that_has_received_the_state_is_not_alone_with_it():
+    cluster, _ = started_workers(2, elastic=True, return_secs=0.5)
+    cluster.lose(1)
+    cluster.pass_secs(1)
+    cluster.join(1)
+    cluster.report_live(0, steps=5)
+    view = cluster.taken()[1][-1]
+    assert receivers(view) == (1,)
+    for number, orders in ((view.number - 1, {}), (view.number, {1: ["freeze"]})):
+        cluster.send(1, has_state=number)
+        cluster.lose(0)
+        cluster.pass_secs(0.6)
+        assert cluster.taken() == orders
+        cluster.connect(0)
+
+
 def test_the_only_worker_with_the_state_is_waited_for_where_the_other_hangs():
     cluster, _ = started_workers(2, elastic=True, return_secs=0.5)
     stall(cluster, 5)

@@ -100,6 +100,7 @@ _REPORT = {
     # Ps that ended a stream in the last view, after which nobody listened there.
     "ended_in_view": Field(13, "bytes", one_of=True),
     "leaves": Field(12, "bool", one_of=True),  # it ends, and the others go on without it
+    "has_state": Field(14, "uint64", one_of=True),  # it has received the state of this view
 }
 
 # The state of a worker, which then waits for a view.

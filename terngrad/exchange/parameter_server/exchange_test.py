@@ -27,7 +27,7 @@ class FakeCoordination:
     """Sends the worker a state in each view; interrupts the worker in its second view."""
 
     def __init__(self):
-        self.said = []
+        self.said, self.confirmed = [], []
 
     def next_view(self, steps, *, is_live):
         self.said.append((steps, is_live))
@@ -37,6 +37,9 @@ class FakeCoordination:
         if len(self.said) == 2:
             raise InterruptionError
         return tf.constant([7 + len(self.said)], tf.int64).numpy().tobytes()
+
+    def confirm_state(self, view):
+        self.confirmed.append(view.number)
 
 
 @pytest.fixture
@@ -54,6 +57,7 @@ def test_a_worker_interrupted_before_it_got_a_state_does_not_report_that_it_has_
     connection.synchronize([step])
     assert coordination.said == [(5, False), (8, True), (8, False)]
     assert step.numpy() == 10
+    assert coordination.confirmed == [1, 3]
 
 
 class Others:
