@@ -216,6 +216,19 @@ def test_a_worker_without_its_own_weights_begins_with_the_shared_ones_and_says_s
     assert not are_shared(kept)
 
 
+@pytest.mark.parametrize(("before", "now"), [(False, True), (True, False)])
+@pytest.mark.slow
+def test_overlap_may_begin_or_end_within_a_run_with_new_own_weights(
+    tmp_path, train_here, before, now
+):
+    train_here(tmp_path, max_steps=6, local_overlap=before)
+    output = train_here(tmp_path, max_steps=12, local_overlap=now)
+    assert f"local_overlap = {now} (was {before})." in output
+    line = re.search(r"^The memory of .* and --local_steps=3 starts from zero: .*$", output, re.M)
+    assert line and re.search(r"\w[.?]$", line[0])
+    assert "Finished training at step 12" in output
+
+
 @pytest.mark.slow
 def test_a_signal_saves_at_an_exchange_and_the_run_goes_on(tmp_path):
     with Started(command(tmp_path, "collective", max_steps=1_000_000)) as run:
