@@ -282,17 +282,19 @@ def _log_plan(prepared: PreparedTraining) -> None:
     if prepared.sharded:
         print_sharded_state(prepared.config, prepared.group, prepared.training, prepared.sharded)
         return
-    _log_exchange(prepared.config, prepared.training)
+    _log_exchange(prepared.config, prepared.training, prepared.cluster)
     if prepared.cluster:
         print(learning_rate.plan(prepared.config, prepared.steps_per_epoch), flush=True)
 
 
-def _log_exchange(config: TrainConfig, training: Training) -> None:
+def _log_exchange(config: TrainConfig, training: Training, cluster: ClusterConfig | None) -> None:
     layout = training.layout
     sent = _bytes_sent(training, training.runners)
     who = "each" if isinstance(training.exchange, LocalExchange) else "each worker"
     kind = config.codec_name if layout.coded else "ternary"
     at_most = "at most " if training.exchange.packs_codes and layout.coded else ""
+    if config.codes_sums and cluster and cluster.elastic:  # fewer owners code larger shares
+        at_most = f"with all workers {at_most}"
     print(
         f"{config.net}: {layout.size} parameters in {len(layout.names)} variables, "
         f"{len(layout.coded)} of them {kind}; {training.nodes} nodes x "
