@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 
 from inception.cluster.members import members, members_on_hosts
 from inception.cluster.namespaces import BANDWIDTH, NamespaceNetwork
-from terngrad.cluster.addresses import held_ports
+from terngrad.cluster.addresses import reserved_ports
 from terngrad.launcher import state
 from terngrad.launcher.process import Process, Restarts
 from terngrad.launcher.run import Run, StartError
@@ -36,7 +36,7 @@ from terngrad.launcher.terminal import (
     Parser,
     Requests,
     end_program,
-    log_folder,
+    prepare_log_folder,
     whole,
     with_logs,
 )
@@ -57,9 +57,9 @@ def main(argv: Sequence[str]) -> int:
     restarts = Restarts(0 if tolerant else options.max_restarts)
     for attempt in itertools.count(1):
         restarts.note_start("training")
-        with _network(options) as network, contextlib.ExitStack() as ports_held:
+        with _network(options) as network, contextlib.ExitStack() as reservations:
             try:
-                processes = _processes(options, network, ports_held)
+                processes = _processes(options, network, reservations)
                 run = Run(
                     processes,
                     requests,
@@ -92,7 +92,12 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         "--ps", type=whole(0, MAX_NODES), default=0, metavar="N", help="number of parameter servers"
     )
     add("--bandwidth", type=_bandwidth, metavar="RATE", help=_OF_BANDWIDTH)
-    add("--log_dir", type=log_folder, metavar="DIR", help="adds all lines to DIR/worker_0.log, ...")
+    add(
+        "--log_dir",
+        type=prepare_log_folder,
+        metavar="DIR",
+        help="adds all lines to DIR/worker_0.log, ...",
+    )
     add("words", nargs=argparse.REMAINDER, metavar="WORKERS PROGRAM FLAG")
     options = parser.parse_args(argv)
     if len(options.words) < 2:
@@ -130,13 +135,15 @@ def _network(options: argparse.Namespace) -> Iterator[NamespaceNetwork | None]:
 
 
 def _processes(
-    options: argparse.Namespace, network: NamespaceNetwork | None, ports_held: contextlib.ExitStack
+    options: argparse.Namespace,
+    network: NamespaceNetwork | None,
+    reservations: contextlib.ExitStack,
 ) -> list[Process]:
-    """Returns the processes to start; `ports_held` keeps this machine's ports for them."""
+    """Returns the processes to start; `reservations` keeps this machine's ports for them."""
     if network:
         found = members_on_hosts(network.addresses, options.workers)
     else:
-        ports = lambda count: ports_held.enter_context(held_ports(count))
+        ports = lambda count: reservations.enter_context(reserved_ports(count))
         found = members(options.workers, options.ps, ports)
     processes = []
     for member in found:

@@ -144,7 +144,7 @@ def _refuse(config: TrainConfig, cluster: ClusterConfig) -> None:
 
 def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
     """Serves as a ps: adds what workers push, or holds their parameters, until they have ended."""
-    streams.raise_limit()
+    streams.raise_open_files_limit()
     with app.quiet_import(_LOG_LEVEL):
         from inception.training import serving
     serving.serve(config, cluster)

@@ -30,17 +30,17 @@ CODES = (
     (0, 0, 5, 3, 0, 0, 0, 13, 15, 0, 220),
 )
 _MAX_ONES = (7, 12, 19, 28)  # in 64 bits; with more ones the next code is shorter
-FEW_ONES = _MAX_ONES[-1]  # with more ones no code is
+FEW_ONES = _MAX_ONES[-1]  # with more ones no code is shorter than the bits themselves
 _LONGEST = 11  # bits of a code word
 _PARTS = 4
-_DIVIDED = 128  # octets from which on they are coded in parts
+_DIVIDED = 128  # so many octets, or more, are coded in parts
 
 # The first byte is one of these, or the number of a code in `CODES`, counted from 1.
 _PLAIN = 0
 _NO_ONES = 6
 _IN_SPARSE = 8  # added to it where zero octets are left out
 _INVERTED = 16  # added to it where all bits are inverted
-_SPARSE_BITS = 64  # the fewest of a stream that leaves out zero octets
+_SPARSE_BITS = 64  # shorter streams do not leave out zero octets
 
 
 class Reader:
@@ -110,9 +110,9 @@ class Reader:
 
 
 def write(bits: Bits, max_ones: int = FEW_ONES) -> Octets:
-    """Returns the bytes of a stream: at most one more than of its bits.
+    """Returns the bytes of a stream: at most one more than its bits fill.
 
-    Where more than `max_ones` of 64 bits are 1, and more are 0, they stay as they are.
+    The bits are not coded if more than `max_ones` of 64 are 1, and more than `max_ones` are 0.
     """
     if not bits.size:
         return np.zeros(0, np.uint8)

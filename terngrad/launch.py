@@ -4,12 +4,12 @@ python -m terngrad.launch -n 4 train.py ARGUMENT...
 python -m terngrad.launch --hosts a,b,c train.py ARGUMENT...
 python -m terngrad.launch -n 4 -m package.train ARGUMENT...
 
-An installed package has it as the command terngrad-run, too. In each process terngrad.join() finds
-the others. With --hosts a process starts on each host that is listed, through ssh, in this folder
-and with this Python, which must be there too; a host that is listed twice has two. ssh must not ask
-for a password. Without --ps the first host also needs the port 1000 above --port. --certificates
-names a folder with ca.crt, HOST.crt and HOST.key on each host. --allow_insecure_network says that
-you trust the network; it is not needed if the program gives join certificates for --ps.
+The installed package also has it as the command terngrad-run. In each process terngrad.join()
+finds the others. With --hosts a process starts on each listed host, through ssh, in this folder and
+with this Python, which must be there too; a host that is listed twice has two. ssh must not ask for
+a password. Without --ps the first host also needs the port 1000 above --port. --certificates names
+a folder with ca.crt, HOST.crt and HOST.key on each host. --allow_insecure_network says that you
+trust the network; it is not needed if the program gives join certificates for --ps.
 --network_interface names the one that each process uses on its host; --hosts must then list names
 or addresses of that network. With -n the processes share out the machine's GPUs, or those of
 CUDA_VISIBLE_DEVICES: with as many processes as GPUs each has its own. A parameter server has none.
@@ -17,14 +17,14 @@ CUDA_VISIBLE_DEVICES: with as many processes as GPUs each has its own. A paramet
 Each output line begins with the index of its worker. With --show N all lines of worker N are
 printed, and of the others what they write to standard error, as tracebacks and warnings are.
 
-If a process fails, it is named; the others may end by themselves for 3 s, are then asked to end,
-and killed after 90 s. The exit status is that of the first that failed by itself, also if it has
-shown a traceback or has a status of its own and takes longer to end; among several, one with a
-status other than 1 counts. A process that ends because of another has status 75, and so has this
-one if all ended so. Ctrl-C, SIGTERM and SIGHUP are passed on to all workers, with the same
-deadline; the exit status is then 128 + the signal's number. Parameter servers end after them. A
-second Ctrl-C kills all at once. A worker that is killed is named, with the step of its last
-checkpoint if it has printed that.
+If a process fails, a line names it. The others then have 3 s to end by themselves, are asked to
+end, and are killed after 90 s. The exit status is that of the first process that failed by itself.
+If that takes longer to end than others, a traceback or a status of its own shows that it failed.
+Among several, one with a status other than 1 counts. A process that ends because of another one has
+status 75, and so has this program if all of them ended so. Ctrl-C, SIGTERM and SIGHUP are passed on
+to all workers, with the same deadline; the exit status is then 128 + the signal's number. Parameter
+servers end after the workers. A second Ctrl-C kills all at once. A line names a killed worker, with
+the step of its last checkpoint if it has printed that.
 
 Parameter servers start on the hosts in turn and run the program up to its join. With --max_restarts
 the death of a process does not end the others, whose loop must then let processes come and go, with
@@ -46,7 +46,7 @@ import sys
 from collections.abc import Sequence
 
 from terngrad.cluster import interfaces
-from terngrad.cluster.addresses import CONTROL_PORT_ABOVE, LAST_PORT, held_ports, host_and_port
+from terngrad.cluster.addresses import CONTROL_PORT_ABOVE, LAST_PORT, host_and_port, reserved_ports
 from terngrad.cluster.managed import launch_variables
 from terngrad.launcher import gpus, hosts, processes, state
 from terngrad.launcher.process import Process
@@ -56,7 +56,7 @@ from terngrad.launcher.terminal import (
     Parser,
     Requests,
     end_program,
-    log_folder,
+    prepare_log_folder,
     whole,
     with_logs,
 )
@@ -69,13 +69,13 @@ def main(argv: Sequence[str]) -> int:
     """Runs the processes and returns the exit status."""
     options = _parse(argv)
     if options.status or options.stop:
-        return _earlier(options)
+        return _show_or_stop(options)
     requests = Requests()
     requests.listen()
-    with contextlib.ExitStack() as ports_held:
+    with contextlib.ExitStack() as reservations:
         try:
             run = Run(
-                with_logs(_processes(options, ports_held), options.log_dir),
+                with_logs(_processes(options, reservations), options.log_dir),
                 requests,
                 Output(requests),
                 restarts=options.max_restarts or 0,
@@ -89,15 +89,17 @@ def main(argv: Sequence[str]) -> int:
             sys.exit(f"launch: {error}")
 
 
-def _earlier(options: argparse.Namespace) -> int:
+def _show_or_stop(options: argparse.Namespace) -> int:
     """Shows or stops the processes of an earlier launcher; returns the exit status."""
     started = state.started_in(os.path.abspath(options.log_dir))
     if not started:
         sys.exit(f"launch: no process was started with --log_dir={options.log_dir}")
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if options.stop:
-        servers = [[each for each in started if each.is_ps == is_ps] for is_ps in (False, True)]
-        found = [processes.stop(each, GRACE_SECS) for each in servers]
+        workers_then_ps = [
+            [each for each in started if each.is_ps == is_ps] for is_ps in (False, True)
+        ]
+        found = [processes.stop(each, GRACE_SECS) for each in workers_then_ps]
     else:
         found = [processes.status(started, lines=1)]
     for answer in found:
@@ -182,15 +184,15 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     if not options.module and options.n and not os.path.isfile(program):
         parser.error(f"no such program: {program}")
     try:
-        options.log_dir = options.log_dir and log_folder(options.log_dir)
+        options.log_dir = options.log_dir and prepare_log_folder(options.log_dir)
     except argparse.ArgumentTypeError as error:
         parser.error(f"--log_dir: {error}")
 
 
-def _processes(options: argparse.Namespace, ports_held: contextlib.ExitStack) -> list[Process]:
+def _processes(options: argparse.Namespace, reservations: contextlib.ExitStack) -> list[Process]:
     """Returns the workers, one on each host, and servers on the hosts in turn.
 
-    `ports_held` keeps the ports of this machine for them.
+    `reservations` keeps the ports of this machine for them.
     """
     names = options.hosts or [""] * options.n
     jobs = [("worker", rank) for rank in range(len(names))]
@@ -202,7 +204,9 @@ def _processes(options: argparse.Namespace, ports_held: contextlib.ExitStack) ->
         machines = [name.rpartition("@")[2] for name in places]  # without the user
         ports = [first + machines[:i].count(machine) for i, machine in enumerate(machines)]
     else:
-        control_port, *ports = ports_held.enter_context(held_ports(len(jobs) + 1, "127.0.0.1"))
+        control_port, *ports = reservations.enter_context(
+            reserved_ports(len(jobs) + 1, "127.0.0.1")
+        )
         machines = ["127.0.0.1"] * len(jobs)
     addresses = list(map(host_and_port, machines, ports))
     workers, servers = addresses[: len(names)], addresses[len(names) :]

@@ -91,8 +91,8 @@ def _stats(arrays: Sequence[NDArray[np.float32]], parts: Sequence[Parts]) -> Sta
     total = builtins.sum(own.count for own in parts)
     found, first = Stats(*np.empty((3, total), np.float32)), 0
     for values, own in zip(arrays, parts, strict=True):
-        places = (field[first:].ctypes.data for field in found)
-        _call("stats", values.ctypes.data, values.size, library.Parts(*_fields(own)), *places)
+        addresses = (field[first:].ctypes.data for field in found)
+        _call("stats", values.ctypes.data, values.size, library.Parts(*_fields(own)), *addresses)
         first += own.count
     return found
 
@@ -175,11 +175,14 @@ def encode(
     check.scales_cover(scale, bound, _stats(arrays, parts).max_abs)
     rows = check.rows_of(builtins.sum(values.size for values in arrays))
     words = np.empty((rows, check.planes_of(_CODES[codec])), np.uint32)
-    held = [_of_parts(parts, numbers) for numbers in (bound, _rates(scale, _CODES[codec]))]
+    # The kernels read this memory, so it must live until they are done.
+    by_variable = [_of_parts(parts, each) for each in (bound, _rates(scale, _CODES[codec]))]
     sources = (library.Source * count)(
         *(
             (values.ctypes.data, values.size, first[i], index[i], _fields(parts[i]), *numbers)
-            for i, (values, *numbers) in enumerate(zip(arrays, *map(_places, held), strict=True))
+            for i, (values, *numbers) in enumerate(
+                zip(arrays, *map(_addresses, by_variable), strict=True)
+            )
         )
     )
     key = library.NodeKey(int(seed), int(step) & 0xFFFFFFFF, int(node), draws == "antithetic")
@@ -282,8 +285,8 @@ def decode(
     units = _of_parts(parts, usable / np.float32(nodes))
     targets = (library.Target * len(means))(
         *(
-            (mean.ctypes.data, mean.size, _fields(own), place)
-            for mean, own, place in zip(means, parts, _places(units), strict=True)
+            (mean.ctypes.data, mean.size, _fields(own), address)
+            for mean, own, address in zip(means, parts, _addresses(units), strict=True)
         )
     )
     sums = library.Planes(array.ctypes.data, array.shape[1])
@@ -311,7 +314,7 @@ def _of_parts(parts: Sequence[Parts], numbers: NDArray[np.float32]) -> list[NDAr
     return found
 
 
-def _places(arrays: Sequence[NDArray[np.float32]]) -> list[int]:
+def _addresses(arrays: Sequence[NDArray[np.float32]]) -> list[int]:
     return [array.ctypes.data for array in arrays]
 
 

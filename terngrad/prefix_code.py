@@ -43,7 +43,7 @@ def pack(words: np.ndarray, largest: int) -> Octets:
     forms = [raw]
     if largest == 1:
         forms.append(_in_streams(integers))
-    if integers.size and (largest > 1 or _is_long(forms[-1].nbytes, integers)):
+    if integers.size and (largest > 1 or _may_blocks_be_shorter(forms[-1].nbytes, integers)):
         blocks = block_code.pack(integers, largest)
         forms.append(np.concatenate([_header(_IN_BLOCKS), blocks]))
     return min(forms, key=len)  # the first of those that are as short
@@ -94,20 +94,20 @@ def _header(kind: int) -> Octets:
 
 def _in_streams(integers: np.ndarray) -> Octets:
     at = integers != 0
-    kind, where = _where(at.view(np.uint8))
-    return np.concatenate([_header(kind), *map(_stream, [*where, (integers < 0)[at]])])
+    kind, streams = _nonzero_streams(at.view(np.uint8))
+    return np.concatenate([_header(kind), *map(_stream, [*streams, (integers < 0)[at]])])
 
 
 def _read_streams(reader: bit_code.Reader, kind: int, rows: int) -> np.ndarray:
     """The inverse: int32 [32 rows]."""
-    integers = _read_where(reader, kind, rows).astype(np.int32)
+    integers = _read_nonzero(reader, kind, rows).astype(np.int32)
     at = np.flatnonzero(integers)
     integers[at] -= 2 * _take(reader, at.size).astype(np.int32)
     return integers
 
 
-def _is_long(size: int, integers: np.ndarray) -> bool:
-    """Whether blocks would save enough of `size` bytes to be worth the time that they take."""
+def _may_blocks_be_shorter(size: int, integers: np.ndarray) -> bool:
+    """Whether blocks may save so much of `size` bytes that trying them is worth the time."""
     nonzero = np.count_nonzero(integers)
     information = nonzero + _entropy(integers.size, nonzero)
     return integers.size >= block_code.BLOCK and 8 * size > information + integers.size // 8
@@ -128,8 +128,8 @@ def _times_log(x: int) -> int:
     return int(x) * ((exponent << 16) + fraction + (88 * bend >> 8))
 
 
-def _where(nonzero: Bits) -> tuple[int, list[Bits]]:
-    """Returns a header, and streams that say where integers differ from zero: the shorter way."""
+def _nonzero_streams(nonzero: Bits) -> tuple[int, list[Bits]]:
+    """Returns the shorter form of `nonzero`, which says where integers are not 0: kind, streams."""
     octets = np.packbits(nonzero, bitorder="little")
     quads = np.stack([octets & 15, octets >> 4], axis=1).reshape(-1)
     is_filled = quads > 0
@@ -147,7 +147,7 @@ def _where(nonzero: Bits) -> tuple[int, list[Bits]]:
     return _ONE_BIT_EACH, [nonzero]
 
 
-def _read_where(reader: bit_code.Reader, kind: int, rows: int) -> Bits:
+def _read_nonzero(reader: bit_code.Reader, kind: int, rows: int) -> Bits:
     """The inverse: uint8 [32 rows]."""
     if kind == _ONE_BIT_EACH:
         return _take(reader, 32 * rows)

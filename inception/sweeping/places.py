@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Protocol
 from inception.on_spark import session
 from inception.sweeping import messages
 from inception.sweeping.messages import End, Evaluation, Outcome, TrialSpec
-from terngrad.connect.acceptor import Acceptor, fixed
+from terngrad.connect.acceptor import Acceptor, greeting_of_size
 from terngrad.launcher import hosts
 from terngrad.launcher.hosts import WORKSPACE
 from terngrad.spark.jobs import reason
@@ -257,7 +257,7 @@ class _SocketChannel:
         self._connection: socket.socket | None = None
         self._acceptor = Acceptor(
             server,
-            fixed(len(secret), self._take),
+            greeting_of_size(len(secret), self._take),
             print,
             max_connections=_MAX_PENDING,
             timeout_secs=_HELLO_SECS,

@@ -18,7 +18,7 @@ from inception.training.build import Training, codecs_of
 from inception.training.problem import Problem
 from terngrad.codecs.codec import Codec
 from terngrad.codecs.factory import find_codec, payloads
-from terngrad.codecs.sum_codec import sum_codecs, through
+from terngrad.codecs.sum_codec import coded_exchanges, sum_codecs
 from terngrad.exchange.connection import Connection, NetworkSpeed
 from terngrad.exchange.exchange import CodedPayload, Exchange, Payload
 from terngrad.exchange.local import LocalExchange
@@ -202,7 +202,7 @@ def _exchange(
     nodes = exchange.local_nodes
     keys = draw_keys(0, tf.constant(0, tf.int64), 0, nodes)
     sums = sum_codecs(codecs, exchange)
-    coded_sums = through(sums, [each.init() if each else [] for each in sums])
+    coded_sums = coded_exchanges(sums, [each.init() if each else [] for each in sums])
     where = spread(devices, nodes)
     return exchange_gradients(gradients, codecs, exchange, keys, where, coded_sums=coded_sums).means
 

@@ -27,7 +27,7 @@ def check_training(config: TrainConfig, *, is_alone: bool = True, is_chief: bool
     if not config.train_dir:
         raise refuse("train_dir", "", _NO_FOLDER)
     problem.check_net(config)
-    if why := config.codec and registry.why_not(config.codec):
+    if why := config.codec and registry.why_unknown(config.codec):
         raise refuse("codec", config.codec, why)
     last = _last_step(config.train_dir)
     if is_alone and config.max_steps and last >= config.max_steps:

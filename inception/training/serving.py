@@ -134,7 +134,7 @@ def figures_of_sums(server: SynchronousServer, worker_hosts: Sequence[str]) -> P
         f"{_took_part(worker, found)}"
         for i, worker in enumerate(found.workers)
     )
-    last = "" if found.latest is None else f"; last comes {name_of(found.latest, worker_hosts)}"
+    last = "" if found.slowest is None else f"; last comes {name_of(found.slowest, worker_hosts)}"
     dropped = server.dropped
     each = ", ".join(f"{count} of worker {worker}" for worker, count in sorted(dropped.items()))
     too_late = f"; gradients that came too late: {each}" if each else ""

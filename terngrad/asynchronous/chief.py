@@ -150,15 +150,15 @@ class Chief:
         """
         run, configuration = self._run_file.read()
         statuses = self._client.enter(run)
-        held = min(status.version for status in statuses)
-        if run and all(status.run == run for status in statuses) and held >= step:
+        reached = min(status.version for status in statuses)
+        if run and all(status.run == run for status in statuses) and reached >= step:
             changed = difference(
                 self._plan.configuration, configuration, "this worker", "the run before"
             )
             if not changed:
-                self._log(f"The run continues with the state of the ps at step {held}.")
+                self._log(f"The run continues with the state of the ps at step {reached}.")
                 return
-            self._log(f"The run of the ps, at step {held}, is not continued: {changed}.")
+            self._log(f"The run of the ps, at step {reached}, is not continued: {changed}.")
         packed = self._states.pack()
         # Written first, so that a restarted chief finds this run or none, but no earlier run.
         self._run_file.write(self._plan.run, self._plan.configuration)

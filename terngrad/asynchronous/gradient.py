@@ -1,4 +1,4 @@
-"""The gradient that a worker computes from pulled parameters, and the part for each ps."""
+"""The gradient that a worker computes from pulled parameters, and the part of it for each ps."""
 
 from __future__ import annotations
 
@@ -183,8 +183,8 @@ def broken_floats(pushable: Pushable, layout: Layout) -> list[str]:
     return found
 
 
-def contents(pushable: Pushable, shards: Sequence[Shard], packing: Packing) -> list[bytes]:
-    """Returns the part of a gradient for each ps, whose codes `packing` packs.
+def parts_by_ps(pushable: Pushable, shards: Sequence[Shard], packing: Packing) -> list[bytes]:
+    """Returns the bytes that each ps gets of a gradient; `packing` packs the codes.
 
     Raises:
       ValueError: a codec has written codes beyond its largest one.

@@ -49,7 +49,7 @@ def test_a_second_process_of_a_connected_worker_waits_until_that_worker_has_left
 
 
 @pytest.mark.slow
-def test_who_waits_for_a_run_keeps_its_stream_and_enters_the_next_before_it_pulls(tmp_path):
+def test_a_waiting_worker_keeps_its_stream_and_enters_the_next_run_before_it_pulls(tmp_path):
     with serving(tmp_path, workers=2) as (servers, hosts):
         chief, other = Worker(hosts, 0, 2), Worker(hosts, 1, 2)
         other.client.enter()
@@ -111,7 +111,7 @@ def test_a_run_that_has_ended_waits_for_a_worker_no_longer_than_the_time_out(tmp
         assert servers[0].workers.present == [1]
 
 
-def test_who_looks_for_a_ps_while_the_run_ends_still_finds_it(tmp_path):
+def test_a_worker_that_looks_for_a_ps_while_the_run_ends_still_finds_it(tmp_path):
     with serving(tmp_path, workers=2) as (servers, hosts):
         chief, other = Worker(hosts, 0, 2, max_steps=1), Worker(hosts, 1, 2, max_steps=1)
         chief.begin()
@@ -175,7 +175,7 @@ def test_updates_that_are_on_their_way_to_a_ps_are_waited_for(tmp_path):
             assert reached.result(SECS)
 
 
-def test_a_run_is_noted_until_it_has_ended(tmp_path):
+def test_the_file_of_a_run_names_it_until_it_has_ended(tmp_path):
     file = RunFile(str(tmp_path))
     assert file.read() == ("", {})
     file.write("a run", {"seed": "1"})
@@ -186,6 +186,6 @@ def test_a_run_is_noted_until_it_has_ended(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"run": 1, "facts": 2}'])
-def test_a_damaged_note_stands_for_no_run(tmp_path, text):
+def test_a_damaged_run_file_names_no_run(tmp_path, text):
     (tmp_path / ".asynchronous_run").write_text(text)
     assert RunFile(str(tmp_path)).read() == ("", {})

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 
 from terngrad.asynchronous.client import Client, Pulled
-from terngrad.asynchronous.gradient import Computed, GradientStep, broken_floats, contents
+from terngrad.asynchronous.gradient import Computed, GradientStep, broken_floats, parts_by_ps
 from terngrad.asynchronous.space import Shard
 from terngrad.codecs.codec import Codec
 from terngrad.layout import Layout
@@ -100,7 +100,7 @@ class AsynchronousStepper(Stepper):
             images, labels, pulled.version, pulled.parameters, pulled.statistics
         )
         self._check(computed)
-        parts = contents(computed.pushable, self.shards, self.packing)
+        parts = parts_by_ps(computed.pushable, self.shards, self.packing)
         self.pulled = self.client.push(parts, pulled.versions)
         self.own_step += 1
         self._losses = computed.losses

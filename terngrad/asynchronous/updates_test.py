@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from terngrad.asynchronous.gradient import Pushable, contents
+from terngrad.asynchronous.gradient import Pushable, parts_by_ps
 from terngrad.asynchronous.plan import read_proposal
 from terngrad.asynchronous.space import make_shards, make_space
 from terngrad.asynchronous.updates import GradientError, Updates
@@ -87,8 +87,8 @@ def test_law_3_a_ps_reads_the_codes_that_a_worker_has_pushed(ps_count, nodes, no
         statistics=np.zeros(0, np.float32),
     )
     shards = make_shards(layout, ps_count, nodes, 0)
-    parts = contents(pushed, shards, NativeKernels().packing)
-    assert parts == contents(pushed, shards, ReferencePacking())
+    parts = parts_by_ps(pushed, shards, NativeKernels().packing)
+    assert parts == parts_by_ps(pushed, shards, ReferencePacking())
     found = []
     for ps, (shard, part) in enumerate(zip(shards, parts, strict=True)):
         _, own, _ = read_proposal(plan.to_json().encode(), ps, ps_count, schedules.fixed)
@@ -107,4 +107,4 @@ def test_law_10_codes_beyond_the_largest_are_named_by_the_worker_that_wrote_them
     nothing = np.zeros(0, np.float32)
     pushed = Pushable(np.ones(2), np.ones(2, np.float32), words, nothing, nothing)
     with pytest.raises(ValueError, match=r"^sums of codes are out of range; allowed are -1 to 1$"):
-        contents(pushed, make_shards(layout, 1, 1, 0), ReferencePacking())
+        parts_by_ps(pushed, make_shards(layout, 1, 1, 0), ReferencePacking())

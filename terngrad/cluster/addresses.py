@@ -130,9 +130,9 @@ def dial(
     host, port = address
     why = OSError(errno.EAFNOSUPPORT, f"{interface} has no address of the kind of {host}'s")
     for *_, found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        is_near = is_loopback_address(found[0])
-        source = None if is_near else interface.source_for(found[0])
-        if source or is_near:
+        on_loopback = is_loopback_address(found[0])
+        source = None if on_loopback else interface.source_for(found[0])
+        if source or on_loopback:
             try:
                 return socket.create_connection(found[:2], secs, source and (source, 0))
             except OSError as error:
@@ -215,7 +215,7 @@ def free_ports(count: int, host: str = "") -> list[int]:
     """Returns free ports, if possible outside the range of outgoing connections.
 
     So no connection takes a port before a process listens there, or while it restarts after a
-    crash. Another process that looks for ports still may; see `held_ports`.
+    crash. Another process that looks for ports still may; see `reserved_ports`.
 
     Args:
       count: number of different ports.
@@ -224,18 +224,18 @@ def free_ports(count: int, host: str = "") -> list[int]:
     Raises:
       OSError: there are too few free ports, or this machine does not have the address.
     """
-    with held_ports(count, host) as found:
+    with reserved_ports(count, host) as found:
         return found
 
 
 @contextlib.contextmanager
-def held_ports(count: int, host: str = "") -> Iterator[list[int]]:
-    """Holds free ports for other processes; for arguments and errors see `free_ports`.
+def reserved_ports(count: int, host: str = "") -> Iterator[list[int]]:
+    """Reserves free ports for other processes; for arguments and errors see `free_ports`.
 
-    A held port is bound, so that no search finds it free. Linux still lets a process listen there.
-    Other systems would not, so there the ports are found but not held.
+    A reserved port is bound, so that no search finds it free. Linux still lets a process listen
+    there. Other systems would not, so there the ports are found but not reserved.
     """
-    candidates = _lasting()
+    candidates = _candidate_ports()
     # Random order, so that processes that look at the same time find different ports.
     random.Random(os.urandom(16)).shuffle(candidates)
     found: list[int] = []
@@ -243,7 +243,7 @@ def held_ports(count: int, host: str = "") -> Iterator[list[int]]:
         while candidates and len(found) < count:
             port = candidates.pop()
             with contextlib.suppress(OSError):
-                stack.enter_context(_held(host, port))
+                stack.enter_context(_reserved(host, port))
                 found.append(port)
         if len(found) < count:
             raise OSError(f"{count} free ports are needed; only {len(found)} were found")
@@ -252,19 +252,19 @@ def held_ports(count: int, host: str = "") -> Iterator[list[int]]:
         yield found
 
 
-def _held(host: str, port: int) -> socket.socket:
-    held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+def _reserved(host: str, port: int) -> socket.socket:
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        held.bind((host, port))
-        # Not before `bind`: two processes could then hold the port.
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+        # Not before `bind`: two processes could then bind the port.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     except OSError:
-        held.close()
+        bound.close()
         raise
-    return held
+    return bound
 
 
-def _lasting() -> list[int]:
+def _candidate_ports() -> list[int]:
     """Returns the ports outside the outgoing range, or all if that leaves none."""
     try:
         first, last = map(int, re.findall(r"\d+", _OUTGOING.read_text()))

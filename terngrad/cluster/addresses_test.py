@@ -9,9 +9,9 @@ from terngrad.cluster.addresses import (
     Interface,
     dial,
     free_ports,
-    held_ports,
     is_loopback,
     listen,
+    reserved_ports,
 )
 from terngrad.cluster.errors import PortError
 from terngrad.testing.limits import HANG_SECS
@@ -125,26 +125,26 @@ def test_an_address_of_another_machine_has_no_free_port():
 
 def test_ports_at_which_somebody_listens_are_not_found(monkeypatch):
     two = free_ports(2)
-    monkeypatch.setattr(addresses, "_lasting", lambda: [*two])
+    monkeypatch.setattr(addresses, "_candidate_ports", lambda: [*two])
     with socket.create_server(("127.0.0.1", two[0])):
         assert free_ports(1) == two[1:]
         with pytest.raises(OSError, match="2 free ports are needed; only 1 were found"):
             free_ports(2)
 
 
-def test_one_process_listens_at_a_held_port_which_nobody_finds(monkeypatch):
-    with held_ports(1, "127.0.0.1") as held:
-        monkeypatch.setattr(addresses, "_lasting", lambda: [*held])
+def test_one_process_listens_at_a_reserved_port_which_nobody_finds(monkeypatch):
+    with reserved_ports(1, "127.0.0.1") as reserved:
+        monkeypatch.setattr(addresses, "_candidate_ports", lambda: [*reserved])
         for host in ("", "127.0.0.1"):
             with pytest.raises(OSError, match="only 0 were found"):
                 free_ports(1, host)
-        with listen("127.0.0.1", held[0]), pytest.raises(PortError, match="already in use"):
-            listen("127.0.0.1", held[0])
-    assert free_ports(1) == held
+        with listen("127.0.0.1", reserved[0]), pytest.raises(PortError, match="already in use"):
+            listen("127.0.0.1", reserved[0])
+    assert free_ports(1) == reserved
 
 
-def test_ports_are_not_held_where_that_would_keep_the_others_from_listening(monkeypatch):
+def test_ports_are_not_reserved_where_that_would_keep_the_others_from_listening(monkeypatch):
     monkeypatch.setattr(addresses.sys, "platform", "darwin")
-    with held_ports(1, "127.0.0.1") as (port,), socket.socket() as other:
+    with reserved_ports(1, "127.0.0.1") as (port,), socket.socket() as other:
         other.bind(("127.0.0.1", port))
         assert other.getsockname() == ("127.0.0.1", port)

@@ -212,9 +212,9 @@ def share_token(config: ConnectConfig, peers: Mapping[int, Peer]) -> bytes:
             peer.send({"token": token.hex()})
     else:
         chief = peers[0]
-        chief.channel.wait_at_most(config.timeout_secs + _GRACE_SECS)
+        chief.channel.limit_silence(config.timeout_secs + _GRACE_SECS)
         message = chief.receive() or {}
-        chief.channel.wait_at_most(_FOREVER_SECS)
+        chief.channel.limit_silence(_FOREVER_SECS)
         if "token" not in message:
             raise MembershipError("worker 0, the chief, left when all workers had joined")
         token = bytes.fromhex(message["token"])
@@ -223,7 +223,7 @@ def share_token(config: ConnectConfig, peers: Mapping[int, Peer]) -> bytes:
 
 def _joined(config: ConnectConfig, chief: Peer, address: str) -> Peer:
     """Waits until all have joined, or the chief says why they have not."""
-    chief.channel.wait_at_most(config.timeout_secs + _GRACE_SECS)
+    chief.channel.limit_silence(config.timeout_secs + _GRACE_SECS)
     answer = chief.receive()
     if answer is None and chief.channel.changed:
         raise chief.channel.changed
@@ -235,7 +235,7 @@ def _joined(config: ConnectConfig, chief: Peer, address: str) -> Peer:
         raise MembershipError(f"{name_of(0, config.worker_hosts)}: {why}")
     if "joined" not in answer:
         raise ForeignError("the answer is neither a welcome nor an error")
-    chief.channel.wait_at_most(_FOREVER_SECS)
+    chief.channel.limit_silence(_FOREVER_SECS)
     return chief
 
 

@@ -95,7 +95,7 @@ def published(host: str, name: str = "", environment: Mapping[str, str] = os.env
     return address_towards(host)
 
 
-def misfit(interface: Interface, host: str) -> str:
+def why_cannot_listen(interface: Interface, host: str) -> str:
     """Returns why a process at `host` cannot listen at an interface; "" if it can."""
     known = {address for address in addresses_of(host) if not is_loopback_address(address)}
     if known.intersection(interface.addresses):
@@ -109,24 +109,24 @@ def misfit(interface: Interface, host: str) -> str:
     return ""  # a router may translate the address
 
 
-def use(interface: Interface, host: str | None, others: Mapping[str, str]) -> str:
-    """Says which addresses a process uses.
+def describe_use(interface: Interface, host: str | None, others: Mapping[str, str]) -> str:
+    """Returns which addresses a process uses, for its log.
 
     Args:
       interface: its own.
       host: at which the others look for it; None = they do not.
       others: hosts to which it connects, by the names of their processes.
     """
-    is_apart = not is_loopback_address(interface.addresses[0])
-    met = [*others.values()] if host is None else [host]
-    if is_apart and met and all(map(means_this_machine, met)):
+    is_external = not is_loopback_address(interface.addresses[0])
+    hosts = [*others.values()] if host is None else [host]
+    if is_external and hosts and all(map(means_this_machine, hosts)):
         return f"uses loopback addresses, not {interface}: all processes are on this machine"
     places = "" if host is None else f"listens at {interface.address_for(host)} and "
     text = f"{places}connects from {', '.join(interface.addresses)} of {interface.name}"
-    aside = [name for name, other in others.items() if not _leads_there(interface, other)]
-    if not aside:
+    elsewhere = [name for name, other in others.items() if not _leads_there(interface, other)]
+    if not elsewhere:
         return text
-    return f"{text}, but packets to {', '.join(aside)} leave by another interface"
+    return f"{text}, but packets to {', '.join(elsewhere)} leave by another interface"
 
 
 def _leads_there(interface: Interface, host: str) -> bool:

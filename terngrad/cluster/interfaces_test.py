@@ -49,24 +49,24 @@ def test_a_process_tells_the_others_the_address_of_its_interface(two):
 
 
 def test_law_10_a_process_that_others_look_for_at_another_interface_is_reported(two):
-    reported = interfaces.misfit(FAST, "10.0.0.4")
+    reported = interfaces.why_cannot_listen(FAST, "10.0.0.4")
     assert reported == (
         "the others look for this process at 10.0.0.4, which eth0 has: allowed is eth0, or an "
         "address of eth1 (10.1.0.4, fd00::4) in the list of hosts"
     )
     for host in ("10.1.0.4", "fd00::4", "127.0.0.1", "192.0.2.1", "no-such-host.invalid"):
-        assert interfaces.misfit(FAST, host) == ""
+        assert interfaces.why_cannot_listen(FAST, host) == ""
 
 
 def test_the_addresses_that_are_used_are_reported(two, monkeypatch):
     routes = {"10.1.0.5": "10.1.0.4", "10.0.0.5": "10.0.0.4"}
     monkeypatch.setattr(interfaces, "address_towards", routes.__getitem__)
     text = "listens at 10.1.0.4 and connects from 10.1.0.4, fd00::4 of eth1"
-    assert interfaces.use(FAST, "10.1.0.4", {"worker 1": "10.1.0.5"}) == text
+    assert interfaces.describe_use(FAST, "10.1.0.4", {"worker 1": "10.1.0.5"}) == text
     others = {"worker 1": "10.1.0.5", "worker 2": "10.0.0.5"}
     away = ", but packets to worker 2 leave by another interface"
-    assert interfaces.use(FAST, "10.1.0.4", others) == text + away
-    assert interfaces.use(MANAGEMENT, None, {}) == "connects from 10.0.0.4 of eth0"
+    assert interfaces.describe_use(FAST, "10.1.0.4", others) == text + away
+    assert interfaces.describe_use(MANAGEMENT, None, {}) == "connects from 10.0.0.4 of eth0"
     here = "uses loopback addresses, not eth0 (10.0.0.4): all processes are on this machine"
-    assert interfaces.use(MANAGEMENT, "127.0.0.1", {}) == here
-    assert interfaces.use(MANAGEMENT, None, {"ps 0": "localhost"}) == here
+    assert interfaces.describe_use(MANAGEMENT, "127.0.0.1", {}) == here
+    assert interfaces.describe_use(MANAGEMENT, None, {"ps 0": "localhost"}) == here

@@ -29,7 +29,7 @@ _COUNTS = ("HOROVOD_SIZE", OPEN_MPI, "PMI_SIZE")
 Gather = Callable[[Any], list[Any]]  # returns the objects of all processes, in process order
 
 
-def misfit(size: int, environment: Mapping[str, str]) -> str:
+def why_incomplete(size: int, environment: Mapping[str, str]) -> str:
     """Returns why `size` connected processes are not all that the launcher started; "" if they are.
 
     If the launcher belongs to another library than the processes use, each process runs alone.

@@ -1,4 +1,4 @@
-"""Processes of a launcher meet, between threads of this process."""
+"""Processes of a launcher connect; here they are threads of this process."""
 
 import socket
 import subprocess
@@ -31,7 +31,7 @@ class Gathering:
 
 
 @pytest.mark.parametrize("machines", [1, 3])
-def test_all_meet(monkeypatch, machines):
+def test_all_processes_connect(monkeypatch, machines):
     networks = iter([f"network {i % machines}" for i in range(3)])
     monkeypatch.setattr(launched, "_network", lambda: next(networks))
     gathering = Gathering(3)
@@ -41,7 +41,7 @@ def test_all_meet(monkeypatch, machines):
     assert_met([peers for _, peers in results])
 
 
-def test_processes_of_several_machines_meet_at_the_address_of_the_chosen_interface(monkeypatch):
+def test_processes_of_several_machines_connect_at_the_chosen_interface(monkeypatch):
     networks = iter(["here", "there"])
     monkeypatch.setattr(launched, "_network", lambda: next(networks))
     gathering, interface = Gathering(2), Interface("other", ("127.0.0.3",))
@@ -51,7 +51,7 @@ def test_processes_of_several_machines_meet_at_the_address_of_the_chosen_interfa
     assert peers[1][0].channel._socket.getpeername()[0] == "127.0.0.3"
 
 
-def test_a_machine_whose_name_leads_nowhere_is_found_at_its_addresses(monkeypatch):
+def test_a_machine_whose_name_does_not_resolve_is_found_at_its_addresses(monkeypatch):
     found = launched._own_addresses()
     if not found:
         pytest.skip("this machine has a loopback address only")
@@ -87,4 +87,4 @@ def test_a_process_that_never_gathers_does_not_keep_the_others_for_ever():
     ],
 )
 def test_law_10_processes_that_each_were_started_alone_are_reported(size, environment, expected):
-    assert launched.misfit(size, environment) == expected
+    assert launched.why_incomplete(size, environment) == expected

@@ -1,4 +1,4 @@
-"""Connects each two processes of a training by a socket.
+"""Connects every pair of processes of a training by a socket.
 
 A process listens at its own host and connects to all of lower rank. Both prove that they have the
 training's token. Programs without it are refused, and silent ones delay nobody.
@@ -26,7 +26,7 @@ from terngrad.connect.listener import Listener
 from terngrad.connect.log_limiter import LogLimiter
 
 _PURPOSE = "Mesh"
-_MAX_WAITING = 64  # callers at a time that are not admitted, besides one for each process
+_MAX_WAITING = 64  # callers at a time that are not admitted yet, besides one for each process
 _RETRY_SECS = 0.1
 
 
@@ -142,7 +142,7 @@ class PeerSockets:
     def _call(
         self, rank: int, deadline: float, ends: threading.Event | None = None
     ) -> socket.socket:
-        """Connects to a process of lower rank, until the deadline or until it `ends`."""
+        """Connects to a process of lower rank; tries until the deadline, or until `ends` is set."""
         hello, address = self._config.hello(_PURPOSE, rank), split_address(self._hosts[rank])
         while True:
             try:
@@ -161,7 +161,7 @@ class PeerSockets:
             raise AdmissionError(f"worker {hello.worker} does not connect to this one")
 
     def _take(self, hello: Hello, caller: Connection, address: str) -> Callable[[], object]:
-        """See `Open`."""
+        """Takes an admitted connection; see `listener.Open`."""
         del address
         with self._news:
             if hello.worker in self._taken:

@@ -31,7 +31,7 @@ from terngrad.training.reduction import exchange_gradients
         ("terngrad.codecs.integer_codec:IntegerCodec", "is not a complete subclass of Codec"),
     ],
 )
-def test_law_10_a_codec_that_there_is_not_is_named(name, text):
+def test_law_10_an_unknown_codec_is_named(name, text):
     with pytest.raises(ValueError, match=text):
         find_codec(name)
 
@@ -137,7 +137,7 @@ def test_law_10_a_codec_with_scales_of_variables_is_refused_with_scales_of_parts
         make_codecs(layout, ReferenceKernels())
 
 
-def test_a_way_of_its_own_to_correct_is_used(kernels):
+def test_an_overridden_correct_is_used(kernels):
     codec = Fading(make_layout(NAMES, SHAPES, Policy(codec="ternary-feedback")), 0, kernels)
     (gradients,) = gradients_of(1)
     own = [gradients[i] for i in codec.variables]
@@ -185,7 +185,7 @@ def test_only_means_that_are_decoded_sums_are_handed_over_as_sums(made, policy, 
             np.testing.assert_array_equal(mean, decoded.means[i])
 
 
-def test_a_way_of_its_own_to_encode_or_decode_is_used(kernels):
+def test_an_overridden_encode_or_decode_is_used(kernels):
     layout = make_layout(NAMES, SHAPES, Policy(grad_bits=1))
     exchange, gradients = LocalExchange(2, kernels), gradients_of(2)
     keys = [DrawKey(tf.constant(9, tf.uint64), tf.constant(3), tf.constant(n)) for n in range(2)]

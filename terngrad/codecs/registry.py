@@ -24,7 +24,7 @@ ALLOWED = (
 )
 
 
-def why_not(name: str) -> str:
+def why_unknown(name: str) -> str:
     """Returns why there is no codec of a name, as far as this is known without imports; else ""."""
     if name in CODECS or name in BITS_OF_CODEC:
         return ""

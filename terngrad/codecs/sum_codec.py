@@ -1,4 +1,4 @@
-"""The way back in few bits: the owner of a share codes its mean again, with feedback.
+"""Means return to the workers in few bits: each owner encodes its share again, with feedback.
 
     codes -> exact sum of the own share -> mean + memory -> codes and scales -> to all
 
@@ -93,8 +93,8 @@ class SumCodec:
         """Returns the memory before the first step: zeros."""
         return [tf.zeros([piece.size]) for piece in self._pieces]
 
-    def on(self, memory: SumMemory) -> CodedSums:
-        """Returns what a codec delivers through, once, in the place of its exchange."""
+    def exchange(self, memory: SumMemory) -> CodedSums:
+        """Returns the exchange that a codec uses for one step, instead of its own."""
         return CodedSums(self, self._exchange, memory)
 
     def sum_codes(self, bucket: LocalBucket, memory: SumMemory) -> tuple[Summed, SumMemory]:
@@ -132,8 +132,8 @@ class SumCodec:
         corrected, stats = kernels.correct(means, memory, parts)
         counts = [float(n) for piece in pieces for n in piece.parts.sizes(piece.size)]
         levels = self._max_code * STEPS[self._max_code]
-        # Not a constant: Grappler would divide by it with a vector of reciprocals, which rounds as
-        # the place in this process' share has it. See `ternary.mean_scale`.
+        # Not a constant: Grappler would turn the division into a product with reciprocals, whose
+        # rounding would depend on how the values are shared out. See `ternary.mean_scale`.
         divisors = tf.where(nodes > 0, tf.constant(counts), 1.0)
         scales = ternary.nearest_scale(stats, divisors, levels)
         zero = tf.constant(0)  # nothing is drawn
@@ -191,7 +191,7 @@ class SumCodec:
 
 
 class CodedSums:
-    """Stands for an exchange while a codec delivers: sums are coded again on their way back.
+    """An exchange for one step of a codec: its sums are coded again before they return.
 
     Attributes:
       kept: the memory after the step, once the codec has delivered.
@@ -203,7 +203,7 @@ class CodedSums:
         self.kept = memory
 
     def __getattr__(self, name: str) -> object:
-        """Returns what the exchange has."""
+        """Returns an attribute of the exchange that this one wraps."""
         return getattr(self._exchange, name)
 
     def sum_codes(self, bucket: LocalBucket) -> Summed:
@@ -213,21 +213,21 @@ class CodedSums:
 
 
 def sum_codecs(codecs: Sequence[Codec], exchange: Exchange) -> list[SumCodec | None]:
-    """Returns what codes the sums of each codec again; None = they stay exact."""
+    """Returns the codec of the sums of each codec; None = these stay exact."""
     return [SumCodec(codec, exchange) if codec.sum_codec else None for codec in codecs]
 
 
-def through(
+def coded_exchanges(
     sums: Sequence[SumCodec | None], memories: Sequence[SumMemory]
 ) -> list[CodedSums | None]:
-    """Returns what each codec delivers through in a step.
+    """Returns the exchange that each codec uses in a step; None = its own.
 
     Args:
       sums: of `sum_codecs`.
       memories: before the step, by codec; () = none was read, because there is none.
     """
     pairs = itertools.zip_longest(sums, memories)
-    return [each.on(memory) if each else None for each, memory in pairs]
+    return [each.exchange(memory) if each else None for each, memory in pairs]
 
 
 def _spread(numbers: tf.Tensor, places: Sequence[Sequence[int]], count: int) -> tf.Tensor:

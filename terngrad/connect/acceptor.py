@@ -287,7 +287,7 @@ class Acceptor:
                 self._log(text)
 
 
-def fixed(
+def greeting_of_size(
     size: int, take: Callable[[Connection, bytes], bool]
 ) -> Callable[[PendingConnection], Greeting]:
     """Returns a greeting of a fixed size; `take` returns whether it accepts the hello."""

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from terngrad.connect import acceptor as acceptors
-from terngrad.connect.acceptor import Acceptor, fixed
+from terngrad.connect.acceptor import Acceptor, greeting_of_size
 from terngrad.testing.limits import HANG_SECS
 
 SECS = HANG_SECS
@@ -32,7 +32,7 @@ def accepting(greet, **settings):
 
 
 def is_ended(caller):
-    """Waits for a byte or the end."""
+    """Waits for a byte or the end; returns whether it was the end."""
     try:
         return caller.recv(1) == b""
     except ConnectionResetError:
@@ -46,7 +46,7 @@ def answer(connection, hello):
 
 def test_a_connection_is_handed_over_with_its_hello_and_no_byte_more():
     taken = []
-    with accepting(fixed(5, lambda *both: not taken.append(both))) as (call, _):
+    with accepting(greeting_of_size(5, lambda *both: not taken.append(both))) as (call, _):
         caller = call()
         for part in (b"he", b"llo, world"):
             caller.sendall(part)
@@ -75,19 +75,19 @@ def test_a_greeting_asks_for_more_and_answers():
                 assert is_ended(caller)
 
 
-def test_the_oldest_makes_room_and_who_is_late_is_ended():
-    with accepting(fixed(5, answer)) as (call, _):
+def test_the_oldest_caller_makes_room_and_a_late_one_is_disconnected():
+    with accepting(greeting_of_size(5, answer)) as (call, _):
         oldest, *others = [call() for _ in range(3)]
         assert is_ended(oldest)
         for each in others:
             each.sendall(b"hello")
             assert each.recv(1) == b"1"
-    with accepting(fixed(5, answer), timeout_secs=0.05) as (call, _):
+    with accepting(greeting_of_size(5, answer), timeout_secs=0.05) as (call, _):
         assert is_ended(call())
 
 
-def test_an_address_has_a_share_of_the_callers_who_wait():
-    with accepting(fixed(5, answer), max_connections=10, max_per_address=2) as (call, _):
+def test_one_address_cannot_take_the_places_of_all_callers():
+    with accepting(greeting_of_size(5, answer), max_connections=10, max_per_address=2) as (call, _):
         other = call("127.0.0.3")
         flood = [call("127.0.0.2") for _ in range(6)]
         for each in flood[:4]:
@@ -100,7 +100,7 @@ def test_an_address_has_a_share_of_the_callers_who_wait():
 def test_a_caller_that_leaves_before_its_hello_is_rejected_but_not_a_late_one():
     rejected = []
     settings = {"on_rejected": lambda caller: rejected.append(caller.address), "max_connections": 1}
-    with accepting(fixed(5, answer), **settings) as (call, _):
+    with accepting(greeting_of_size(5, answer), **settings) as (call, _):
         for said in (b"", b"hel"):
             leaving = call()
             leaving.sendall(said)
@@ -111,7 +111,7 @@ def test_a_caller_that_leaves_before_its_hello_is_rejected_but_not_a_late_one():
     assert rejected == ["127.0.0.1"] * 2
 
 
-def test_who_is_not_taken_reads_why_even_if_it_has_said_more(monkeypatch):
+def test_a_rejected_caller_reads_why_even_if_it_has_sent_more(monkeypatch):
     monkeypatch.setattr(acceptors, "_LEAVE_SECS", SECS)
 
     def greet(caller):
@@ -127,9 +127,9 @@ def test_who_is_not_taken_reads_why_even_if_it_has_said_more(monkeypatch):
         caller.shutdown(socket.SHUT_WR)
 
 
-def test_who_stays_after_it_was_refused_is_ended(monkeypatch):
+def test_a_caller_that_stays_after_it_was_rejected_is_disconnected(monkeypatch):
     monkeypatch.setattr(acceptors, "_LEAVE_SECS", 0.05)
-    with accepting(fixed(1, lambda *both: False), max_connections=1) as (call, _):
+    with accepting(greeting_of_size(1, lambda *both: False), max_connections=1) as (call, _):
         caller, is_over, deadline = call(), False, time.monotonic() + SECS
         while not is_over and time.monotonic() < deadline:
             try:
@@ -142,7 +142,7 @@ def test_who_stays_after_it_was_refused_is_ended(monkeypatch):
 
 def test_on_poll_is_called_repeatedly():
     polls = []
-    with accepting(fixed(1, answer), on_poll=lambda: polls.append(1)):
+    with accepting(greeting_of_size(1, answer), on_poll=lambda: polls.append(1)):
         deadline = time.monotonic() + SECS
         while len(polls) < 2:
             assert time.monotonic() < deadline
@@ -158,7 +158,7 @@ def test_an_error_ends_one_connection_only_and_is_reported_once(error, monkeypat
             raise error
         return answer(connection, hello)
 
-    with accepting(fixed(5, take)) as (call, reported):
+    with accepting(greeting_of_size(5, take)) as (call, reported):
         for _ in range(2):
             wrong = call()
             wrong.sendall(b"wrong")

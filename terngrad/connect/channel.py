@@ -1,8 +1,8 @@
 """Messages over a socket, plain or with TLS: 4 bytes of length, little-endian, then the message.
 
-A length with its highest bit set begins a control message: a heartbeat, which is empty, or why this
-side ends. A side that receives nothing for too long ends the channel, so that it can open another.
-docs/wire-format.md describes the bytes.
+A length with its highest bit set begins a control message: a heartbeat, which is empty, or the
+reason why this side ends. A side that receives nothing for too long ends the channel, so that it
+can open another. docs/wire-format.md describes the bytes.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ _LONGEST_ENDING = 1 << 13
 _HEARTBEAT = _CONTROL.to_bytes(_SIZE_BYTES, "little")
 _JOINED_BYTES = 1 << 16  # shorter messages are copied, behind their lengths
 _MORE = getattr(socket, "MSG_MORE", 0)  # a length in a packet of its own would wake the reader
-_READ_BYTES = 1 << 18  # wake a reader; with a smaller number each packet would
-_LONGEST_SLEEP_SECS = 1.0  # of a reader: buffers of old systems may never hold as many
+_READ_BYTES = 1 << 18  # so many bytes wake a reader; with fewer each packet would wake it
+_LONGEST_SLEEP_SECS = 1.0  # of a reader: buffers of old systems may never hold _READ_BYTES
 _BEATS = 4  # heartbeats in the silence that ends a channel
+_LONGEST_BEAT_SECS, _SHORTEST_BEAT_SECS = 5.0, 0.05
 _LINGER_SECS = 2.0  # for the other side to read why this one ends
 
 
@@ -54,9 +55,6 @@ def end_if_silent(connection: socket.socket | EncryptedSocket, secs: float) -> N
     for name, value in options.items():
         if (option := getattr(socket, name, None)) is not None:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-_LONGEST_BEAT_SECS, _SHORTEST_BEAT_SECS = 5.0, 0.05
 
 
 class FrameError(ValueError):
@@ -135,12 +133,12 @@ class Channel:
         """Whether the other side has ended, and all that it sent was read."""
         return not self.is_open or has_ended(self._socket)
 
-    def wait_at_most(self, secs: float) -> None:
+    def limit_silence(self, secs: float) -> None:
         """Sets the silence after which the channel ends."""
         self.silence_secs, self._received_at = secs, time.monotonic()
 
     def release(self) -> None:
-        """Returns the socket, which does not block, and gives up its ownership."""
+        """Gives up the ownership of the socket, which stays open and no longer blocks."""
         self._closing.detach()
         self._socket.settimeout(0)
 

@@ -67,11 +67,11 @@ class ChannelLink:
         Args:
           name: of the ps, for messages.
           open_channel: opens a channel to it, or raises MembershipError.
-          timeout_secs: for which it tries, for messages.
+          timeout_secs: how long `open_channel` tries, for messages.
           events: calls to the user of this link.
           own_name: of this process, for messages.
           waits: see `SocketNetwork.open`.
-          return_secs: for which it tries to open another channel, for messages; None =
+          return_secs: how long it tries to open another channel, for messages; None =
             timeout_secs.
           nobody_listens: see the property.
 

@@ -1,4 +1,4 @@
-"""The streams of a ps: it admits workers, and threads that started before serve their channels."""
+"""The streams of a ps: it admits workers, and a pool of threads serves their channels."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from terngrad.connect.introduction import AdmissionError, Hello
 from terngrad.connect.listener import MAX_WAITING, Listener
 from terngrad.connect.log_limiter import LogLimiter
 
-_ENOUGH = 1 << 16
+_MAX_OPEN_FILES = 1 << 16
 _OTHER_FILES = 64  # for snapshots, logs, event files and threads that start later
 GRACE_SECS = 5.0  # for workers to learn the outcome and leave, perhaps after they reconnect
 _END_SECS = 2.0
 _SPARE_THREADS = 16  # for workers that reconnect before their last streams have ended
 
 
-def raise_limit() -> None:
+def raise_open_files_limit() -> None:
     """Raises the limit of open files as far as this process may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
+    wanted = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(OSError, ValueError):  # a container may forbid it
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
@@ -43,7 +43,7 @@ def max_connections(wanted: int, needed: int, others: int = 0) -> int:
     Args:
       wanted: number without such a limit.
       needed: number below which the server is of no use.
-      others: connections that this process holds besides.
+      others: further connections that this process needs.
 
     Raises:
       ValueError: so many do not fit; the message names the limit.
@@ -92,7 +92,7 @@ class Streams:
           purposes: opens a stream, by the purpose of the connection.
           log: gets lines about callers.
           longest: most bytes of a message.
-          threads: that a worker's streams need at a time.
+          threads: number of threads that a worker's streams need at a time.
           rules: how steps are made, which workers must have, too; "" accepts any.
 
         Raises:
@@ -102,7 +102,7 @@ class Streams:
         self._config, self._worker_hosts = config, list(config.worker_hosts)
         self._purposes, self._log, self._longest, self._rules = purposes, log, longest, rules
         workers = len(self._worker_hosts)
-        streams = 2 * len(purposes) * workers  # one that comes back may do so early
+        streams = 2 * len(purposes) * workers  # a worker may reconnect before its last stream ends
         self._max_connections = max_connections(MAX_WAITING + workers, workers, streams)
         self._pool = _started_pool(threads * workers + _SPARE_THREADS)
         self._running: set[futures.Future] = set()
@@ -157,14 +157,14 @@ class Streams:
         return listener.complain(self._log, self._addresses.get(channel, "a worker"), why)
 
     def refuse_second(self, worker: int) -> AdmissionError:
-        """Refuses a second stream of a worker; the end of the first may not be known yet."""
+        """Returns the error for a worker's second stream; the first may have ended unnoticed."""
         name = name_of(worker, self._worker_hosts)
         return AdmissionError(f"{name} has already joined", again=True)
 
     def _open(
         self, open_stream: OpenStream, hello: Hello, connection: Connection, address: str
     ) -> Callable[[], object]:
-        """See `Open`."""
+        """Opens the stream of an admitted connection; see `listener.Open`."""
         channel = Channel(connection, self._longest, self._config.timeout_secs, hello.timeout_secs)
         try:
             tasks = open_stream(hello.worker, channel)

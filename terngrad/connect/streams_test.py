@@ -75,7 +75,7 @@ def test_the_soft_limit_rises_to_the_hard_one_and_no_further():
         import resource
         from terngrad.connect import streams
         resource.setrlimit(resource.RLIMIT_NOFILE, (100, 300))
-        streams.raise_limit()
+        streams.raise_open_files_limit()
         print(*resource.getrlimit(resource.RLIMIT_NOFILE))
         print(streams.max_connections(1000, 10) <= 300 - 64)
         resource.setrlimit(resource.RLIMIT_NOFILE, (70, 70))

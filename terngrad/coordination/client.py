@@ -112,7 +112,7 @@ class CoordinatorClient:
 
         Raises:
           InterruptionError: all workers must report their states; call again after that.
-          MembershipError: the training ends, or the others are calls ahead.
+          MembershipError: the training ends, or the others have made later calls.
         """
         self.send_progress()  # first: it is compared with that of workers that have left
         return self._wait_for(self.ask_values(name, content, round_))

@@ -144,9 +144,9 @@ class Session:
     has_contributed: bool = False  # whether such a step was made
     lost_ps: frozenset[int] = frozenset()  # ps that it does without
     ended_ps: frozenset[int] = frozenset()  # ps at whose addresses nobody listens
-    ended_in_view: frozenset[int] = frozenset()  # those that were heard of until they ended
+    ended_in_view: frozenset[int] = frozenset()  # those of them that it reached until they ended
     leaves: bool = False  # it has reported that it ends and the others continue
-    # Those with the others that it has begun.
+    # The operations with the other workers that it has begun.
     operations: OperationProgress = dataclasses.field(default_factory=OperationProgress)
 
 
@@ -307,7 +307,7 @@ class CoordinatorState:
 
     @property
     def live(self) -> list[StateReport]:
-        """Those of workers that have the state of the training."""
+        """Reports of the workers that have the state of the training."""
         return [report for report in self.reports.values() if report.is_live]
 
     @property
@@ -372,7 +372,7 @@ class CoordinatorState:
 
     @property
     def ended_in_view(self) -> set[int]:
-        """Those of them that were in no later view: they were heard of until they ended."""
+        """Those of `ended` that were reached until they ended, so they were in no later view."""
         reported = [self.records[worker].session.ended_in_view for worker in self.connected]
         return self.with_status({Status.FINISHED}).union(*reported) - self._present
 
@@ -405,11 +405,11 @@ class CoordinatorState:
         """Notes that a worker is lost: it may come back in time, but not if it hangs."""
         record = self.records[worker]
         record.change(WorkerEvent.ABANDON if hangs else WorkerEvent.DISCONNECT)
-        comes_not_back = hangs or record.session.leaves
+        cannot_return = hangs or record.session.leaves
         if self.rules.return_secs is not None:  # it may open another stream in that time
             silent_secs = 0.0
         record.loss = loss
-        record.lost_at = -math.inf if comes_not_back else self.clock() - silent_secs
+        record.lost_at = -math.inf if cannot_return else self.clock() - silent_secs
         self._were_all_lost |= not self.connected
 
     def install(self, view: View) -> None:

@@ -173,12 +173,12 @@ class Exchange(abc.ABC):
 
     @abc.abstractmethod
     def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
-        """Returns the sum of the processes' codes, uint32 [G, k]; a node's reach `max_code`."""
+        """Returns the processes' summed codes, uint32 [G, k]; a node's codes reach `max_code`."""
 
     def share(self, rows: int) -> tuple[int, int]:
         """Returns the first and the end of a bucket's groups of 32 values that this process owns.
 
-        Where owners change, they are all, and what belongs to others is zeros.
+        Where owners change, the range is all groups; the values of other owners are zeros.
         """
         return self.share_of_all(rows)
 
@@ -222,7 +222,7 @@ class Exchange(abc.ABC):
         The words of the sum are uint32 [M / 32, planes.plane_count(num_nodes * max_code)].
 
         Raises:
-          ValueError: a sum could exceed `limits.MAX_SUM`.
+          ValueError: a sum could exceed `layout.MAX_SUM`.
         """
         codes = bucket.encode()
         words = self._join_codes(self._add(codes, bucket.max_code), bucket.name, bucket.max_code)
@@ -238,7 +238,7 @@ class Exchange(abc.ABC):
         The words of the share are uint32 [groups of `share`, planes of the sum].
 
         Raises:
-          ValueError: a sum could exceed `limits.MAX_SUM`.
+          ValueError: a sum could exceed `layout.MAX_SUM`.
         """
         codes = bucket.encode()
         local = self._add(codes, bucket.max_code)
@@ -364,7 +364,7 @@ class Exchange(abc.ABC):
         """Returns the largest magnitude of a sum of codes over all nodes.
 
         Raises:
-          ValueError: it exceeds `limits.MAX_SUM`.
+          ValueError: it exceeds `layout.MAX_SUM`.
         """
         largest = self.num_nodes * max_code
         if largest > MAX_SUM:
@@ -376,7 +376,7 @@ class Exchange(abc.ABC):
 
 
 def begin_span(name: str, kind: str) -> tf.profiler.experimental.Trace:
-    """Returns what TensorBoard's profiler shows from now on until its `__exit__`, in any thread.
+    """Begins a span of TensorBoard's profiler; the result's `__exit__`, in any thread, ends it.
 
     Args:
       name: of an operation. The fingerprint of a layout, with which those of gradients begin, is

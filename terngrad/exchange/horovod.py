@@ -33,7 +33,7 @@ def start(timeout_secs: float) -> HorovodTransport:
     """
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(_TIME_OUTS * timeout_secs)))
     hvd.init()
-    if why := launched.misfit(hvd.size(), os.environ):
+    if why := launched.why_incomplete(hvd.size(), os.environ):
         built = "with" if hvd.mpi_built() else "without"
         raise ValueError(f"must be started by horovodrun or mpirun: {why} (built {built} MPI)")
     return HorovodTransport()

@@ -36,7 +36,7 @@ def start_mpi() -> tuple[Transport, launched.Gather]:
     from terngrad.exchange.mpi import MpiTransport
 
     world = MPI.COMM_WORLD
-    if why := launched.misfit(world.size, os.environ):
+    if why := launched.why_incomplete(world.size, os.environ):
         raise ValueError(f"must be started by mpirun of mpi4py's MPI: {why}")
     return MpiTransport(world), world.allgather
 
@@ -60,7 +60,7 @@ def _initialize(mpi: ModuleType) -> None:
 
 
 def start_horovod(timeout_secs: float) -> tuple[Transport, launched.Gather]:
-    """Joins the processes of horovodrun; returns the same. The all-gather uses TensorFlow.
+    """Joins the processes of horovodrun; returns what `start_mpi` does; gathering uses TensorFlow.
 
     Raises:
       ValueError: Horovod is not installed, or no launcher of its kind started this process.

@@ -167,12 +167,12 @@ def encode(
                 size=view.size,
                 first=first[i],
                 parts=tuple(parts[i]),
-                bounds=None if bound is None else bound.address + place,
-                scales=scale.address + place,
+                bounds=None if bound is None else bound.address + offset,
+                scales=scale.address + offset,
                 variable=index[i],
                 type=functions.VALUE_TYPES[view.dtype],
             )
-            for i, (view, place) in enumerate(zip(views, _places(parts), strict=True))
+            for i, (view, offset) in enumerate(zip(views, _offsets(parts), strict=True))
         )
     )
     rows = check.rows_of(sum(view.size for view in views))
@@ -226,9 +226,9 @@ def decode(
                 values=mean.address,
                 size=mean.size,
                 parts=tuple(own),
-                scales=scale.address + place,
+                scales=scale.address + offset,
             )
-            for mean, own, place in zip(means, parts, _places(parts), strict=True)
+            for mean, own, offset in zip(means, parts, _offsets(parts), strict=True)
         )
     )
     sums = library.Planes(view.address, view.shape[1])
@@ -238,10 +238,10 @@ def decode(
     return [mean.owner for mean in means]
 
 
-def _places(parts: Sequence[Parts]) -> list[int]:
+def _offsets(parts: Sequence[Parts]) -> list[int]:
     """Returns where the numbers of each variable's parts begin, in bytes."""
-    places, place = [], 0
+    offsets, offset = [], 0
     for own in parts:
-        places.append(place)
-        place += 4 * own.count
-    return places
+        offsets.append(offset)
+        offset += 4 * own.count
+    return offsets

@@ -1,4 +1,4 @@
-"""GPUs, their kernels, and what stands against using them. The GPU is the host, see conftest.py."""
+"""GPUs, their kernels, and why one cannot be used. The host plays the GPU, see conftest.py."""
 
 import ctypes
 import functools

@@ -1,4 +1,4 @@
-"""The kernels for GPUs of TensorFlow's ops, loaded before a graph uses them."""
+"""The GPU kernels of the TensorFlow ops, loaded before a graph uses them."""
 
 from __future__ import annotations
 

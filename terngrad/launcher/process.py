@@ -47,7 +47,7 @@ class Restarts:
     """Counts the restarts that are left; pauses grow with each short run of a process."""
 
     def __init__(self, max_restarts: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Allows `most` restarts of all processes together."""
+        """Allows `max_restarts` of all processes together."""
         self._left, self._clock = max_restarts, clock
         self._start: dict[str, float] = {}
         self._short: dict[str, int] = {}  # short runs in a row, by process

@@ -190,7 +190,7 @@ class Run:
             self._end_servers()
             since = (requests[0] if requests else None) if self._tolerates_failures else first
             is_late = since and time.monotonic() > since.secs + GRACE_SECS
-            if not (self._running or self._due) or is_late or self._requests.at_once():
+            if not (self._running or self._due) or is_late or self._requests.must_end_at_once():
                 if is_late:
                     self._name_killed()
                 return self._cause(first) if first else None
@@ -198,9 +198,8 @@ class Run:
 
     def _note_ends(self) -> None:
         for started, process in list(self._running.items()):
-            secs = (
-                time.monotonic()
-            )  # before the user, who sees that it has ended, can make a request
+            # Taken first: a user who sees that the process has ended may then ask this run to end.
+            secs = time.monotonic()
             if (code := started.poll()) is None:
                 continue
             del self._running[started]
@@ -312,7 +311,7 @@ class Run:
     def _await(self, thread: threading.Thread) -> None:
         """Waits for a thread that shows lines, unless the user asked twice to end."""
         thread.join(_POLL_SECS)
-        while thread.is_alive() and not self._requests.at_once():
+        while thread.is_alive() and not self._requests.must_end_at_once():
             thread.join(_POLL_SECS)
 
 

@@ -68,7 +68,7 @@ def run(tmp_path, monkeypatch):
         ([WAITS, "kill -KILL $$"], 0, 137, [f"1 was killed by SIGKILL{ASKED}"]),
         ([f"{FIRST} exit 3", f"{AFTER} exit 4"], math.inf, 3, ["0 ended with 3."]),
         ([FIRST + LOST, AFTER + LOST], math.inf, 75, ["0 ended because of another."]),
-        # Who ends because of another is not blamed, though it ends first.
+        # A process that ends because of another is not blamed, though it ends first.
         ([FIRST + LOST, f"{AFTER} exit 1"], math.inf, 1, ["1 ended with 1."]),
         ([FIRST + LOST, f"{AFTER} exit 1", WAITS], 4, 1, [f"1 ended with 1{ASKED}"]),
         # A process with a status of its own takes longer to end than the others may wait.

@@ -84,10 +84,10 @@ class StateFile:
 
     def note_start(self, process: Process, log_start: int, pid: int) -> Record:
         """Writes and returns the record of a process that this one has started and watches."""
-        own, of = os.getpid(), process
-        who = {"pid": pid, "born": birth(pid), "watcher": own, "watcher_born": birth(own)}
-        known = (of.label, of.host, list(of.command), of.log, log_start, time.time())
-        record = Record(*known, **who)
+        own, command = os.getpid(), list(process.command)
+        ids = {"pid": pid, "born": birth(pid), "watcher": own, "watcher_born": birth(own)}
+        known = (process.label, process.host, command, process.log, log_start, time.time())
+        record = Record(*known, **ids)
         self.write(record)
         return record
 

@@ -46,7 +46,7 @@ def whole(low: int, high: int | None = None) -> Callable[[str], int]:
     return parse
 
 
-def log_folder(folder: str) -> str:
+def prepare_log_folder(folder: str) -> str:
     """Makes the folder of --log_dir, and removes the state files of processes that have ended.
 
     Raises:
@@ -121,7 +121,7 @@ class Requests:
             time.sleep(min(_POLL_SECS, left))
         return bool(self.events)
 
-    def at_once(self) -> bool:
+    def must_end_at_once(self) -> bool:
         """Whether Ctrl-C came twice. Other signals, such as SIGHUP, may arrive twice anyway."""
         return [event.status for event in self.events].count(128 + signal.SIGINT) > 1
 

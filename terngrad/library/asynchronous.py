@@ -22,7 +22,7 @@ from terngrad.asynchronous.gradient import (
     assign_row,
     broken_floats,
     check_codecs,
-    contents,
+    parts_by_ps,
     pushable_of,
 )
 from terngrad.asynchronous.plan import Plan, state_groups
@@ -315,7 +315,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
                     f"step {self._pulled.version}: the gradient of {names} is not finite; it was "
                     "not pushed"
                 )
-            octets = contents(pushable, self._shards, self._reducer.kernels.packing)
+            octets = parts_by_ps(pushable, self._shards, self._reducer.kernels.packing)
             self.bytes_sent += sum(map(len, octets))
             before = self._client.bytes_pulled
             self._pulled = self._client.push(octets, self._pulled.versions)

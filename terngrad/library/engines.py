@@ -53,7 +53,7 @@ def _asynchronously(config: JoinConfig) -> Group:
 
 
 def _by_sockets(config: JoinConfig) -> Group:
-    """Meets the others at the chief's control port."""
+    """Joins the others at the chief's control port."""
     role, naming, heartbeat, at_loss = config.role, config.naming, Heartbeat(), []
     hosts, rank = role.worker_hosts, role.task_id
     with reporting_failure(config):
@@ -94,7 +94,7 @@ def _by_sockets(config: JoinConfig) -> Group:
 def _by_launcher(
     start: Callable[[float], tuple[Transport, launched.Gather]], config: JoinConfig
 ) -> Group:
-    """Meets the processes that a launcher has connected."""
+    """Joins the processes that a launcher has connected."""
     config.check()
     try:
         transport, gather = start(config.timeout_secs)
@@ -105,7 +105,7 @@ def _by_launcher(
         stack.enter_context(launchers.ending_at_once(f"worker {rank}"))
         hosts, peers = launched.join(rank, gather, config.timeout_secs, config.interface)
         if config.interface:
-            config.say(_of_launched(name_of(rank, hosts), config))
+            config.say(_use_of_interface(name_of(rank, hosts), config))
         connect = ConnectConfig(hosts, rank, timeout_secs=config.timeout_secs)
         watched = watching(connect, peers, heartbeat=heartbeat, at_loss=at_loss)
         membership = stack.enter_context(watched)
@@ -114,8 +114,8 @@ def _by_launcher(
     return Group(rank, transport.size, transport, same, heartbeat, kept, at_loss, hosts=hosts)
 
 
-def _of_launched(name: str, config: JoinConfig) -> str:
-    """Says what a network interface is for where a launcher connects the processes."""
+def _use_of_interface(name: str, config: JoinConfig) -> str:
+    """Returns what a network interface is for where a launcher connects the processes."""
     addresses, interface = ", ".join(config.interface.addresses), config.interface.name
     launcher = {"mpi": "mpirun", "horovod": "horovodrun"}[config.role.engine]
     return (
@@ -125,7 +125,7 @@ def _of_launched(name: str, config: JoinConfig) -> str:
 
 
 def _by_parameter_servers(config: JoinConfig) -> Group:
-    """Meets the others at the parameter servers."""
+    """Joins the others at the parameter servers."""
     config.check()
     config.log_interface()
     if config.has_own_servers:
@@ -159,7 +159,7 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
     rounds, is_elastic = itertools.count(), config.is_elastic
 
     def same(configuration: Mapping[str, str], what: str) -> None:
-        is_counted = what and not is_elastic  # who joins late has not counted those before
+        is_counted = what and not is_elastic  # a late worker has not counted earlier rounds
         agree(client, configuration, hosts, next(rounds) if is_counted else None, what)
 
     return Group(
@@ -188,7 +188,7 @@ def _has_all_members(config: JoinConfig) -> bool:
 
 
 def _lacks_kernels() -> bool:
-    """Whether this worker has no mesh, so that none may have one: the workers compare it."""
+    """Whether this worker lacks native kernels: then none may use a mesh, so they compare this."""
     try:
         library.load()
     except library.UnavailableError:

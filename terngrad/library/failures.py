@@ -1,7 +1,8 @@
 """Reports to the other processes why this one ends before it has joined them.
 
 A process reports to all that cannot train without it. With asynchronous parameter servers only
-worker 0 is needed. The launcher ends processes of mpirun and horovodrun. TensorFlow is not loaded.
+worker 0 is needed. Processes of mpirun and horovodrun report nothing: the launcher ends them all.
+TensorFlow is not loaded.
 """
 
 from __future__ import annotations

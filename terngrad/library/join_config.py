@@ -187,7 +187,9 @@ class JoinConfig:
 
     def _check_interface(self) -> None:
         interface, own = self.interface, self._own_address
-        if interface and own and (why := interfaces.misfit(interface, split_address(own)[0])):
+        if not interface or not own:
+            return
+        if why := interfaces.why_cannot_listen(interface, split_address(own)[0]):
             raise self._refuse_interface(why)
 
     def _refuse_interface(self, why: str) -> ValueError:
@@ -209,7 +211,7 @@ class JoinConfig:
             if host != own and role.job_name == "worker"
         }
         place = split_address(own)[0] if own else None
-        self.say(f"{name} {interfaces.use(interface, place, others)}.")
+        self.say(f"{name} {interfaces.describe_use(interface, place, others)}.")
 
     @property
     def _own_address(self) -> str | None:

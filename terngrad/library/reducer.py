@@ -139,7 +139,9 @@ class Reducer:
             sum_codec=sum_codec,
         )
         _check_memory(group, sum_codec, memory_decay)
-        names, held = _plain_by_name(variables, with_values=group.connection is not None)
+        names, tf_variables = _names_and_variables(
+            variables, with_values=group.connection is not None
+        )
         policy = policy_of(
             gradients,
             clip_factor=clip_factor,
@@ -149,8 +151,10 @@ class Reducer:
             scale_by=scale_by,
             sum_codec=sum_codec,
         )
-        self.layout: Layout = make_layout(names, [v.shape for v in held], policy, bucket_elements)
-        self.kernels = kernels = _kernels(held)
+        self.layout: Layout = make_layout(
+            names, [v.shape for v in tf_variables], policy, bucket_elements
+        )
+        self.kernels = kernels = _kernels(tf_variables)
         step = tf.Variable(0, dtype=tf.int64, trainable=False)
         exchange = make_exchange(group.connection, nodes, kernels, step)
         self._group = group
@@ -176,7 +180,7 @@ class Reducer:
         )
         group.at_new_state.append(self.memory.clear)
         if not group.is_elastic:  # `Group.run_steps` copies the whole state
-            group.broadcast(held)
+            group.broadcast(tf_variables)
 
     def _compare(self, settings: Mapping[str, str]) -> None:
         """Compares settings, variables and versions with those of the other processes."""
@@ -225,7 +229,7 @@ class Reducer:
             found = Reduced(self._eager(dense), [])
         else:
             found = self._means(self._calls.delayed(dense), as_sums=as_sums, others=others)
-            self._calls.end(_ends(found))
+            self._calls.end(_final_tensors(found))
         pairs = zip(found.means, by_node[0], strict=True)
         kind = lambda gradient: getattr(gradient, "dtype", tf.float32)  # a list has none
         means = [None if g is None else tf.cast(mean, kind(g)) for mean, g in pairs]
@@ -263,10 +267,11 @@ class Reducer:
 
     @property
     def bits_per_parameter(self) -> float:
-        """Bits that this process sends for each parameter in a step; alone, that a node would.
+        """Bits that this process sends for each parameter in a step.
 
-        Where codes are packed, so that steps differ, it is the mean over all calls so far; before
-        the first one, the most.
+        A process alone sends none; then it is what a node would send. Where codes are packed, so
+        that steps differ, it is the mean over all calls so far; before the first call it is an
+        upper bound.
         """
         exchange = self._reduction.exchange
         sent = sum(payload.sent for payload in payloads(self._reduction.codecs, exchange))
@@ -283,9 +288,10 @@ class Reducer:
         others: Sequence[Sequence[tf.Tensor]] = (),
         gate: graphs.Gate | None = None,
     ) -> Reduced:
-        """The exchange, as operations of the current graph; `what` names it for the others.
+        """Returns the results of an exchange, as operations of the current graph.
 
-        With "" they know of it. Its end and its updates wait for the `gate`.
+        This process reports `what` it begins; "" = it has done so. The end of the exchange and its
+        updates wait for the `gate`.
         """
         if what and self._group.connection is not None:
             begin_after(gradients[0][-1:], lambda: self._group.begin_step(what))
@@ -344,8 +350,8 @@ def _kernels(variables: Sequence[tf.Variable]) -> GradientKernels:
     return choice.kernels
 
 
-def _ends(found: Reduced) -> list[tf.Tensor]:
-    """Returns what is there when an exchange is over; sums need not be decoded for this."""
+def _final_tensors(found: Reduced) -> list[tf.Tensor]:
+    """Returns tensors that exist once an exchange is over; sums need not be decoded for them."""
     coded = {i for sums in found.sums for i in sums.variables}
     others = [mean for i, mean in enumerate(found.means) if i not in coded]
     return [*others, *(sums.words for sums in found.sums)]
@@ -361,7 +367,7 @@ def names_of(variables: Sequence[Any]) -> list[str]:
     return names
 
 
-def _plain_by_name(
+def _names_and_variables(
     variables: Sequence[Any], *, with_values: bool
 ) -> tuple[list[str], list[tf.Variable]]:
     """Returns names and tf.Variables.
@@ -373,14 +379,14 @@ def _plain_by_name(
     Raises:
       ValueError: there are none, or one cannot be exchanged.
     """
-    held = [plain(variable) for variable in variables]
-    if not held:
+    found = [plain(variable) for variable in variables]
+    if not found:
         raise ValueError("reducer: there are no variables; allowed are one and more")
-    for name, variable in zip(names := names_of(variables), held, strict=True):
+    for name, variable in zip(names := names_of(variables), found, strict=True):
         _check_variable(name, variable)
         if with_values:
             _check_value(name, variable)
-    return names, held
+    return names, found
 
 
 def _check_variable(name: str, variable: tf.Variable) -> None:

@@ -84,7 +84,7 @@ def build_arrays(folder: str = library.FOLDER) -> str:
 
 
 def _compiler_for(folder: str) -> str:
-    """Returns the compiler of libraries in a folder."""
+    """Returns the compiler; raises BuildError if there is none, or the folder is not writable."""
     if not (cxx := compiler()):
         chosen = os.environ.get("CXX")
         missing = f"CXX={chosen} is not found" if chosen else "no C++ compiler"
@@ -232,7 +232,7 @@ def run(command: Sequence[str]) -> None:
 
 
 def _object(cxx: str, source: str, flags: Sequence[str], names: Mapping[str, str]) -> str:
-    path = os.path.join(_folder(), f"{_key(cxx, source, flags, names)}.o")
+    path = os.path.join(_cache_folder(), f"{_key(cxx, source, flags, names)}.o")
     with open(f"{path}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be compiling it
         if os.path.exists(path):
@@ -279,13 +279,13 @@ def _identity(cxx: str) -> tuple[str, ...]:
     return platform.machine(), cxx, path, str(status.st_size), str(status.st_mtime_ns)
 
 
-def _folder() -> str:
-    return _made(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+def _cache_folder() -> str:
+    return _make_folder(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
 
 
 @functools.cache
-def _made(home: str) -> str:
-    """Returns our folder in a user's cache; where it cannot be written, one of this process."""
+def _make_folder(home: str) -> str:
+    """Makes terngrad's folder in a user's cache; where it cannot be written, a temporary one."""
     folder = os.path.join(home, "terngrad")
     try:
         os.makedirs(folder, exist_ok=True)
@@ -299,8 +299,8 @@ def _made(home: str) -> str:
 
 
 def _remove_unused() -> None:
-    """Removes objects that were not used for long."""
-    with os.scandir(_folder()) as entries:
+    """Removes objects that were not used for 30 days."""
+    with os.scandir(_cache_folder()) as entries:
         for entry in entries:
             try:
                 if time.time() - entry.stat().st_mtime > _UNUSED_SECS:

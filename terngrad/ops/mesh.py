@@ -40,7 +40,8 @@ class Failure(NamedTuple):
     Attributes:
       why: the reason; "" = they do not.
       is_refusal: whether another process violated the protocol, so its connection was refused.
-      is_own: whether a step of this process failed, by an error of its own, before its operations.
+      is_own: whether a step of this process failed by an error of its own, before it had begun its
+        operations.
     """
 
     why: str
@@ -94,7 +95,7 @@ class Mesh:
           sockets: one to each other process, plain or encrypted.
 
         Raises:
-          library.UnavailableError: see there.
+          library.UnavailableError: see `library.load`.
         """
         self._ops = library.load()
         self._functions = library.load_functions()

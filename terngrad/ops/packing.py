@@ -50,7 +50,7 @@ class Packing(abc.ABC):
 
         Args:
           words: their plane_count(largest) planes.
-          largest: up to `limits.MAX_SUM`.
+          largest: up to `layout.MAX_SUM`.
         """
 
     @abc.abstractmethod
@@ -76,7 +76,7 @@ class Packing(abc.ABC):
 
 
 class ReferencePacking(Packing):
-    """In TensorFlow's and NumPy's operations, which define the results."""
+    """Computes with TensorFlow's and NumPy's operations, which define the results."""
 
     def _sum(self, words: Sequence[np.ndarray], count: int) -> np.ndarray:
         return np.asarray(add_all(words, count))  # .numpy() would copy
@@ -94,7 +94,7 @@ class ReferencePacking(Packing):
 
 
 class NativePacking(Packing):
-    """In the calling thread alone, which meanwhile holds no lock on Python."""
+    """Computes with the native code, in the calling thread, without Python's lock."""
 
     def __init__(self, path: str = "") -> None:
         """Loads the functions; for the path and errors see `NativeKernels`."""

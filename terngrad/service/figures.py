@@ -60,7 +60,7 @@ class Report:
         return sum(worker.dropped for worker in self.workers)
 
     @property
-    def latest(self) -> int | None:
+    def slowest(self) -> int | None:
         """The slowest worker; None if all are alike.
 
         If steps are made without some workers, it is the worker that took part in the fewest.

@@ -28,7 +28,7 @@ def test_figures_are_those_since_the_last_report():
     assert (report.seconds, report.step, report.steps) == (2.0, 6, 3)
     assert (report.workers[0].bytes_in, report.workers[1].bytes_out) == (100, 30)
     assert report.workers[1].mean_late_secs == pytest.approx(0.5)
-    assert report.latest == 1
+    assert report.slowest == 1
     assert [worker.steps for worker in report.workers] == [1, 1]
     figures.made(8)
     now[0] = 13.0
@@ -45,9 +45,9 @@ def test_the_slowest_worker_has_the_fewest_steps_and_equal_workers_have_none():
         figures.made(step)
     report = figures.report()
     assert [worker.steps for worker in report.workers] == [18, 2, 20]
-    assert report.latest == 1
+    assert report.slowest == 1
     figures.made(20)
-    assert figures.report().latest is None
+    assert figures.report().slowest is None
 
 
 def test_steps_that_workers_make_on_their_own_are_counted_by_worker():

@@ -9,10 +9,10 @@ i % 8 of byte i / 8.
 On an Exchange channel a worker declares each operation once. At each step it pushes its part of the
 operation in pieces, and names its view and the workers whose parts make the result, the
 contributors. When all contributors have pushed a piece, the ps sends the result to every worker
-that asked. One of two workers who contributes gets the other's codes, and adds its own. The ps
-holds no parameters. Before that, each worker tells each ps the view that it is in, and the ps tells
-it and the others who else is. Workers push when all contributors are in the view; a ps keeps no
-other pushes.
+that asked. If there are two workers, a contributor gets the other's codes, and adds its own. The ps
+holds no parameters. Before its first push, each worker tells each ps the view that it is in, and
+the ps tells the workers in that view who they are. Workers push when all contributors are in the
+view; a ps keeps no other pushes.
 
 In asynchronous training (terngrad/asynchronous/) the ps holds the parameters. A worker has one
 Update channel to each ps. The worker sends one call at a time, and the ps replies.
@@ -49,7 +49,7 @@ class Field:
 
     number: int
     type: str
-    one_of: bool = False  # of the others marked so; which one, WhichOneof("what") says
+    one_of: bool = False  # at most one of the fields marked so is set: WhichOneof("what")
     repeated: bool = False
     optional: bool = False  # HasField says whether it is there
 
@@ -126,8 +126,8 @@ _PROGRESS = {
     "is_stepping": Field(1, "bool"),
     "batches": Field(2, "uint64"),
     "operations": Field(3, "uint64"),  # begun with the others, where it counts them
-    "operation": Field(4, "string"),  # what the last of them is
-    "alike": Field(5, "uint64"),  # so many of the last ones are this
+    "operation": Field(4, "string"),  # name of the last of them
+    "alike": Field(5, "uint64"),  # how many of the last ones have that name
 }
 
 # From ps 0 to a worker.

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from terngrad.asynchronous.copies import ChangeCode
-from terngrad.asynchronous.gradient import Pushable, contents
+from terngrad.asynchronous.gradient import Pushable, parts_by_ps
 from terngrad.asynchronous.messages import collect, frames
 from terngrad.asynchronous.space import make_shards
 from terngrad.codecs.factory import make_codecs
@@ -267,7 +267,7 @@ def pushable():
 
 
 def test_golden_bytes_of_an_asynchronous_push():
-    (content,) = contents(pushable(), make_shards(LAYOUT, 1, 1, 0), ReferencePacking())
+    (content,) = parts_by_ps(pushable(), make_shards(LAYOUT, 1, 1, 0), ReferencePacking())
     (data,) = frames(Call(act=4, sequence=7, version=STEP), content)
     padding = " 00" * (29 * 4)
     header = "0a 09 08 04 10 a0 01 20 07 28 0c 12 00 1a a0 01"

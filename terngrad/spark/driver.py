@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from terngrad.connect.acceptor import Acceptor, fixed
+from terngrad.connect.acceptor import Acceptor, greeting_of_size
 from terngrad.spark.certificates import Certificates
 
 _HELLO_BYTES = 1024  # of JSON and blanks
@@ -145,7 +145,7 @@ class Driver:
         self.port = server.getsockname()[1]
         self._acceptor = Acceptor(
             server,
-            fixed(_HELLO_BYTES, self._serve),
+            greeting_of_size(_HELLO_BYTES, self._serve),
             show,
             max_connections=2 * processes + _MORE_PENDING,
             timeout_secs=_HELLO_SECS,

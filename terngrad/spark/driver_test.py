@@ -1,4 +1,4 @@
-"""Processes meet at the driver; unknown callers do not."""
+"""Processes learn each other's addresses from the driver; unknown callers do not."""
 
 import contextlib
 import shutil
@@ -76,7 +76,7 @@ def test_a_process_that_has_ended_is_not_counted():
     assert placement.wait_for_addresses(*PS)["worker"] == ["a:9", "b:2"]
 
 
-def test_the_end_refuses_those_who_wait():
+def test_the_end_refuses_waiting_processes():
     placement = Placement(2, 1, HOSTS)
     ending = threading.Timer(0.1, placement.end, ["too few cores"])
     ending.start()
@@ -89,7 +89,7 @@ def test_a_process_that_does_not_exist_is_refused():
     assert run_all(Placement(1, 0, HOSTS), WORKERS[1]) == {WORKERS[1][0]: "there is no 1"}
 
 
-def test_who_comes_again_keeps_the_address_but_a_ps_must_not_move():
+def test_a_restarted_process_keeps_its_address_but_a_ps_must_not_move():
     placement = Placement(2, 1, HOSTS)
     run_all(placement, *WORKERS, PS)
     again = ProcessId("worker", 0)

@@ -105,13 +105,14 @@ class _Process:
         self._line = line
         self._last = ""
         self._is_asked = False  # to end
-        life, self._life = os.pipe()  # the other end closes with this process, however that ends
+        # The other end closes with this process, however that ends.
+        task_end, self._task_end = os.pipe()
         infers = schema is not None
         has_feed = infers or context.num_rows is not None
         rows, self._rows = os.pipe() if has_feed else (-1, -1)
         self._results, results = os.pipe() if infers else (-1, -1)
-        theirs = [end for end in (life, rows, results) if end >= 0]
-        ends = map(str, (life, rows, results))
+        theirs = [end for end in (task_end, rows, results) if end >= 0]
+        ends = map(str, (task_end, rows, results))
         self._process = subprocess.Popen(
             [sys.executable, "-u", "-m", "terngrad.spark.process", *ends],
             stdin=subprocess.PIPE,
@@ -183,6 +184,6 @@ class _Process:
 
     def kill(self) -> None:
         """Ends the process if it still runs."""
-        os.close(self._life)
+        os.close(self._task_end)
         self._process.kill()
         self._process.wait()

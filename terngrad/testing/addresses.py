@@ -13,7 +13,7 @@ _HELD: collections.deque[contextlib.ExitStack] = collections.deque(maxlen=50)
 def free_ports(count: int, host: str = "") -> list[int]:
     """Returns different free ports of a host, which this process holds for a while."""
     with contextlib.ExitStack() as stack:
-        found = stack.enter_context(addresses.held_ports(count, host))
+        found = stack.enter_context(addresses.reserved_ports(count, host))
         if len(_HELD) == _HELD.maxlen:
             _HELD.popleft().close()
         _HELD.append(stack.pop_all())

@@ -15,7 +15,7 @@ import tensorflow as tf
 from terngrad.asynchronous.chief import States
 from terngrad.asynchronous.client import Client, Pulled
 from terngrad.asynchronous.copies import change_codes
-from terngrad.asynchronous.gradient import Computed, GradientStep, contents
+from terngrad.asynchronous.gradient import Computed, GradientStep, parts_by_ps
 from terngrad.asynchronous.plan import Plan, state_bytes, state_groups
 from terngrad.asynchronous.server import Server
 from terngrad.asynchronous.snapshots import SnapshotSettings
@@ -165,7 +165,7 @@ class Worker:
     def gradient(self, pulled: Pulled, images: tf.Tensor, labels: tf.Tensor) -> list[bytes]:
         """Returns what it pushes to each ps for a batch."""
         computed = self.computed(pulled, images, labels)
-        return contents(computed.pushable, self.shards, KERNELS.packing)
+        return parts_by_ps(computed.pushable, self.shards, KERNELS.packing)
 
     def fetched(self) -> dict[str, np.ndarray]:
         """Returns the state of all ps, by name."""

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from terngrad.codecs.codec import Codec
 from terngrad.codecs.factory import make_codecs, payloads
-from terngrad.codecs.sum_codec import sum_codecs, through
+from terngrad.codecs.sum_codec import coded_exchanges, sum_codecs
 from terngrad.connect.config import ConnectConfig
 from terngrad.coordination.states import Rules
 from terngrad.draws import DrawKey
@@ -186,7 +186,7 @@ def _run(exchange: Exchange, codecs: Sequence[Codec], steps: tf.Variable) -> _Re
             keys = [DrawKey(tf.constant(5, tf.uint64), i, tf.constant(n)) for n in mine]
             gradients = [gradients_of(node, i) for node in mine]
             devices = ["/CPU:0"] * len(mine)
-            coded_sums = through(sums, memory.read_sums())
+            coded_sums = coded_exchanges(sums, memory.read_sums())
             found = exchange_gradients(
                 gradients, codecs, exchange, keys, devices, memory.read(), coded_sums=coded_sums
             )

@@ -1,8 +1,8 @@
 """Python programs that tests start by forking a process that has imported TensorFlow.
 
-Importing TensorFlow takes some 4 s of a core, most of the time of many a process that tests start.
-What differs from a process of its own: all share one hash seed, and /proc shows the command in one
-word.
+Importing TensorFlow takes some 4 s of a core, most of the time of many processes that tests start.
+Forked programs differ from others in two ways: all share one hash seed, and /proc shows the command
+in one word.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class ForkedProgram:
           in_own_group: whether it leads a new session and process group.
           own_stderr: whether stderr is read separately.
           cwd: its folder.
-          siblings: None, or those whose output this process reads, to fork this process itself,
-            of which the program is then a child. It must have imported TensorFlow and computed
-            nothing.
+          siblings: None = multiprocessing's fork server starts the program. Otherwise this process
+            forks itself, and the child closes its copies of the outputs of these programs. This
+            process must have imported TensorFlow and computed nothing.
         """
         if siblings is None:
             context = multiprocessing.get_context("forkserver")

@@ -19,7 +19,7 @@ from terngrad.training.timing import Cadence
 LAYOUT = make_layout(["conv/kernel", "fc/kernel"], [(3, 3), (4, 5)], Policy(grad_bits=1))
 
 
-class PretendedRunner:
+class FakeRunner:
     """Makes steps that cost nothing; from step `bad_from` on the outcome is `bad`."""
 
     codecs = (types.SimpleNamespace(variables=range(len(LAYOUT.names))),)
@@ -56,7 +56,7 @@ class PretendedRunner:
         return Observation(self.many(batches, 1), [], {})
 
 
-class PretendedWriter:
+class FakeWriter:
     """Notes the steps whose gradients it gets."""
 
     def __init__(self):
@@ -98,13 +98,13 @@ def test_law_10_the_variable_of_a_gradient_that_is_not_finite_is_named():
         r"step 40: the gradient of conv/kernel is not finite; last good checkpoint: model.ckpt-25\."
     )
     with pytest.raises(DivergedError, match=text):
-        loop_of(PretendedRunner(bad, bad_from=40), saved).run(None, StopRequest())
+        loop_of(FakeRunner(bad, bad_from=40), saved).run(None, StopRequest())
     assert saved == [25]
 
 
 def test_the_callback_of_the_first_step_comes_before_its_report():
     found = []
-    loop = loop_of(PretendedRunner(), [], max_steps=10)
+    loop = loop_of(FakeRunner(), [], max_steps=10)
     loop.first_step_made = lambda: found.append("made")
     loop.report = lambda progress: found.append("reported")
     loop.run(None, StopRequest())
@@ -114,28 +114,28 @@ def test_the_callback_of_the_first_step_comes_before_its_report():
 def test_law_10_a_loss_that_is_not_finite_is_named():
     bad = {"losses": Losses(tf.constant(np.nan), tf.constant(0.5))}
     with pytest.raises(DivergedError, match=r"entropy_loss is nan; .* none was written yet"):
-        loop_of(PretendedRunner(bad), []).run(None, StopRequest())
+        loop_of(FakeRunner(bad), []).run(None, StopRequest())
 
 
 def test_a_request_to_stop_ends_after_one_more_step_with_a_checkpoint():
-    runner, saved, stop = PretendedRunner(), [], StopRequest()
+    runner, saved, stop = FakeRunner(), [], StopRequest()
     stop.signal = 15
     checkpoint, stopped = loop_of(runner, saved).run(None, stop)
     assert (runner.step, saved, checkpoint, stopped) == (1, [1], "model.ckpt-1", True)
 
 
 def test_a_request_to_stop_compiles_nothing_more():
-    runner, stop = PretendedRunner(), StopRequest()
+    runner, stop = FakeRunner(), StopRequest()
     stop.signal = 15
     loop = loop_of(runner, [])
-    loop.writer = PretendedWriter()
+    loop.writer = FakeWriter()
     loop.run(None, stop)
     assert (loop.writer.observed, runner.step) == ([], 1)
 
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_failed_step_continues_from_the_state_it_is_given_unless_stopped(stopped):
-    class FailingOnce(PretendedRunner):
+    class FailingOnce(FakeRunner):
         failed = False
 
         def many(self, batches, count):
@@ -153,8 +153,8 @@ def test_a_failed_step_continues_from_the_state_it_is_given_unless_stopped(stopp
     assert saved == ([25, 70] if stopped else [25, 75, 100])
 
 
-def test_who_starts_with_the_state_of_a_run_that_was_stopped_makes_no_step():
-    runner, saved = PretendedRunner(), []
+def test_a_process_that_starts_with_the_state_of_a_stopped_run_makes_no_step():
+    runner, saved = FakeRunner(), []
     loop = loop_of(runner, saved, step=40)
     loop.stepper.is_stopped = lambda: True
     assert loop.run("model.ckpt-40", StopRequest()) == ("model.ckpt-40", True)
@@ -162,7 +162,7 @@ def test_who_starts_with_the_state_of_a_run_that_was_stopped_makes_no_step():
 
 
 def test_others_see_how_far_it_is_in_steps_but_not_while_it_compiles_or_saves():
-    runner, saved, seen = PretendedRunner(), [], []
+    runner, saved, seen = FakeRunner(), [], []
     loop = loop_of(runner, saved, max_steps=60)
     many, save = runner.many, loop.save
     shown = lambda: loop.stepper.heartbeat.batches
@@ -177,15 +177,15 @@ def test_others_see_how_far_it_is_in_steps_but_not_while_it_compiles_or_saves():
 
 def test_checkpoints_are_written_at_their_steps_and_at_the_end():
     saved = []
-    checkpoint, stopped = loop_of(PretendedRunner(), saved, max_steps=60).run(None, StopRequest())
+    checkpoint, stopped = loop_of(FakeRunner(), saved, max_steps=60).run(None, StopRequest())
     assert (saved, checkpoint, stopped) == ([25, 50, 60], "model.ckpt-60", False)
 
 
-def test_a_process_alone_shows_its_gradients_and_who_follows_shows_none():
-    alone, behind = PretendedRunner(), PretendedRunner(is_observable=False)
-    for runner, observed in [(alone, list(range(1, 61))), (behind, [])]:
+def test_gradients_are_shown_only_by_an_observable_runner():
+    alone, excluded = FakeRunner(), FakeRunner(is_observable=False)
+    for runner, observed in [(alone, list(range(1, 61))), (excluded, [])]:
         loop = loop_of(runner, [], max_steps=60)
-        loop.writer = PretendedWriter()
+        loop.writer = FakeWriter()
         loop.cadence = dataclasses.replace(loop.cadence, summary_secs=0.0)
         loop.run(None, StopRequest())
         assert (loop.writer.observed, runner.step) == (observed, 60)
@@ -193,15 +193,15 @@ def test_a_process_alone_shows_its_gradients_and_who_follows_shows_none():
 
 @pytest.mark.parametrize(("max_steps", "observed"), [(60, [1, 60]), (2, [1, 2]), (1, [1])])
 def test_a_short_run_shows_the_gradients_of_its_first_and_last_step(max_steps, observed):
-    loop = loop_of(PretendedRunner(), [], max_steps=max_steps)
-    loop.writer = PretendedWriter()
+    loop = loop_of(FakeRunner(), [], max_steps=max_steps)
+    loop.writer = FakeWriter()
     loop.run(None, StopRequest())
     assert loop.writer.observed == observed
 
 
 @pytest.mark.parametrize("together", [False, True])
 def test_a_save_by_time_waits_for_a_step_where_all_save_together(together):
-    runner, saved = PretendedRunner(), []
+    runner, saved = FakeRunner(), []
     runner.saves_together = together
     loop = loop_of(runner, saved, max_steps=40)
     loop.cadence = dataclasses.replace(loop.cadence, save_every=0, save_secs=1e-9)
@@ -211,7 +211,7 @@ def test_a_save_by_time_waits_for_a_step_where_all_save_together(together):
 
 @pytest.mark.parametrize("together", [False, True])
 def test_a_save_that_was_interrupted_is_made_again_after_the_first_steps(together):
-    runner, saved = PretendedRunner(), []
+    runner, saved = FakeRunner(), []
     runner.saves_together = together
     loop = loop_of(runner, saved, max_steps=40)
     loop.saves_soon, loop.cadence = True, dataclasses.replace(loop.cadence, save_every=0)
@@ -231,8 +231,8 @@ def test_a_loop_acts_at_the_first_end_of_a_stride_and_shows_the_first_and_the_la
     stride, first, reported, saved
 ):
     found, reports = [], []
-    loop = loop_of(PretendedRunner(), found, max_steps=60, step=first)
-    loop.stepper.stride, loop.writer = stride, PretendedWriter()
+    loop = loop_of(FakeRunner(), found, max_steps=60, step=first)
+    loop.stepper.stride, loop.writer = stride, FakeWriter()
     loop.report = lambda progress: reports.append(progress.step)
     loop.run(None, StopRequest())
     assert (reports, found) == (reported, saved)

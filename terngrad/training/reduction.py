@@ -13,7 +13,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from terngrad.codecs.codec import Codec
-from terngrad.codecs.sum_codec import CodedSums, SumMemory, sum_codecs, through
+from terngrad.codecs.sum_codec import CodedSums, SumMemory, coded_exchanges, sum_codecs
 from terngrad.draws import DrawKey
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import Exchange
@@ -111,7 +111,7 @@ class Reduction:
             self.devices,
             held,
             as_sums=as_sums,
-            coded_sums=through(self.sums, sums),
+            coded_sums=coded_exchanges(self.sums, sums),
         )
 
     @contextlib.contextmanager

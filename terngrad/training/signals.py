@@ -21,7 +21,7 @@ Stuck = Callable[[signal.Signals, threading.Event], None]
 def install(
     handler: Callable[[int, Any], None], signals: Sequence[signal.Signals] = SIGNALS
 ) -> dict[int, Any]:
-    """Lets a handler have the signals; returns the handlers before, of those that are caught."""
+    """Installs a handler, except for ignored signals; returns the earlier handlers by signal."""
     caught = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
     return {number: signal.signal(number, handler) for number in caught}  # nohup ignores SIGHUP
 

@@ -159,14 +159,14 @@ class SynchronousStepper(Stepper):
 
     def make(self, count: int) -> None:
         """See base class."""
-        with self._pulsing():
+        with self._reporting_steps():
             outcome = self._runner.many(self.batches, count // self.stride)
             self.step += int(outcome.done) * self.stride
         self._take(outcome)
 
     def observe(self) -> Shown:
         """See base class."""
-        with self._pulsing():
+        with self._reporting_steps():
             observation = self._runner.one(self.batches)
             self.step += self.stride
         self._take(observation.outcome)
@@ -200,7 +200,7 @@ class SynchronousStepper(Stepper):
         self.is_over = self.is_stopped()
         return True
 
-    def _pulsing(self) -> contextlib.AbstractContextManager:
+    def _reporting_steps(self) -> contextlib.AbstractContextManager:
         if self._runner in self._called:
             return self.heartbeat.steps(self.step)
         self._called.add(self._runner)  # the first call takes long: it compiles, fills the pipeline

@@ -109,7 +109,7 @@ class PartsFrom {
     const int64_t left = (run + 1) * parts.block - place;
     left_ = static_cast<int>(left < kFar ? left : kFar);
     block_ = static_cast<int>(parts.block < kFar ? parts.block : kFar);
-    // Of a step:
+    // What 32 values further means:
     const uint32_t runs = static_cast<uint32_t>(kWordBits) / block_;
     step_ = runs < count_ ? runs : runs % count_;
     step_in_block_ = kWordBits - runs * block_;
@@ -118,7 +118,7 @@ class PartsFrom {
   TERNGRAD_DEVICE uint32_t part() const { return part_; }
   TERNGRAD_DEVICE bool AreMany() const { return count_ > 1; }
 
-  // Only if there are many.
+  // Moves on by 32 values; call it only if there are many parts.
   TERNGRAD_DEVICE void Next() {
     left_ -= step_in_block_;
     part_ += step_;

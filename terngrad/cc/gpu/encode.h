@@ -253,7 +253,7 @@ class RandomEncoder {
                       RateOf(source.scales[part], MAX_CODE));
       }
     }
-    // Draws of which signs are complemented again.
+    // Antithetic draws are complemented again where (node is odd) xor (x < 0).
     const uint32_t flipped = key_.antithetic ? kOpen : 0;
     const uint32_t odd = key_.node & 1 ? flipped : 0;
     uint32_t largest = 0;
@@ -295,12 +295,12 @@ class RandomEncoder {
     }
   }
 
-  // All bits, or none, are the sign.
+  // Returns all bits set if the sign bit is, else none.
   TERNGRAD_DEVICE static uint32_t SignMask(uint32_t bits) {
     return static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31);
   }
 
-  // A code of 0 may have any sign.
+  // Returns a bit of the code in a sum; the sign of a code of 0 may be any.
   TERNGRAD_DEVICE static bool HasBit(uint32_t sum, int plane) {
     if constexpr (MAX_CODE == 1) {
       return (sum & 1 << 16) != 0 && (plane == 0 || (sum & kSign) != 0);

@@ -40,7 +40,7 @@ struct Target {
   const float* scales;  // of the parts; see UnitRule
 };
 
-// A variable's values and memory for what their codes do not say.
+// A variable's values, and memory for their residuals, which the codes omit.
 struct Kept {
   const float* values;
   float* residuals;  // may be the values' memory
@@ -129,7 +129,7 @@ TERNGRAD_DEVICE static inline int64_t TotalBlocks(const Pieces& pieces,
              : BlocksOf(parts.count, kTotalThreads);
 }
 
-// Returns the size of the memory between both.
+// Returns the bytes that the measuring blocks write for the adding blocks.
 TERNGRAD_DEVICE static inline int64_t ScratchBytes(const Pieces& pieces) {
   return pieces.columns
              ? 12 * pieces.count * pieces.columns

@@ -73,7 +73,7 @@ class Block {
     run(Warp(threadIdx.x / kWarpLanes));
   }
 
-  // Ends once all threads are here: what they wrote before can be read after.
+  // Returns once all threads have called it; all see what any wrote before.
   __device__ void Wait() const { __syncthreads(); }
 };
 

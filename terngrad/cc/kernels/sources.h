@@ -31,7 +31,7 @@ inline void Encode(const Kernels& kernels, const Sources& sources,
                end, words);
 }
 
-// Reads them.
+// Reads the attributes and inputs of an op that writes codes.
 class SourcesReader {
  public:
   // Reads the attributes `n`, `parts`, `variables`, `encoder` and `antithetic`.
@@ -57,7 +57,8 @@ class SourcesReader {
   }
 
   // Reads the inputs `gradients`, `bounds`, `scales`, `seed`, `step` and
-  // `node`. Also for asynchronous ops, in which OP_REQUIRES ends the process.
+  // `node`. It returns errors, so that asynchronous ops can use it, too: in
+  // these OP_REQUIRES would end the process.
   absl::Status Read(tensorflow::OpKernelContext* context,
                     Sources* sources) const {
     TF_RETURN_IF_ERROR(ReadKey(context, &sources->key));
@@ -83,7 +84,7 @@ class SourcesReader {
     return absl::OkStatus();
   }
 
-  // Reads one of the inputs with a number for each part: where they are.
+  // Finds the numbers of an input that has one for each part.
   absl::Status ReadNumbers(tensorflow::OpKernelContext* context,
                            const char* name, const float** numbers) const {
     const tensorflow::Tensor* vector;

@@ -1,5 +1,6 @@
-// The inputs and outputs of the ops that decode sums of codes. Also for
-// asynchronous ops, in which OP_REQUIRES ends the process.
+// The inputs and outputs of the ops that decode sums of codes. All functions
+// return errors, so that asynchronous ops can use them, too: in these
+// OP_REQUIRES would end the process.
 
 #ifndef TERNGRAD_CC_KERNELS_TARGETS_H_
 #define TERNGRAD_CC_KERNELS_TARGETS_H_

@@ -153,9 +153,9 @@ struct Sizes {
   }
 };
 
-// Whether blocks would save enough of a payload of `size` bytes to be worth the
-// time that they take.
-static bool IsLong(int64_t size, const Sizes& sizes, int64_t rows) {
+// Whether blocks may save so much of a payload of `size` bytes that trying them
+// is worth the time.
+static bool MayBlocksBeShorter(int64_t size, const Sizes& sizes, int64_t rows) {
   const int64_t count = kWordBits * rows;
   const int64_t information = Entropy(count, sizes.nonzero) + sizes.nonzero;
   return rows >= kBlockRows && 8 * size > information + count / 8;
@@ -183,7 +183,7 @@ class TernaryCode {
     const int64_t size =
         kStreamBytes + StreamBytes(sizes.nonzero) +
         (in_quads ? sizes.InQuads(rows) : StreamBytes(32 * rows));
-    if (IsLong(size, sizes, rows)) {
+    if (MayBlocksBeShorter(size, sizes, rows)) {
       const int64_t in_blocks =
           PackInBlocks(words, 1, rows, packed, size < raw ? size : raw);
       if (in_blocks >= 0) return in_blocks;

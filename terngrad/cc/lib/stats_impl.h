@@ -88,8 +88,8 @@ struct ColumnStatsKernel {
   }
 
  private:
-  // Returns how far ahead to prefetch: into the rows that are added next, or if
-  // rows are long only in the same ones.
+  // Returns how far ahead to prefetch: into the rows that are added next or, if
+  // rows are long, further along the present ones.
   static int64_t Ahead(int64_t columns) {
     const int64_t group = kRows * columns;
     return group > 16 * kAhead ? kAhead : (kAhead + group - 1) / group * group;

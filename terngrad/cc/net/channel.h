@@ -48,7 +48,7 @@ class Channel {
   const std::string& error() const { return error_; }
 
  protected:
-  // Notes why a call of the system failed.
+  // Notes why a system call failed.
   void Note(int number);
 
   std::string error_;

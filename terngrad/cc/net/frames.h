@@ -12,7 +12,7 @@ inline constexpr int64_t kChunkBytes = 1 << 18;  // most of a frame's payload
 inline constexpr int64_t kSmallBytes = 1
                                        << 12;  // such payloads overtake others
 
-// The header; all integers are little-endian, as this processor's must be.
+// The header. All integers are little-endian, and so must the processor be.
 //
 // Kind, rows and planes repeat the sender's declaration of the operation, so
 // that the receiver can name a difference.

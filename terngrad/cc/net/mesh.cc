@@ -408,7 +408,7 @@ std::string Mesh::Objection(const Operation& operation,
   return "";
 }
 
-// Makes room for a round, once.
+// Allocates what a round needs, unless that has been done.
 void Mesh::Prepare(Operation& operation, Round& round) {
   if (!round.is_begun.empty()) return;
   const Plan& plan = operation.plan;
@@ -629,7 +629,7 @@ void Mesh::AddChunk(Operation& operation, Round& round, uint32_t chunk) {
        range.Count(chunk));
 }
 
-// Says that rows of the output, which are sums, are final.
+// Reports to the submitter that rows of the output, which are sums, are final.
 void Mesh::Tell(const Round& round, int64_t first, int64_t count) {
   if (round.submission.ready) round.submission.ready(first, count);
 }
@@ -695,7 +695,7 @@ std::string Mesh::WhyBroken(int peer) const {
          ": bytes have changed on the way (" + connection.error() + ")";
 }
 
-// Ends all operations; what comes first is the reason.
+// Fails all operations. If there was a failure before, that is the reason.
 void Mesh::FailAll(const std::string& text) {
   std::vector<Submission> failed;
   std::string failure;

@@ -1,4 +1,4 @@
-// Contract of the op between processes.
+// Contracts of the ops that exchange tensors between processes.
 
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/op.h"

@@ -258,7 +258,7 @@ weights: float variables of the bucket in its order.
 slots: of the weights, in their shapes: the first slot of all, then the second
   one if the rule has two: velocities, or means and mean squares (adam), or mean
   squares and velocities (rmsprop).
-averages: of the weights, in their shapes; none are kept where there are none.
+averages: of the weights, in their shapes; may be none.
 momentum: share of a velocity that is kept.
 mean_share, square_share: by which a mean or a mean square moves. TensorFlow's
   kernels take 1 - beta of the float32 beta, Keras rounds the exact difference.

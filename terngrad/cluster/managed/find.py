@@ -32,7 +32,7 @@ def find(
 
     Raises:
       NothingFoundError: nothing is found.
-      ManagedError: it does not fit together.
+      ManagedError: the variables contradict each other, or one is invalid.
     """
     if launch_variables.MARK in environment:
         return _without_ps_tasks(launch_variables.role(environment), ps_tasks)

@@ -23,7 +23,7 @@ class NothingFoundError(ManagedError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Role:
-    """The role of this process, from its environment. The fields are named as the programs' flags.
+    """The role of this process, from its environment. Fields have the names of the programs' flags.
 
     Attributes:
       source: where this was found, in words.
@@ -127,7 +127,7 @@ def whole_number(source: str, name: str, text: str | None) -> int:
 
 
 def parsed_number(text: str, what: str) -> int:
-    """Returns a whole number; raises ManagedError, which names `what` it should have been."""
+    """Returns a whole number; raises ManagedError, which begins with `what`, if it is none."""
     if not text.isdecimal() or len(text) > _MAX_DIGITS:
         raise ManagedError(
             f"{what} is {text!r:.60}, not a whole number of 1 to {_MAX_DIGITS} digits"

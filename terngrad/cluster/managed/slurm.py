@@ -19,7 +19,7 @@ _MAX_NAMES = 1 << 16  # of a range, as Slurm allows
 def role(environment: Mapping[str, str], ps_tasks: int) -> Role:
     """Returns the role of a task of a step; its first tasks are the parameter servers.
 
-    The ports follow from the ids of job and step, so that steps that share a node rarely meet.
+    The ports follow from the ids of job and step, so steps on one node rarely use the same ports.
 
     Raises:
       ManagedError: a variable is missing or wrong, or the tasks lie on the nodes in an unknown way.
@@ -88,13 +88,15 @@ def _nodes_of_tasks(environment: Mapping[str, str], nodes: int) -> list[int]:
     counts = _counts(text)
     if len(counts) != nodes:
         raise ManagedError(f"Slurm: SLURM_STEP_TASKS_PER_NODE is {text!r} for {nodes} nodes")
-    way = re.split("[:,]", environment.get("SLURM_DISTRIBUTION", "block"))[0]
-    if way == "plane":
+    distribution = re.split("[:,]", environment.get("SLURM_DISTRIBUTION", "block"))[0]
+    if distribution == "plane":
         plane = environment.get("SLURM_DIST_PLANESIZE")
-        return _dealt(counts, whole_number("Slurm", "SLURM_DIST_PLANESIZE", plane) or 1)
-    if way in ("block", "cyclic"):
-        return _dealt(counts, 1 if way == "cyclic" else max(counts))
-    raise ManagedError(f"Slurm: srun --distribution={way} is not known; take block or cyclic")
+        return _assigned(counts, whole_number("Slurm", "SLURM_DIST_PLANESIZE", plane) or 1)
+    if distribution in ("block", "cyclic"):
+        return _assigned(counts, 1 if distribution == "cyclic" else max(counts))
+    raise ManagedError(
+        f"Slurm: srun --distribution={distribution} is not known; take block or cyclic"
+    )
 
 
 def _counts(text: str) -> list[int]:
@@ -103,8 +105,8 @@ def _counts(text: str) -> list[int]:
     return [int(part[1]) for part in found if part for _ in range(int(part[2] or 1))]
 
 
-def _dealt(counts: Sequence[int], together: int) -> list[int]:
-    """Assigns tasks to nodes in turn, `together` at a time, until each has its count."""
+def _assigned(counts: Sequence[int], together: int) -> list[int]:
+    """Assigns tasks to nodes in turn, `together` at a time, until each node has its count."""
     left, order = list(counts), []
     while any(left):
         for node, open_places in enumerate(left):

@@ -89,6 +89,6 @@ def test_a_chief_may_be_called_master():
         (text_of("worker", 0, {"worker": {"1": "a:1"}}), "'worker' must list HOST:PORT"),
     ],
 )
-def test_what_does_not_fit_is_named(text, why):
+def test_an_invalid_tf_config_says_what_is_wrong(text, why):
     with pytest.raises(ManagedError, match=why):
         tf_config.role(text)

@@ -1,8 +1,8 @@
 """Kubeflow Trainer's TrainJob: its torch policy sets torchrun's options as variables in each pod.
 
 Where the pods run torchrun, torchrun.py reads what that sets. Where they run the program itself,
-one process in each, the name of the first pod tells those of all. They stay the same when a pod is
-replaced, so its process can join again.
+one process in each, the name of the first pod gives the names of all. The names stay the same when
+a pod is replaced, so its process can join again.
 """
 
 from __future__ import annotations

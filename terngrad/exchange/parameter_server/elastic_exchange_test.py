@@ -1,4 +1,4 @@
-"""Coded sums through ps where workers and ps come and go: the bits of the same views alone."""
+"""Coded sums through ps while workers and ps come and go: the bits of one process alone."""
 
 import contextlib
 import dataclasses

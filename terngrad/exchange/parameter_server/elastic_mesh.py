@@ -1,7 +1,7 @@
 """All-reduce that goes on without lost workers: a mesh for each view.
 
-The coordinator decides the views, as it does with parameter servers, and the members of a view
-connect each two of them. They prove a token that no other view has, so no frame of one view reaches
+The coordinator decides the views, as it does with parameter servers. A socket connects every pair
+of members of a view. Members prove a token that no other view has, so no frame of one view reaches
 another.
 
 A worker updates when it has all sums of a step. Each sum has the codes of all members, so none can
@@ -214,21 +214,21 @@ class _Others:
         own = self._config.worker_hosts[self._config.rank]
         with listen_for_members(own, self._config.interface) as listening:
             config, token = self._agree(listening.getsockname()[1])
-            own = PeerSockets(config, token, listening.dup())
+            peers = PeerSockets(config, token, listening.dup())
         sockets: dict[int, socket.socket] = {}
         try:
-            sockets = own.reach(self._coordination.check)
+            sockets = peers.reach(self._coordination.check)
             if config.members:
                 plain, sockets = sockets, {}
                 deadline = time.monotonic() + config.timeout_secs
-                sockets = encrypted(config, plain, own, deadline, self._log_problem)
-            self._compare(set(range(len(self._members))) - {self._rank, *sockets})
+                sockets = encrypted(config, plain, peers, deadline, self._log_problem)
+            self._leave_if_unreached(set(range(len(self._members))) - {self._rank, *sockets})
         except BaseException:
             for each in sockets.values():
                 each.close()
             raise
         finally:
-            own.close()
+            peers.close()
         return sockets
 
     def _agree(self, port: int) -> tuple[ConnectConfig, bytes]:
@@ -251,8 +251,8 @@ class _Others:
     def _log_problem(self, why: str) -> None:
         print(f"{self._config.name}: {why}", flush=True)
 
-    def _compare(self, unreached: Collection[int]) -> None:
-        """Waits until all members have tried to reach the others; some leave if some did not."""
+    def _leave_if_unreached(self, unreached: Collection[int]) -> None:
+        """Waits until all members have tried to reach the others; this one may have to leave."""
         content = json.dumps([self._members[index] for index in sorted(unreached)]).encode()
         found = self._coordination.gather("mesh is there", content)
         lost = {worker: json.loads(found[worker]) for worker in found}
@@ -281,14 +281,14 @@ class ElasticMeshExchange(SocketExchange):
     """An exchange over the mesh of the current view."""
 
     def __init__(
-        self, owner: ElasticMesh, local_nodes: int, kernels: GradientKernels, step: tf.Variable
+        self, connection: ElasticMesh, local_nodes: int, kernels: GradientKernels, step: tf.Variable
     ) -> None:
         """Joins `local_nodes` nodes of each worker; for errors see base class.
 
         `nodes` returns the number of nodes in the view.
         """
-        super().__init__(owner, local_nodes, kernels)
-        self._owner, self._step = owner, step
+        super().__init__(connection, local_nodes, kernels)
+        self._connection, self._step = connection, step
         self._unsettled: list[tf.Tensor] = []  # of the step that is being traced
         self.owner = Owner(0, 1, 1)
         self._place = tf.Variable(self.owner, dtype=tf.int64, trainable=False)
@@ -337,7 +337,7 @@ class ElasticMeshExchange(SocketExchange):
         self._unsettled = []
 
         def end(step: np.ndarray) -> np.int32:
-            self._owner.end_step(int(step))
+            self._connection.end_step(int(step))
             return np.int32(0)
 
         with tf.control_dependencies(results):

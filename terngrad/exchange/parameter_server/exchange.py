@@ -168,7 +168,7 @@ class ParameterServerConnection(Connection):
 
 
 class ParameterServerExchange(Exchange):
-    """Sums on the ps."""
+    """An exchange whose sums the ps make."""
 
     packs_codes = True
     hops = 2

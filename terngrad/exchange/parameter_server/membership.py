@@ -36,7 +36,7 @@ def agree(
       hosts: those of all workers.
       round_: number of this call, the same on all workers; None = this configuration is compared
         once in each view.
-      what: names them then; "" = their own names do.
+      what: name of the configuration in that view; "" = the first of its own keys.
     """
     name = "facts" if round_ is not None else f"facts:{what or min(configuration)}"
     given = client.coordination.gather(name, json.dumps(dict(configuration)).encode(), round_)
@@ -96,9 +96,10 @@ class Ending:
 
     def _end_soon(self, why: str) -> None:
         """Lets the main thread save the steps made so far, unless it hangs."""
-        threading.Thread(target=self._end_unless_it_moves, args=(why,), daemon=True).start()
+        threading.Thread(target=self._end_if_it_hangs, args=(why,), daemon=True).start()
 
-    def _end_unless_it_moves(self, why: str) -> None:
+    def _end_if_it_hangs(self, why: str) -> None:
+        """Ends this process if the main thread is within steps for longer than the time-out."""
         limit = self._timeout_secs
         now = began = stepping_since = time.monotonic()
         while now - stepping_since < limit and now - began < GIVE_UP_TIME_OUTS * limit:

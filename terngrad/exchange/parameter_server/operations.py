@@ -143,7 +143,7 @@ class Operation:
         return self.kind in _OF_CODES
 
     def pushes(self, worker: int, piece: int, contributors: Sequence[int]) -> bool:
-        """Whether one of a step's contributors has a part of a piece; if not, its push is empty."""
+        """Whether a contributor to a step has a part of a piece; if not, its push is empty."""
         return self.kind != Kind.GATHER_CODES or self._owner(piece, contributors) == worker
 
     def receives(self, worker: int, piece: int, contributors: Sequence[int]) -> bool:
@@ -228,11 +228,11 @@ class Shares:
     def assign(self, operation: Operation) -> list[int]:
         """Returns the ps of each piece of a new operation."""
         family = operation.name.partition("/")[0]
-        held = self._bytes.setdefault(family, [0] * len(self._servers))
-        return list(self._assign(operation, held))
+        loads = self._bytes.setdefault(family, [0] * len(self._servers))
+        return list(self._assign(operation, loads))
 
-    def _assign(self, operation: Operation, held: list[int]) -> Iterator[int]:
+    def _assign(self, operation: Operation, loads: list[int]) -> Iterator[int]:
         for piece in range(operation.pieces):
-            chosen = held.index(min(held))
-            held[chosen] += operation.push_size(piece) + operation.result_size(piece)
+            chosen = loads.index(min(loads))
+            loads[chosen] += operation.push_size(piece) + operation.result_size(piece)
             yield self._servers[chosen]

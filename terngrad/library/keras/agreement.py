@@ -21,7 +21,7 @@ from terngrad.library.group import Group
 from terngrad.library.keras import internals, program_warnings, state
 from terngrad.library.keras.optimizer import updates_of
 
-# They change the training of the worker that has them, so that all must have them.
+# Callbacks that change the training of a worker that has them, so that all must have them.
 _CHANGING = ("LearningRateScheduler", "ReduceLROnPlateau", "SwapEMAWeights")
 _OF_OUTPUT = ("name", "verbose")  # fields that do not change the training
 _OF_SAVED = ("class_name", "config", "module", "registered_name")  # keys of what Keras serializes
@@ -164,7 +164,9 @@ def of_callbacks(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, str
     """
     own = [each for each in callbacks if internals.is_of_keras(type(each))]
     monitors = [getattr(each, "monitor", None) for each in own]
-    numbers = _numbers([(type(each), monitor) for each, monitor in zip(own, monitors, strict=True)])
+    numbers = _ordinals(
+        [(type(each), monitor) for each, monitor in zip(own, monitors, strict=True)]
+    )
     found = {}
     for (name, callback), monitor, number in zip(
         _named("callback", own), monitors, numbers, strict=True
@@ -223,15 +225,15 @@ def _named(kind: str, objects: Iterable[Any]) -> Iterator[tuple[str, Any]]:
     """Yields names such as "callback EarlyStopping", with a number if there are several."""
     objects = list(objects)
     names = [internals.own_class(each).__name__ for each in objects]
-    for name, number, each in zip(names, _numbers(names), objects, strict=True):
+    for name, number, each in zip(names, _ordinals(names), objects, strict=True):
         yield f"{kind} {name}{number}", each
 
 
-def _numbers(keys: Sequence[Any]) -> list[str]:
+def _ordinals(keys: Sequence[Any]) -> list[str]:
     """Returns " 1 of 2" and the like for equal keys, "" for others.
 
-    With the total, lists that have unequally many of a kind have none of them in common: it is not
-    known which of them correspond.
+    Workers with unequally many objects of a kind have none of these names in common, because of the
+    total: it is not known which objects correspond.
     """
     totals, counts, found = Counter(keys), Counter(), []
     for key in keys:
@@ -251,7 +253,7 @@ def _of_metrics(name: str, given: Any) -> Iterator[tuple[str, str]]:
     elif given is not None:
         metrics = given if isinstance(given, (list, tuple)) else [given]
         names = [_metric(metric) for metric in metrics]
-        for metric, own, number in zip(metrics, names, _numbers(names), strict=True):
+        for metric, own, number in zip(metrics, names, _ordinals(names), strict=True):
             yield from _flat(f"{name} {own}{number}", metric)
 
 

@@ -64,7 +64,7 @@ def distribute(
       sum_codec: "exact" or "ternary"; see `terngrad.Reducer`.
 
     Raises:
-      TypeError: `optimizer` is none of Keras, or a setting has another type.
+      TypeError: `optimizer` is not an optimizer of Keras, or a setting has another type.
       ValueError: a setting is wrong, the optimizer is distributed already or accumulates gradients
         of several nodes, or Keras does not run on TensorFlow.
     """
@@ -107,7 +107,7 @@ def distribute(
         "sum_codec": sum_codec,
     }
     check_settings(**settings)
-    kinds = [type(part).__name__ for part in parts_of(optimizer) if _is_faint(part)]
+    kinds = [type(part).__name__ for part in parts_of(optimizer) if _has_tiny_epsilon(part)]
     if kinds and gradients in MAX_CODES | FEEDBACK_CODES and group.is_chief:
         warnings.warn(
             f"distribute: {kinds[0]} with an epsilon_1 below {_LEAST_EPSILON} makes weights NaN "
@@ -120,6 +120,6 @@ def distribute(
     return optimizer
 
 
-def _is_faint(optimizer: keras.optimizers.Optimizer) -> bool:
+def _has_tiny_epsilon(optimizer: keras.optimizers.Optimizer) -> bool:
     is_adafactor = isinstance(optimizer, keras.optimizers.Adafactor)
     return is_adafactor and optimizer.epsilon_1 < _LEAST_EPSILON

@@ -86,7 +86,7 @@ class Exchanging(ApplyHooks, AsOwnClass):
             )
         if self.gradient_accumulation_steps:
             self._apply_accumulated(exchange, grads, variables)
-        elif (by_node := exchange.of_all_nodes(grads)) is not None:
+        elif (by_node := exchange.collect_nodes(grads)) is not None:
             means, first = exchange.means(self, by_node, variables)
             # Also what needs no mean, such as the count of updates and the decay of weights, comes
             # after the note that updates begin.
@@ -206,7 +206,7 @@ class GradientExchange:
         if len(self._given) != node + 1:
             raise _not_once(self.nodes)
 
-    def of_all_nodes(self, gradients: list[Gradient]) -> list[list[Gradient]] | None:
+    def collect_nodes(self, gradients: list[Gradient]) -> list[list[Gradient]] | None:
         """Adds a node's gradients; returns those of all nodes after the last one, else None."""
         others = [self.others()] if self.others else []
         if self.nodes == 1:
@@ -227,7 +227,7 @@ class GradientExchange:
     def means(
         self, optimizer: keras.optimizers.Optimizer, by_node: Sequence[list[Gradient]], variables
     ) -> tuple[list[Gradient], list[tf.Tensor]]:
-        """Returns mean gradients, None where a gradient is None, and what comes first of them.
+        """Returns mean gradients, None where a gradient is None, and tensors that are there first.
 
         Values that Keras passes as gradients but copies to their variables, such as the largest
         values of 8-bit floats, become the largest of all nodes.
@@ -256,7 +256,10 @@ class GradientExchange:
     def largest(self, values: list[Gradient], chosen: Sequence[int]) -> list[Gradient]:
         """Replaces the chosen values by the largest of all processes."""
         if chosen and self.others:
-            raise ValueError("8-bit floats: not where workers may come and go; allowed are others")
+            raise ValueError(
+                "8-bit floats cannot be trained where workers may come and go; allowed are other "
+                "float types"
+            )
         if chosen:
             with tf.init_scope():
                 self._shared = self._shared or self.group.shared(f"optimizer {self._index}")

@@ -4,7 +4,7 @@ python -m terngrad.testing.programs.elastic_loop STEPS [ARGUMENT=NUMBER...]
 
 The arguments are of `join`; digests=1 prints a digest of the weights after each step, slots=N adds
 variables of an optimizer to what the processes have in common, codes_sums=1 lets the owners of
-shares code the means again, and values= says how many there are.
+shares code the means again, and values=N sets the number of weights.
 """
 
 import sys

@@ -42,7 +42,7 @@ def main() -> None:
     changed_at_the_end(group)
     model = make_model(hidden=4 + group.rank)
     model.compile(distributed(group, keras.optimizers.SGD(0.1)), "mse")
-    dealt_out_wrongly(group)
+    sharded_wrongly(group)
     evaluated(group)
     try:
         fit(group, model)
@@ -126,7 +126,7 @@ def overflowing(group, gradients):
     assert_together(group, model)
 
 
-def dealt_out_wrongly(group):
+def sharded_wrongly(group):
     """Arrays in another order on each worker, and a missing shard, cause warnings."""
     whole = np.random.default_rng(7).normal(size=(2 * _BATCH, 5))
     mixed = np.random.default_rng(group.rank).permutation(whole)

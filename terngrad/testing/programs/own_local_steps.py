@@ -2,8 +2,8 @@
 
 python -m terngrad.testing.programs.own_local_steps FOLDER STEPS FRAGMENTS OVERLAP
 
-Each process writes its weights after each exchange to a file of the folder; with an OVERLAP of 1
-the shared weights, with which its own then differ.
+Each process writes its weights after each exchange to a file of the folder. With an OVERLAP of 1 it
+writes the shared weights, from which its own then differ.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Simulated workers that are joined by a mesh for each view, and no ps adds."""
+"""Simulated workers that exchange gradients by a mesh for each view; no ps adds."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class MeshWorker(SimulatedWorker):
             self.mesh.end(self.some)
 
     def some(self, count: int) -> int:
-        """Draws some of so many messages."""
+        """Draws how many of some messages arrive."""
         return self._random.randint(0, count)
 
     def _declare(self) -> None:

@@ -219,7 +219,7 @@ class SimulatedWorker:
         self.ending = ending
 
     def _begin(self) -> None:
-        """Prepares what is made by something else than the ps."""
+        """Prepares an exchange that does not use the ps."""
 
     def _leave(self) -> None:
         """Leaves the last view."""
@@ -238,8 +238,8 @@ class SimulatedWorker:
         self._client.close(is_done=True, why=why)
 
     def _reaches_servers(self) -> bool:
-        links = self.network.links[1:]  # but for the first, to coordinate, and later ones of these
-        exchange = links[: len(self._servers)]
+        # The first link is to the coordinator, later ones to the coordinators that replace it.
+        exchange = self.network.links[1 : 1 + len(self._servers)]
         return all(link.is_up or self._client.servers.is_lost(link.ps) for link in exchange)
 
     def _can_open(self, ps: SimulatedPs) -> bool:

@@ -1,7 +1,7 @@
 """Combines the workers' pushes: a ps collects the parts of each step and sends the results.
 
-Pushes of codes are opened when they arrive, so that the sender of something else is refused, and
-not another worker. Only two workers' pushes pass through as they are: the receiver opens them.
+A ps unpacks pushed codes when they arrive, so that it refuses the worker that sent invalid ones,
+and no other. Between two workers it passes them on packed: the receiver unpacks them.
 
 Memory is bounded. For each piece a ps holds the pushes of at most two steps, and as many results as
 slow workers may still need. Each worker's pushes have a share of a limit; results are kept while
@@ -99,20 +99,20 @@ class Aggregator:
         """Largest number of bytes of a worker's pushes, and of its unread results."""
         return self._max_bytes // self._workers
 
-    def come(self, worker: int) -> None:
+    def connect(self, worker: int) -> None:
         """Notes a worker's new stream; forgets what is left of its last one."""
-        self.leave(worker)  # the last stream's reader may have pushed after its end
+        self.disconnect(worker)  # the last stream's reader may have pushed after its end
         with self._lock:
-            self._entries.come(worker)
+            self._entries.connect(worker)
 
-    def leave(self, worker: int) -> None:
+    def disconnect(self, worker: int) -> None:
         """Forgets a worker whose stream ended; on a new stream it declares all operations again.
 
         Results stay for members of its view that have not declared any operation yet.
         """
         with self._lock:
             left = self._entries[worker]
-            self._entries.leave(worker)
+            self._entries.disconnect(worker)
             self._drop_pushes(worker, left)
             known, late = self._catalogue.clear(worker), self._catalogue.undeclared
             self._forget(

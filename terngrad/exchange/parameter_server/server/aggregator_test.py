@@ -139,7 +139,7 @@ def test_nothing_is_kept_of_a_view_that_nobody_else_is_in():
     own = {"members": (2,)}, {"members": (0, 2)}, {"members": (0, 1, 2)}
     for entered in own:
         for by in ((0, 2), (0, 1, 2), (2,)):
-            served.aggregator.leave(2)
+            served.aggregator.disconnect(2)
             served.aggregator.declare(2, served.operation.message(0))
             served.push(2, 7, floats(9, 9, 9, 9), view=4, by=by)  # not entered yet
             served.enter(4, 2, **entered)
@@ -155,7 +155,7 @@ def test_nothing_is_kept_of_a_view_that_nobody_else_is_in():
     for worker in (0, 1):
         served.push(worker, 7, floats(1, 1, 1, 1), view=4, by=(0, 1))
     assert [list(result) for _, result in served.results(0)] == [[2, 2, 2, 2]]
-    served.aggregator.leave(2)
+    served.aggregator.disconnect(2)
     served.aggregator.declare(2, served.operation.message(0))
     served.enter(5, 0, 1, 2)
     for worker in range(3):
@@ -188,11 +188,11 @@ def test_nothing_is_kept_of_a_view_that_all_have_left():
 @pytest.mark.parametrize("has_entered", [True, False])
 def test_results_stay_for_a_member_that_declares_when_the_others_are_done(has_entered):
     served = Served(kept_steps=2)
-    served.aggregator.come(1)
+    served.aggregator.connect(1)
     served.enter(2, *range(1 + has_entered))
     for step in range(2):
         served.push(0, step, floats(step, 0, 0, 0), view=2, by=(0,))
-    served.aggregator.leave(0)
+    served.aggregator.disconnect(0)
     assert served.aggregator.held_bytes == 2 * 16
     if not has_entered:
         served.enter(2, 1)
@@ -200,7 +200,7 @@ def test_results_stay_for_a_member_that_declares_when_the_others_are_done(has_en
     for step in range(2):
         served.push(1, step, view=2, by=(0,))
     assert [result[0] for _, result in served.results(1)] == [0, 1]
-    served.aggregator.leave(1)
+    served.aggregator.disconnect(1)
     assert served.aggregator.held_bytes == 0
 
 
@@ -309,7 +309,7 @@ def test_law_10_pushes_that_do_not_fit_are_named_and_nothing_is_kept(push, text)
 def test_operations_meet_by_their_names_in_whatever_order_they_are_declared():
     served = Served(items=1)
     other = Operation("other", Kind.FLOATS, 1, 1, 2)
-    served.aggregator.leave(1)
+    served.aggregator.disconnect(1)
     for index, operation in enumerate([other, served.operation]):
         served.aggregator.declare(1, operation.message(index))
     served.enter(1, 1)
@@ -323,7 +323,7 @@ def test_operations_meet_by_their_names_in_whatever_order_they_are_declared():
 def test_a_restarted_worker_gets_no_result_that_its_earlier_process_asked_for():
     served = Served()
     served.push(1, 4, by=(0,))
-    served.aggregator.leave(1)
+    served.aggregator.disconnect(1)
     served.push(0, 4, floats(1, 2, 3, 4), by=(0,))
     assert len(served.delivered[0]) == 1
     assert not served.delivered[1]
@@ -385,13 +385,13 @@ def test_results_for_slow_workers_are_dropped_if_memory_is_short():
 def test_nothing_is_kept_of_operations_that_no_worker_declares_any_more():
     served = Served()
     for i in range(3):  # the view stays, so only a new stream ends the operation
-        served.aggregator.leave(1)
+        served.aggregator.disconnect(1)
         served.aggregator.declare(1, Operation(f"other {i}", Kind.FLOATS, 4, 1, 2).message(0))
         served.enter(1, 1)
         served.push(1, 0, floats(1, 2, 3, 4))
         assert served.aggregator.held_bytes == 16
     served.push(0, 0, floats(1, 2, 3, 4))
-    served.aggregator.leave(1)
+    served.aggregator.disconnect(1)
     assert served.aggregator.held_bytes == 16  # of worker 0's operation
     served.aggregator.declare(1, served.operation.message(0))
     served.enter(1, 1)
@@ -414,7 +414,7 @@ def test_a_view_forgotten_while_a_result_is_computed_leaves_nothing_behind():
     )
     pushing.start()
     assert reducing.wait(HANG_SECS)
-    served.aggregator.leave(1)
+    served.aggregator.disconnect(1)
     served.enter(2, 0, members=(0,))
     assert served.aggregator.held_bytes == 0
     go_on.set()

@@ -45,7 +45,7 @@ class Entries:
         """Returns a worker's view."""
         return self._entries[worker]
 
-    def come(self, worker: int) -> None:
+    def connect(self, worker: int) -> None:
         """Notes that a worker has connected: it may enter a view that others are in."""
         self._here.add(worker)
 
@@ -81,7 +81,7 @@ class Entries:
         """Returns the newest view that workers are in; number 0 if there is none."""
         return max(self._entries, key=lambda entry: entry.number)
 
-    def leave(self, worker: int) -> None:
+    def disconnect(self, worker: int) -> None:
         """Notes that a worker's stream has ended."""
         self._here.discard(worker)
         self._leave_view(worker)

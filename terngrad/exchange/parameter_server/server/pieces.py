@@ -12,7 +12,7 @@ from terngrad.exchange.parameter_server.server.entries import Entry
 
 _OPEN_STEPS = 2  # the current step and the next
 
-Address = tuple[int, int]  # a worker, and its index of an operation
+Destination = tuple[int, int]  # a worker, and the index that it gave the operation
 
 
 @dataclasses.dataclass
@@ -30,7 +30,7 @@ class PieceStep:
     contributors: tuple[int, ...]
     parts: dict[int, memoryview] = dataclasses.field(default_factory=dict)
     first_at: float = dataclasses.field(default_factory=time.monotonic)
-    asked: set[Address] = dataclasses.field(default_factory=set)
+    asked: set[Destination] = dataclasses.field(default_factory=set)
     is_reducing: bool = False
 
 

@@ -99,11 +99,11 @@ class Service:
 
     def open_exchange(self, worker: int, outbox: Outbox) -> bool:
         """Opens a worker's Exchange stream; False if the worker's last one has not ended."""
-        if not self.registry.come(worker):
+        if not self.registry.connect(worker):
             return False
         if coordinator := self.coordinator:
             coordinator.expect_workers()  # it may be lost before its Meet stream is open
-        self.aggregator.come(worker)
+        self.aggregator.connect(worker)
         self._exchanging[worker] = outbox
         if self._moves:
             self.aggregator.send_view(worker)
@@ -124,11 +124,11 @@ class Service:
         with self._lock:
             self._exchanging.pop(worker, None)
             self._searches.pop(worker, None)
-        self.aggregator.leave(worker)
+        self.aggregator.disconnect(worker)
         why = bye.failed if bye else ending
         if bye and not why and (coordinator := self.coordinator):
             coordinator.note_done()  # its Meet stream may have broken before its goodbye
-        self.registry.leave(worker, is_done=bye is not None, why=why)
+        self.registry.disconnect(worker, is_done=bye is not None, why=why)
 
     def take(self, worker: int, outbox: Outbox, message: bytes) -> Header | None:
         """Handles a frame of an Exchange stream; returns its header if it is the goodbye.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from terngrad.cluster.addresses import name_of
 
-_BLINK_SECS = 1.0  # in which a broken stream is open again
+_RECONNECT_SECS = 1.0  # in which a worker replaces a broken stream
 
 
 class WorkerRegistry:
@@ -59,12 +59,12 @@ class WorkerRegistry:
                 over = "" if self._some_are_done else self._failure
                 # A worker that hangs cannot say that it is done.
                 alone_secs = self._clock() - self._done_at if self._some_are_done else 0.0
-                is_over = empty_secs >= _BLINK_SECS or alone_secs >= self._timeout_secs
+                is_over = empty_secs >= _RECONNECT_SECS or alone_secs >= self._timeout_secs
                 return over if is_over else None
             late = empty_secs >= self._timeout_secs
             return self._last_loss if self._last_loss and late else None
 
-    def come(self, worker: int) -> bool:
+    def connect(self, worker: int) -> bool:
         """Notes that a worker has connected; False if it already was."""
         with self._lock:
             if worker in self._present:
@@ -72,7 +72,7 @@ class WorkerRegistry:
             self._present.add(worker)
             return True
 
-    def leave(self, worker: int, *, is_done: bool, why: str) -> None:
+    def disconnect(self, worker: int, *, is_done: bool, why: str) -> None:
         """Notes that a worker's stream has ended.
 
         Args:

@@ -13,7 +13,7 @@ from terngrad.service.messages import Header
 
 _TENSOR_ALIGNMENT = 64  # bytes; TensorFlow copies arrays that lie otherwise
 
-NO_PIECE = -1  # is missing until the push is sent, where this worker gets no piece
+NO_PIECE = -1  # in `missing` until the push is sent, where this worker gets no piece
 
 # Takes the bytes of a result, the number of workers that contributed to the step, whether the
 # result lacks this worker's own part, which is to be added, and the bytes of the payloads that this
@@ -35,7 +35,7 @@ class AwaitedOperation:
       step: step of the awaited result.
       view: number of the view in which that step is made.
       contributors: workers that make that step; None until ps 0 decides.
-      result: bytes of the result; pieces fill it as they arrive, and those of others are zeros.
+      result: bytes of the result; pieces fill it as they arrive; pieces that others get are zeros.
       missing: pieces that have not arrived.
       sent: bytes of the payloads that were pushed in that step.
       received: bytes of the payloads that have arrived.

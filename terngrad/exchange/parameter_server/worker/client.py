@@ -82,11 +82,11 @@ class Client:
         self._moves = coordinator_moves
         self._coordinator = 0
         self._coordinator_links = 0  # links to coordinators so far
-        self._going = threading.Lock()
+        self._moving = threading.Lock()  # to another coordinator
         # Number of the last view, and how many coordinators were asked since.
         self._position = 0, 0
         self._tried: set[int] = set()  # ps that did not coordinate since the last view
-        # Ps at whose addresses nobody listens, and those that were heard of until then.
+        # Ps at whose addresses nobody listens, and those of them that it reached until then.
         self._ended: frozenset[int] = frozenset()
         self._ended_in_view: frozenset[int] = frozenset()
         self.failure = ""
@@ -196,7 +196,7 @@ class Client:
 
         Args:
           why: the reason.
-          alone: end that of this one only, as without ps 0.
+          alone: whether only this worker ends, as where it has lost ps 0.
         """
         if not self.steps.waits(_WAIT_SECS):
             return
@@ -247,7 +247,7 @@ class Client:
         """Returns what happens on a link to a coordinator, until the next one replaces it."""
         coordination, number = self.coordination, self._coordinator_links
 
-        def while_it_is(act: Callable[..., bool | None]) -> Callable[..., bool | None]:
+        def if_current(act: Callable[..., bool | None]) -> Callable[..., bool | None]:
             return lambda *given: act(*given) if self._coordinator_links == number else None
 
         return LinkEvents(
@@ -255,10 +255,10 @@ class Client:
             on_message=lambda message: coordination.take(
                 message, lambda: self._coordinator_links == number
             ),
-            on_break=while_it_is(lambda: (self.steps.interrupt(), coordination.broken())),
-            on_open=while_it_is(coordination.opened),
-            on_loss=while_it_is(self._look_for_another),
-            on_refusal=while_it_is(self._leave_for_good),
+            on_break=if_current(lambda: (self.steps.interrupt(), coordination.broken())),
+            on_open=if_current(coordination.opened),
+            on_loss=if_current(self._look_for_another),
+            on_refusal=if_current(self._leave_for_good),
         )
 
     def _beat(self) -> None:
@@ -324,7 +324,7 @@ class Client:
             self._go_to(coordinator, position)
 
     def _go_to(self, coordinator: int, position: tuple[int, int]) -> None:
-        with self._going:  # several links may notice the same loss
+        with self._moving:  # several links may notice the same loss
             if self._over or self.failure or position < self._position:
                 return
             self._position = position

@@ -57,8 +57,9 @@ class Steps:
           send: sends a frame to a ps if a stream is open; must not wait.
           report_ready: reports to the coordinator that this worker has the gradients of a step.
           refuse: ends the training with a reason.
-          on_coordinator: called where others are in a later view, or look for a coordinator; with
-            its number, how many they have asked since, and with the last one.
+          on_coordinator: called with ((view, asked), coordinator) where other workers are in a
+            later view, or have lost its coordinator: the number of their view, how many
+            coordinators they have asked since, and the last of these.
         """
         self.lock = threading.RLock()
         self.view = View()
@@ -191,7 +192,7 @@ class Steps:
         """Adds a piece to the result of its operation, or notes who is in the view at a ps."""
         header, payload = split_frame(message)
         if header.enters:
-            self._connect_coordinator(ps, header)
+            self._note_present(ps, header)
             return
         if header.seeks:
             self._on_coordinator((header.view, header.step), header.coordinator)
@@ -302,7 +303,7 @@ class Steps:
         decided = self._contributors.contributors(step)
         return None if decided is None else groups.pack(decided)
 
-    def _connect_coordinator(self, ps: int, header: Header) -> None:
+    def _note_present(self, ps: int, header: Header) -> None:
         """Notes who is in the view at a ps, and sends the pushes that have waited for them."""
         with self.lock:
             is_later = header.view > self.view.number
