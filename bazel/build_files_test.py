@@ -90,8 +90,8 @@ def _path(module: str) -> str:
     return f"{path}/__init__.py" if (_REPO / path / "__init__.py").exists() else f"{path}.py"
 
 
-def _with(rules: tuple[str, ...], targets: dict[str, Target]) -> dict[str, list[str]]:
-    """The labels of the targets of some rules by each of their files."""
+def _labels_by_file(rules: tuple[str, ...], targets: dict[str, Target]) -> dict[str, list[str]]:
+    """Returns, for each file, the labels of the targets of these rules that have it."""
     found: dict[str, list[str]] = {}
     for label, target in targets.items():
         for file in target.files if target.rule in rules else ():
@@ -99,8 +99,8 @@ def _with(rules: tuple[str, ...], targets: dict[str, Target]) -> dict[str, list[
     return found
 
 
-def _needs(module: str) -> tuple[str, ...]:
-    """The rules of which one must have a module's file."""
+def _allowed_rules(module: str) -> tuple[str, ...]:
+    """Returns the rules of which one must have the module's file in a target."""
     if module.endswith("_test"):
         return ("py_test",)
     is_program = _MAIN in _modules()[module]
@@ -109,31 +109,31 @@ def _needs(module: str) -> tuple[str, ...]:
 
 def test_every_module_program_and_test_has_a_target(targets):
     missing = {
-        f"{_path(module)} is in no {' or '.join(_needs(module))}"
+        f"{_path(module)} is in no {' or '.join(_allowed_rules(module))}"
         for module in _modules()
-        if not _with(_needs(module), targets).get(_path(module))
+        if not _labels_by_file(_allowed_rules(module), targets).get(_path(module))
     }
     assert not missing, "\n".join(sorted(missing))
 
 
 def test_every_native_source_has_a_target(targets):
-    known = _with(("cc_library", "cc_test"), targets)
+    known = _labels_by_file(("cc_library", "cc_test"), targets)
     folder = _REPO / "terngrad/cc"
     paths = [path for path in folder.rglob("*") if path.suffix in (".c", ".cc", ".h")]
     files = {str(path.relative_to(_REPO)) for path in paths}
     assert files - set(known) == set()
-    tests = _with(("cc_test",), targets)
+    tests = _labels_by_file(("cc_test",), targets)
     assert {file for file in files if file.endswith("_test.cc")} <= set(tests)
 
 
 def test_every_shell_test_has_a_target(targets):
     paths = [path for root in _ROOTS for path in (_REPO / root).rglob("*_test.sh")]
     files = {str(path.relative_to(_REPO)) for path in paths}
-    assert files == set(_with(("sh_test",), targets))
+    assert files == set(_labels_by_file(("sh_test",), targets))
 
 
-def _reached(label: str, targets: dict[str, Target]) -> frozenset[str]:
-    """A target and all that it depends on, also through others."""
+def _with_all_deps(label: str, targets: dict[str, Target]) -> frozenset[str]:
+    """Returns the labels of a target and of all its direct and indirect dependencies."""
     reached: set[str] = set()
     waiting = [label]
     while waiting:
@@ -147,7 +147,7 @@ def _reached(label: str, targets: dict[str, Target]) -> frozenset[str]:
 def test_every_import_is_a_dependency(targets):
     """Of the library itself; programs and tests may also reach it through their libraries."""
     python = ("py_library", "py_binary", "py_test")
-    known = _with(python, targets)
+    known = _labels_by_file(python, targets)
     modules = _modules()
     missing = set()
     for found in imports(modules):
@@ -159,7 +159,7 @@ def test_every_import_is_a_dependency(targets):
         for label in known.get(_path(found.module), ()):
             direct = {label} | targets[label].deps
             is_library = targets[label].rule == "py_library"
-            reached = direct if is_library else _reached(label, targets)
+            reached = direct if is_library else _with_all_deps(label, targets)
             if _runs_in_the_tree(label) or reached & set(known[_path(target)]):
                 continue
             missing.add(f"{label} lacks {' or '.join(known[_path(target)])} for {target}")

@@ -1,6 +1,8 @@
-"""Runs pytest on a file, as a test of Bazel's (bazel/python.bzl).
+"""Runs pytest on one file, as a Bazel test (see bazel/python.bzl).
 
 pytest_main.py FILE [--whole_tree]
+
+--whole_tree runs the test in the source tree instead of the folder of its declared files.
 """
 
 import os
@@ -19,16 +21,16 @@ def main() -> int:
         os.chdir(tree)
         sys.path = [tree, *(path for path in sys.path if not path.startswith(declared))]
         os.environ["PYTHONPATH"] = tree
-    if "TEST_TMPDIR" in os.environ:  # Bazel gives tests no home, which users have
+    if "TEST_TMPDIR" in os.environ:  # Bazel sets no HOME; programs expect one
         os.environ.setdefault("HOME", os.environ["TEST_TMPDIR"])
     if "XML_OUTPUT_FILE" in os.environ:
         arguments.append(f"--junitxml={os.environ['XML_OUTPUT_FILE']}")
     if wanted := os.environ.get("TESTBRIDGE_TEST_ONLY"):  # bazel test --test_filter
         arguments.append(f"-k={wanted}")
     status = pytest.main(["--config-file=pyproject.toml", "-p", "no:cacheprovider", *arguments])
-    # What selects among the tests of many files may select none in this one.
-    selects = "PYTEST_ADDOPTS" in os.environ or wanted
-    return 0 if selects and status == pytest.ExitCode.NO_TESTS_COLLECTED else status
+    # A selection that is meant for many files may match no test in this one.
+    has_selection = "PYTEST_ADDOPTS" in os.environ or wanted
+    return 0 if has_selection and status == pytest.ExitCode.NO_TESTS_COLLECTED else status
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class _Options(report.Options):
     epochs: int = flag("Training", at_least(1), 4, "epochs of each training")
     batch_size: int = flag("Training", at_least(2), 32, "batch of all workers together")
     data_dir: str = flag("Data", TEXT, str(_MNIST), "folder with MNIST's gzipped files")
-    cifar10: str = flag("Data", TEXT, "", "cifar-10-python.tar.gz; not set = made images")
+    cifar10: str = flag("Data", TEXT, "", "cifar-10-python.tar.gz; not set = synthetic images")
 
     def programs(self) -> tuple[str, ...]:
         """Returns the examples to run.

@@ -68,7 +68,7 @@ def measure(
     command = report.module("benchmarks.exchange_worker")
     command += report.shared_flags(workload, Workload)
     timeout = _START_SECS + cell_timeout * len(workload.gradients) * len(workload.exchanges)
-    with host_network.rendezvous(network, engine, size, servers) as (flags, processes):
+    with host_network.exchange_services(network, engine, size, servers) as (flags, processes):
         command += [*flags, f"--ps_processes={','.join(map(str, processes))}"]
         if engine == "mpi":
             found = network.collect_with_mpi(command, timeout)

@@ -140,7 +140,7 @@ def _measure(host: _Host, net: str, kind: str, gradients: Mapping[str, tf.Variab
     )
     _timed(host, run)  # the first exchange connects
     took: list[float] = []
-    _is_over(host, took)
+    _is_over(host, took)  # waits for all hosts
     before = _counted(host, exchange)
     while not _is_over(host, took):
         took.append(_timed(host, run))

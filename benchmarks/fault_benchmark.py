@@ -147,13 +147,13 @@ class Training:
         more: Sequence[str] = (),
         network: HostNetwork | None = None,
     ) -> None:
-        """Starts them; `more` are options of benchmarks/workers/fault.py.
+        """Starts them; `more` are options of benchmarks/workers/terngrad_loop.py.
 
         Args:
           options: those of the processes.
           engine: how they exchange gradients.
           python: interpreter that has the engine's library.
-          more: options of benchmarks/workers/fault.py.
+          more: options of benchmarks/workers/terngrad_loop.py.
           network: a host for each process; None: all are on this one.
         """
         self.engine = engine
@@ -195,7 +195,7 @@ class Training:
         if self.engine.library == "terngrad":
             hosts = (self._worker_hosts, int(index), self._control, self._ps_hosts, job)
             elastic = ["elastic"] if self.engine.is_elastic else []
-            command = [self._python, "-m", "benchmarks.workers.fault", *common, *elastic]
+            command = [self._python, "-m", "benchmarks.workers.terngrad_loop", *common, *elastic]
             return [*command, *self._more], launch_variables.variables(*hosts)
         command = [self._python, str(_PROGRAMS / "torchft_loop.py")]
         if name == _LIGHTHOUSE:
@@ -223,10 +223,10 @@ class Training:
             return "127.0.0.1"
         return split_address(self._network.addresses[self._host_of[name]])[0]
 
-    def connect(self, name: str, connected: bool) -> None:
+    def set_connected(self, name: str, connected: bool) -> None:
         """Pulls the cable of the host of a process, or puts it back."""
         assert self._network
-        self._network.connect(self._host_of[name], connected)
+        self._network.set_connected(self._host_of[name], connected)
 
     def start_again(self, name: str) -> None:
         self.processes[name] = self._start(name)
@@ -297,7 +297,7 @@ def _victim(fault: str, options: _Options, training: Training) -> str:
 
 def _hit(training: Training, fault: str, victim: str) -> None:
     if fault == "pull":
-        training.connect(victim, False)
+        training.set_connected(victim, False)
     else:
         stops = fault == "stop"
         training.processes[victim].send(signal.SIGSTOP if stops else signal.SIGKILL)
@@ -305,7 +305,7 @@ def _hit(training: Training, fault: str, victim: str) -> None:
 
 def _mend(training: Training, fault: str, victim: str) -> None:
     if fault == "pull":
-        training.connect(victim, True)
+        training.set_connected(victim, True)
     elif fault == "stop":
         training.processes[victim].send(signal.SIGCONT)
     else:

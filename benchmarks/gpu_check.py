@@ -123,8 +123,8 @@ def goals_of(measured: Iterable[Timing]) -> list[Goal]:
     once = seconds["copy"] / 2  # a copy reads and writes
     both = seconds["stats"] + seconds["encode"]
     return [
-        Goal("statistics and encode, in times of reading once at copy speed", both / once, 2.0),
-        Goal("decode, in times of writing once at copy speed", seconds["decode"] / once, 1.2),
+        Goal("statistics and encode, as a multiple of one read at copy speed", both / once, 2.0),
+        Goal("decode, as a multiple of one write at copy speed", seconds["decode"] / once, 1.2),
         Goal("milliseconds to encode AlexNet", 1000 * seconds["encode"], 0.25),
     ]
 

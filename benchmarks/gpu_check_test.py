@@ -49,7 +49,7 @@ class HostBackend:
     def seconds(self, start, end):
         return end - start
 
-    def rivals(self, values):
+    def encoder_alternatives(self, values):
         return {"a rival": lambda: np.sign(values.values)}
 
 

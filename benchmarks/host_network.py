@@ -1,4 +1,4 @@
-"""Programs on hosts of a network on this machine; see inception/cluster/network.sh."""
+"""Runs programs on the hosts of a simulated network; see inception/cluster/network.sh."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _GRACE_SECS = 20.0
 
 
 class HostNetwork(namespaces.NamespaceNetwork):
-    """Hosts that run programs.
+    """A simulated network whose hosts run programs.
 
     Attributes:
       interface: network interface of a host.
@@ -46,7 +46,7 @@ class HostNetwork(namespaces.NamespaceNetwork):
         _run(self._on_hosts(commands), self.environment, timeout)
 
     def collect(self, commands: Sequence[Sequence[str]], timeout: float) -> list[list[dict]]:
-        """Does as `run_programs`; returns the lists that the commands wrote to --output_dir=DIR."""
+        """As `run_programs`; also returns the lists that the commands wrote to --output_dir=DIR."""
         return _collect(self._on_hosts(commands), len(commands), self.environment, timeout)
 
     @contextlib.contextmanager
@@ -119,19 +119,19 @@ def network(size: int, kind: type[HostNetwork] = HostNetwork) -> HostNetwork:
 
 
 @contextlib.contextmanager
-def rendezvous(
+def exchange_services(
     network: HostNetwork, engine: str, workers: int, servers: int
 ) -> Iterator[tuple[list[str], list[int]]]:
     """Runs parameter servers and makes certificates for workers, until the block ends.
 
     Args:
       network: the hosts: first the workers, then the parameter servers.
-      engine: of the exchange.
+      engine: engine of the exchange.
       workers: number of workers.
       servers: number of parameter servers; may be 0.
 
     Yields:
-      The flags that the workers need for it, and the servers' process ids.
+      The flags that the workers need to join, and the servers' process ids.
     """
     worker_hosts = f"--worker_hosts={','.join(network.addresses[:workers])}"
     flags = [f"--engine={engine}", f"--interface={network.interface}", worker_hosts]
@@ -156,8 +156,8 @@ def _collect(
     commands: Sequence[Sequence[str]], size: int, environment: Mapping[str, str], timeout: float
 ) -> list[list[dict]]:
     with tempfile.TemporaryDirectory() as folder:
-        told_where = [[*command, f"--output_dir={folder}"] for command in commands]
-        _run(told_where, environment, timeout)
+        with_folder = [[*command, f"--output_dir={folder}"] for command in commands]
+        _run(with_folder, environment, timeout)
         return [json.loads(Path(folder, f"{i}.json").read_text()) for i in range(size)]
 
 

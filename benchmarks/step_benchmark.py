@@ -113,7 +113,8 @@ def _of_suite(
     # A training of parameter servers is one training: each kind needs new ones.
     turns = [[kind] for kind in kinds] if served else _turns(kinds, options)
     for turn in turns:
-        with host_network.rendezvous(network, engine, options.hosts, int(served)) as (flags, _):
+        services = host_network.exchange_services(network, engine, options.hosts, int(served))
+        with services as (flags, _):
             command = report.module("benchmarks.step_worker")
             command += [*report.shared_flags(options, StepOptions), *flags]
             command += [f"--dataset={options.dataset}", f"--kinds={','.join(turn)}"]

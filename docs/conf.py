@@ -24,7 +24,7 @@ html_theme_options = {"fixed_sidebar": True, "page_width": "1120px", "body_max_w
 html_extra_path = ["site"]  # index.html, which leads to the root document
 html_show_sourcelink = False
 html_show_copyright = False
-smartquotes = False  # would make one dash of the two of a flag
+smartquotes = False  # would join the two hyphens of a flag into a dash
 
 myst_heading_anchors = 4  # links name headings as GitHub does
 default_role = "py:obj"  # `name` in a docstring is code, and a link where the reference has it
@@ -79,7 +79,7 @@ def _before_napoleon(
 def _after_napoleon(
     app: object, what: str, name: str, value: object, options: object, lines: list[str]
 ) -> None:
-    """Shows them again, and marks up what Sphinx would misread.
+    """Restores the colons, and marks up what Sphinx would misread.
 
     Indented lines of a module's text are code, `Class.name` may be of any module, and |x| is no
     substitution.

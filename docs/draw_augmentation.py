@@ -16,9 +16,8 @@ from slim.preprocessing.preprocessing_factory import get_preprocessing
 PATH = Path(__file__).with_name("augmentation.png")
 KINDS = {"inception": 224, "vgg": 224, "cifarnet": 24}  # and the size of the net's input
 VERSIONS = 8
-_STORED = {
-    "cifarnet": (32, 32)
-}  # height and width of the stored picture where nets want small ones
+# Height and width of the stored picture, for nets of small images.
+_STORED = {"cifarnet": (32, 32)}
 _HEIGHT, _WIDTH = 300, 400
 _PIXEL_INCHES = 1.1  # side of a drawn picture
 

@@ -24,7 +24,7 @@ class Block:
 
     Attributes:
       place: "PAGE:LINE" of its fence.
-      language: behind the fence, "" for none.
+      language: the word after the fence, "" for none.
       marker: text of the comment in the line above, "" for none.
       text: the lines within.
     """

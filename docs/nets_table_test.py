@@ -12,8 +12,8 @@ _ROW = re.compile(r"^\| (`\w+`(?:, `\w+`)*) \| (\d+) \| (\d+) \| ([\d,]+) \| (\w
 def test_the_table_lists_every_net_with_its_size_parameters_and_preprocessing():
     text = (REPO / "docs" / "one-machine.md").read_text().partition("\n## Nets\n")[2]
     listed = {}
-    for names, *facts in _ROW.findall(text.partition("\n## ")[0]):
-        listed |= {name.strip("`"): tuple(facts) for name in names.split(", ")}
+    for names, *columns in _ROW.findall(text.partition("\n## ")[0]):
+        listed |= {name.strip("`"): tuple(columns) for name in names.split(", ")}
     assert listed == {
         name: (
             str(spec.image_size),

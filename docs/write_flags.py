@@ -56,7 +56,7 @@ _HEAD = """# Flags
 
 Each program prints its own flags with `--help`. This page lists them all. A program refuses unknown
 flags, and values that are not allowed, with one line that says what is allowed. It also names each
-flag that has no effect beside the others.
+flag that another one makes ineffective.
 
 `inception.launch` (`scripts/launch_local.sh`) starts several processes of a program on one machine.
 Its own flags stand before the number of workers: `--ps=P` starts P parameter servers, and

@@ -11,7 +11,7 @@ import terngrad
 group = terngrad.join()
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("--data", help="cifar-10-python.tar.gz (default: made images)")
+parser.add_argument("--data", help="cifar-10-python.tar.gz (default: synthetic images)")
 parser.add_argument("--train_size", type=int, default=2000)
 parser.add_argument("--test_size", type=int, default=500)
 parser.add_argument("--epochs", type=int, default=3)

@@ -16,12 +16,12 @@ def mnist(folder: str | None, train: int, test: int) -> tuple[Arrays, Arrays]:
     """Returns images in [0, 1], float32 [n, 28, 28, 1], and labels, for training and testing.
 
     Args:
-      folder: with the four gzipped files of MNIST or Fashion-MNIST; None = made images.
+      folder: with the four gzipped files of MNIST or Fashion-MNIST; None = synthetic images.
       train: number of images for training, at most.
       test: the same for testing.
     """
     if folder is None:
-        return _made_images(train, 28, 1, 0), _made_images(test, 28, 1, 1)
+        return _synthetic_images(train, 28, 1, 0), _synthetic_images(test, 28, 1, 1)
     splits = []
     for split, count in (("train", train), ("t10k", test)):
         images = _read(folder, f"{split}-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28, 1)
@@ -34,12 +34,12 @@ def cifar10(archive: str | None, train: int, test: int) -> tuple[Arrays, Arrays]
     """Returns images in [0, 1], float32 [n, 32, 32, 3], and labels, for training and testing.
 
     Args:
-      archive: cifar-10-python.tar.gz; None = made images.
+      archive: cifar-10-python.tar.gz; None = synthetic images.
       train: number of images for training, at most.
       test: the same for testing.
     """
     if archive is None:
-        return _made_images(train, 32, 3, 0), _made_images(test, 32, 3, 1)
+        return _synthetic_images(train, 32, 3, 0), _synthetic_images(test, 32, 3, 1)
     batches: dict[str, dict] = {}
     with tarfile.open(archive) as tar:
         for member in tar.getmembers():
@@ -77,7 +77,7 @@ def _read(folder: str, name: str, header: int) -> np.ndarray:
         return np.frombuffer(file.read(), np.uint8, offset=header)
 
 
-def _made_images(count: int, side: int, channels: int, seed: int) -> Arrays:
+def _synthetic_images(count: int, side: int, channels: int, seed: int) -> Arrays:
     """Returns noisy, shifted pictures of ten patterns, which the seed does not change."""
     coarse = np.random.default_rng(7).random((10, side // 4, side // 4, channels))
     patterns = coarse.repeat(4, axis=1).repeat(4, axis=2)

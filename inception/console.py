@@ -51,7 +51,7 @@ def command_of(module: str) -> str:
 
 
 def run() -> None:
-    """Runs the module of the command that the process was started as."""
+    """Runs the module whose command started this process."""
     name = os.path.basename(sys.argv[0])
     (module,) = (module for module in MODULES if command_of(module) == name)
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -1,4 +1,4 @@
-"""The program as users start it: its files, and one line for an error."""
+"""The program, as users start it, writes the shards that its flags ask for."""
 
 import sys
 

@@ -22,7 +22,8 @@ from slim.datasets.dataset_factory import Dataset
 from slim.preprocessing.preprocessing_factory import Preprocessing
 
 _NUMBERS_AT_ONCE = 1 << 16
-_UNEVEN = 2  # largest share of files over the smallest, up to which workers share files
+# Workers share whole files if no share has more than this many times the records of another.
+_MAX_SHARE_RATIO = 2
 _PREFETCHED_BATCHES = 4
 _PREFETCHED_BIG_BATCHES = 2  # where images differ in size: then they are photographs
 
@@ -184,7 +185,7 @@ def _shares_files(dataset: Dataset, num_workers: int) -> bool:
     if len(dataset.files) < num_workers:
         return False
     sizes = [sum(dataset.counts[worker::num_workers]) for worker in range(num_workers)]
-    if max(sizes) <= _UNEVEN * min(sizes):
+    if max(sizes) <= _MAX_SHARE_RATIO * min(sizes):
         return True
     logging.warning(
         "%s %s: by file the workers would have %s records; each takes one record in %d instead.",

@@ -260,7 +260,7 @@ def _inception(net: str, layers: Sequence[str], ours: Sequence[str]) -> dict[str
             if name.endswith("/BatchNorm") == norm and name not in names.values()
         ]
         pairs = itertools.zip_longest(
-            sorted(numbered, key=_natural), sorted(wanted, key=_order_of_net)
+            sorted(numbered, key=_number_key), sorted(wanted, key=_net_order_key)
         )
         names |= {theirs: our for theirs, our in pairs if theirs and our}
     return names
@@ -277,14 +277,16 @@ def _named_in_inception_resnet(scope: str, layers: Sequence[str]) -> dict[str, s
     return {layer: name for layer, name in names.items() if layer in layers}
 
 
-def _natural(name: str) -> list[int]:
+def _number_key(name: str) -> list[int]:
+    """Returns a key that sorts layers by the number in their names: conv2d, conv2d_1, ..."""
     return [int(number) for number in re.findall(r"\d+", name.removeprefix("conv2d"))]
 
 
-def _order_of_net(name: str) -> list[tuple[str, int]]:
-    """Sorts the layers from input to output, branch by branch, as keras.applications makes them.
+def _net_order_key(name: str) -> list[tuple[str, int]]:
+    """Returns a key that sorts layers from input to output, branch by branch.
 
-    TF-Slim's names sort so by themselves, but for the repeated blocks of Inception-ResNet.
+    keras.applications makes them in this order. TF-Slim's names sort so by themselves, except for
+    the repeated blocks of Inception-ResNet.
     """
     places = {"Repeat": "Mixed_5z", "Repeat_1": "Mixed_6z", "Repeat_2": "Mixed_7y"}
     places["Block8"] = "Mixed_7z"

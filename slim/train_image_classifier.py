@@ -3,10 +3,12 @@ r"""Trains a net on a data set with the flags of TF-Slim, on one machine or as o
 python -m slim.train_image_classifier --model_name=lenet --dataset_name=mnist --dataset_dir=DIR \
     --train_dir=DIR --max_number_of_steps=20000
 
-On several machines each process adds one line. With --ps_hosts the workers exchange through
-parameter servers, which run with --job_name=ps; --variable_update=mpi is for mpirun.
+On several machines each process adds two flags:
 
     --worker_hosts=HOST1:2222,HOST2:2222 --task_id=0
+
+With --ps_hosts the workers exchange through parameter servers, which run with --job_name=ps;
+--variable_update=mpi is for mpirun.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class _Net(NamedTuple):
 
 
 def main() -> None:
-    """Measures the kinds of exchange in turns."""
+    """Measures all kinds of exchange, one after another in each round."""
     arguments = _parse()
     connect(arguments)
     torch.manual_seed(1)
@@ -83,10 +83,10 @@ def _side(
     bucket_cap_mb: int | None,
 ) -> Callable[[int], None]:
     net = _NETS[arguments.net]
-    # Without copies of the moving averages, which would only add to what DDP sends.
+    # No buffers: broadcasts of the moving averages would only add to what DDP sends.
     ddp = DistributedDataParallel(net.build(), bucket_cap_mb=bucket_cap_mb, broadcast_buffers=False)
     hook(ddp)
-    # With PyTorch's own updates in one pass over memory.
+    # PyTorch's fused updates take one pass over memory.
     if arguments.optimizer == "adam":
         optimizer = torch.optim.Adam(ddp.parameters(), lr=1e-3, fused=True)
     else:

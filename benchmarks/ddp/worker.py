@@ -1,8 +1,8 @@
 """One host of a training of cifar10_alexnet with PyTorch's DDP over Gloo, as the suite trains it.
 
 Runs in a separate environment, which has torch and numpy only. The net, the loss, Adam and the
-moving averages are those of the suite, and so are the batches (batch_stream.py). Host 0 writes the
-averages at each checkpoint, with the names and the order of the suite, and its figures.
+moving averages are those of the suite, and so are the batches (batch_stream.py). Host 0 writes its
+figures and, at each checkpoint, the averages, with the suite's names and order of axes.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def main() -> None:
     arguments = _parse()
     connect(arguments)
     net = Cifar10AlexNet()
-    net.load_state_dict(_of_suite(np.load(Path(arguments.output_dir, "initial.npz"))))
+    net.load_state_dict(_from_suite(np.load(Path(arguments.output_dir, "initial.npz"))))
     use_hook, bucket_cap_mb = KINDS[arguments.kind]
     ddp = DistributedDataParallel(net, bucket_cap_mb=bucket_cap_mb, broadcast_buffers=False)
     use_hook(ddp)
@@ -62,7 +62,7 @@ def _train(arguments: argparse.Namespace, ddp: DistributedDataParallel) -> None:
                 with Path(arguments.output_dir, "figures.jsonl").open("a") as file:
                     file.write(json.dumps(line) + "\n")
         if is_first and (step % arguments.save_iter == 0 or step == arguments.max_steps):
-            np.savez(Path(arguments.output_dir, f"{step}.npz"), **_for_suite(averages))
+            np.savez(Path(arguments.output_dir, f"{step}.npz"), **_to_suite(averages))
 
 
 def _parse() -> argparse.Namespace:
@@ -76,7 +76,7 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _of_suite(weights: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+def _from_suite(weights: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
     """Returns the state of the net from the suite's variables: kernels are [H, W, in, out]."""
     found = {}
     for name, value in weights.items():
@@ -86,8 +86,8 @@ def _of_suite(weights: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
     return found
 
 
-def _for_suite(state: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    """Undoes `_of_suite`."""
+def _to_suite(state: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    """Undoes `_from_suite`."""
     found = {}
     for key, value in state.items():
         axes = {4: (2, 3, 1, 0), 2: (1, 0), 1: (0,)}[value.ndim]
@@ -117,7 +117,7 @@ class _Batches:
 
 @torch.no_grad()
 def _update(averages: Mapping[str, torch.Tensor], net: nn.Module, done: int) -> None:
-    """Adds the weights after the update that follows `done` steps, as MovingAverages does."""
+    """Adds the weights after step `done` + 1 to the averages, as MovingAverages does."""
     kept = min(_AVERAGES_DECAY, (1 + done) / (10 + done))
     for name, value in net.state_dict().items():
         averages[name].lerp_(value, 1 - kept)

@@ -1,4 +1,4 @@
-"""The package whose arrays are checked and timed on a GPU: PyTorch, or else CuPy."""
+"""Arrays on a GPU, for the checks and timings: those of PyTorch, or else of CuPy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Backend(Protocol):
 
     Attributes:
       name: the package and its version.
-      dtypes: of gradients that it knows.
+      dtypes: the dtypes of gradients that it supports.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Backend(Protocol):
         """Returns name and properties of the GPU."""
 
     def put(self, values: NDArray, dtype: str = "") -> Any:
-        """Returns a copy on the GPU; of a `dtype` that NumPy lacks, values holds the bits."""
+        """Returns a copy on the GPU; for a `dtype` that NumPy lacks, `values` has its bits."""
 
     def get(self, array: Any) -> NDArray:
         """Returns a copy in the host's memory."""
@@ -56,12 +56,12 @@ class Backend(Protocol):
         """Returns the handle of the current stream."""
 
     def record(self) -> Any:
-        """Returns an event of now on the stream."""
+        """Records an event on the current stream and returns it."""
 
     def seconds(self, start: Any, end: Any) -> float:
         """Waits for two events and returns the time between them."""
 
-    def rivals(self, values: Any) -> Mapping[str, Task]:
+    def encoder_alternatives(self, values: Any) -> Mapping[str, Task]:
         """Returns the package's own alternatives to an encoder, by name."""
 
 
@@ -71,8 +71,8 @@ def launcher(backend: Backend, name: str, table: ctypes.Array, *arguments: objec
     Args:
       backend: chooses the stream.
       name: of a function of cc/gpu/functions.cc, without its prefix.
-      table: one of the arguments.
-      *arguments: those between the GPU and the scratch memory.
+      table: the array among the arguments that decides the size of the scratch memory.
+      *arguments: the function's arguments between the GPU and the scratch memory.
     """
     scratch = backend.put(np.zeros(functions.scratch_bytes(table), np.uint8))
     gpu, place = device.device(0), (backend.address(scratch), backend.stream())
@@ -141,7 +141,7 @@ class PyTorch:
         end.synchronize()
         return start.elapsed_time(end) / 1000
 
-    def rivals(self, values: Any) -> Mapping[str, Task]:
+    def encoder_alternatives(self, values: Any) -> Mapping[str, Task]:
         """See Backend."""
         torch = self._torch
         scale = values.abs().max()
@@ -229,7 +229,7 @@ class CuPy:
         end.synchronize()
         return self._cupy.cuda.get_elapsed_time(start, end) / 1000
 
-    def rivals(self, values: Any) -> Mapping[str, Task]:
+    def encoder_alternatives(self, values: Any) -> Mapping[str, Task]:
         """See Backend."""
         return {}
 

@@ -46,7 +46,7 @@ def check(backend: Backend, seed: int) -> Iterator[Finding]:
     random = np.random.default_rng(seed)
     for dtype in backend.dtypes:
         for scale_by in SCALE_BY:
-            yield from _bits(backend, random, dtype, scale_by)
+            yield from _same_as_cpu(backend, random, dtype, scale_by)
     yield _part_of_a_variable(backend, random)
     yield _exact_sum(backend, random)
     yield _unbiased(backend, random)
@@ -92,7 +92,7 @@ def wrong_in(one: NDArray, other: NDArray) -> int:
     return int(np.count_nonzero(differ))
 
 
-def _bits(
+def _same_as_cpu(
     backend: Backend, random: np.random.Generator, dtype: str, scale_by: str
 ) -> Iterator[Finding]:
     for has_edges in (False, True):
@@ -237,7 +237,7 @@ def _bucket(random: np.random.Generator) -> list[NDArray[np.float32]]:
 
 
 def _padded(numbers: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-    """Returns each number as the CPU's kernels read the units of one part."""
+    """Returns each number as an array that the CPU's kernels read as the unit of one part."""
     return [np.full(1 + library.PADDING, number, np.float32) for number in numbers]
 
 
@@ -262,7 +262,7 @@ def _memory(backend: Backend, random: np.random.Generator) -> Iterator[Finding]:
         yield Finding(
             f"the memory keeps what codes do not say, as on the CPU: {codec}",
             sum(each.size for each in values),
-            _kept(backend, corrected, words, scales, max_code),
+            _wrong_residuals(backend, corrected, words, scales, max_code),
         )
 
 
@@ -291,7 +291,7 @@ def _corrected(
     return expected, sum(map(wrong_in, found, expected))
 
 
-def _kept(
+def _wrong_residuals(
     backend: Backend, values: Sequence[NDArray], words: NDArray, scales: NDArray, max_code: int
 ) -> int:
     share = np.float32(1.0 / max_code)

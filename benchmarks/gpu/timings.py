@@ -52,13 +52,13 @@ NETS: Mapping[str, Shapes] = {"AlexNet": _ALEXNET, "ResNet-50": tuple(_resnet_50
 
 
 class Timing(NamedTuple):
-    """How long something takes.
+    """The measured time of a task.
 
     Attributes:
-      net: whose gradients.
-      task: what is done with them.
-      seconds: median.
-      octets: bytes that it must read and write.
+      net: the net whose gradients are used.
+      task: what is done with them, e.g. "encode".
+      seconds: median of the rounds.
+      octets: bytes that the task must read and write.
     """
 
     net: str
@@ -178,7 +178,7 @@ class _Bucket:
             yield f"gradients {direction}", 4 * n, run
         for direction, run in self._backend.host_copies(self._codes[0]).items():
             yield f"codes {direction}", n // 4, run
-        for name, run in self._backend.rivals(self._whole[0]).items():
+        for name, run in self._backend.encoder_alternatives(self._whole[0]).items():
             yield name, 5 * n, run
 
     def _launcher(self, name: str, table: ctypes.Array, *arguments: object) -> Task:

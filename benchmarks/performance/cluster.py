@@ -38,7 +38,7 @@ class ModeledCluster:
 
     Attributes:
       gbit_per_s: bandwidth of a machine in each direction: 1e9 bits a second.
-      latency_us: microseconds of a message beside its bytes.
+      latency_us: microseconds that each message costs, whatever its size.
       workers_per_machine: devices that share a machine's network link.
       local_gbyte_per_s: bandwidth from a device to its neighbours: 1e9 bytes a second.
       codec_ns: nanoseconds a value to encode, add and decode ternary codes.
@@ -108,7 +108,7 @@ def _parse_load(net: str, content: Any) -> Load:
 
 
 def _checked(kind: type, content: Any, name: str) -> dict[str, Any]:
-    """Returns the fields of an object, of which all but objects are numbers above or at 0."""
+    """Returns the fields of an object, in which all values but objects are numbers >= 0."""
     allowed = [field.name for field in dataclasses.fields(kind)]
     if not isinstance(content, dict):
         raise ValueError(f"{name} must be an object with some of {', '.join(allowed)}")
@@ -135,5 +135,5 @@ def _numbers(content: Any, name: str) -> Mapping[str, float]:
     for field, value in content.items():
         good = isinstance(value, int | float) and not isinstance(value, bool)
         if not (good and 0 <= value < math.inf):
-            raise ValueError(f"{name}: {field} is {value!r}; must be a number of 0 and more")
+            raise ValueError(f"{name}: {field} is {value!r}; must be a number >= 0")
     return content

@@ -24,7 +24,7 @@ TOPOLOGIES = ("two_shot", "ring", "one_shot", "parameter_server", "paper")
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-    """The way that gradients go.
+    """How gradients travel between the workers.
 
     Attributes:
       topology: "two_shot": every worker adds a share of the values and sends the sum to all, or
@@ -61,7 +61,7 @@ def step_seconds(
       cluster: the machines.
       workers: number of workers; they fill one machine after the other.
       exchange: one of EXCHANGES.
-      route: the way that gradients go.
+      route: how gradients travel.
     """
     if workers == 1:
         return load.seconds
@@ -72,7 +72,7 @@ def step_seconds(
 
 
 def _codec_seconds(values: int, cluster: ModeledCluster, workers: int, route: Route) -> float:
-    """Returns the seconds that ternary codes take at a device, beside the network."""
+    """Returns the seconds that ternary codes take on a device, without the network."""
     bits, coded = sum(exchange_bits("ternary", 1, workers)), 1.0
     if route.codes_sums("ternary"):  # of its share, a device decodes the sums and codes the means
         share = 1 / workers
@@ -115,7 +115,7 @@ def _traffic(
       nodes: nodes whose codes a place adds before it sends them.
       workers: nodes in the sum.
       exchange: one of EXCHANGES.
-      route: the way that gradients go.
+      route: how gradients travel.
       code_bits: bits of a value in a sum of codes.
     """
     if route.topology == "parameter_server":

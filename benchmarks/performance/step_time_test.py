@@ -1,4 +1,4 @@
-"""Limits of the model that hold whatever a cluster is."""
+"""Laws of the model that hold for every cluster."""
 
 import dataclasses
 import math

@@ -12,10 +12,10 @@ from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.two_shot import is_one_shot
 from terngrad.planes import plane_count
 
-RING = "float32 ring"  # the engine's own all-reduce, without the suite
+RING = "float32 ring"  # the engine's own all-reduce, without the suite's codecs
 _CLIP = 2.5  # standard deviations
 _SAMPLES = 1 << 17
-_STEPS = 20  # until the memory of means changes no more than from step to step
+_STEPS = 20  # after these the size of the memory is steady
 
 # Returns the bits of a value in the sum of some nodes' codes.
 CodeBits = Callable[[int], float]
@@ -56,8 +56,8 @@ def packed_bits(nodes: int) -> float:
 def mean_bits() -> float:
     """Returns the bits of a value of means that are coded again, in the prefix code.
 
-    The means are independent and normal. The owner rounds to the nearest of three levels what it
-    has kept and the mean, see codecs/sum_codec.py.
+    The means are independent and normal. The owner adds each mean to its
+    memory, and rounds the sum to the nearest of three levels; see codecs/sum_codec.py.
     """
     random, kept = np.random.default_rng(0), np.zeros(_SAMPLES)
     for _ in range(_STEPS):
@@ -77,7 +77,7 @@ def _bits_of(sums: np.ndarray, largest: int) -> float:
 def server_bits(exchange: str, workers: int, nodes: int = 1) -> tuple[float, float]:
     """Returns the bits a value that a worker pushes to a parameter server and gets back.
 
-    Two workers get each other's codes, and add them to their own.
+    With two workers, each gets the other's codes instead of a sum.
     """
     operation = Operation("codes", Kind.CODES, 1, local_nodes=nodes, workers=workers)
     return exchange_bits(exchange, nodes, operation.largest_result, packed_bits)

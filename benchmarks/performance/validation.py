@@ -86,13 +86,13 @@ def _ms(cell: dict) -> float:
 def _cell(cell: dict, work_ms: float) -> Cell:
     """Returns a cell with the model's time on the network; messages are part of the work.
 
-    The bytes are those that the engine of that time sent, where the cell tells them.
+    The bytes are those that the engine sent when it was measured, where the file has them.
     """
     servers = cell.get("servers") or 0
     if octets := cell.get("formula_busiest_bytes"):
         wire = octets * 8 / (_RATES[cell["rate"]] * 1e9)
     else:
-        # What was measured in the files that are compared sent bit planes.
+        # In files without these bytes, all-reduce sent bit planes instead of the prefix code.
         route = Route("parameter_server", servers) if servers else Route(packs_codes=False)
         exchange = "float32" if cell["exchange"] == RING else cell["exchange"]
         cluster = ModeledCluster(gbit_per_s=_RATES[cell["rate"]])

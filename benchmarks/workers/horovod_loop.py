@@ -18,7 +18,7 @@ import tensorflow as tf
 
 
 def train(values: int, pause_secs: float, output: IO[str]) -> None:
-    """Trains until it is killed: a step exchanges so many random gradients, with momentum.
+    """Trains until it is killed; a step exchanges `values` random gradient values, with momentum.
 
     Horovod's states of variables do not work here: the one for TensorFlow sends a new worker the
     weights in graphs of TensorFlow 1 only, and the one for Keras calls an attribute that is a list

@@ -58,9 +58,9 @@ class Output:
         return next(step for step in self.steps if step > moment)
 
     def waits(self, begin: float, until: float = math.inf) -> list[float]:
-        """Returns the times between two steps, of which the second was after a moment.
+        """Returns the seconds from each step to the next one.
 
-        The first one was not after `until`.
+        Only of pairs whose first step was at `until` or before, and whose second was after `begin`.
         """
         pairs = pairwise(self.steps)
         return [after - before for before, after in pairs if after > begin and before <= until]

@@ -30,12 +30,12 @@ def lighthouse(port: int) -> None:
 def train(
     values: int, pause_secs: float, timeout_secs: float, lighthouse: str, rank: int, address: str
 ) -> None:
-    """Trains until it is killed: a step exchanges so many random gradients, with momentum.
+    """Trains until it is killed; a step exchanges `values` random gradient values, with momentum.
 
-    The others reach it at `address`.
+    The other processes reach this one at `address`.
     """
     torch.set_num_threads(1)
-    # torchft and gloo find the own address by the machine's name, which hosts of a network on
+    # torchft and gloo find their own address by the machine's name, which hosts of a network on
     # one machine share.
     socket.gethostname = lambda: address
     store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)

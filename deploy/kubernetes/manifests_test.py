@@ -1,4 +1,4 @@
-"""The manifests keep the schemas of Kubernetes, and their flags those of the programs."""
+"""The manifests fit the schemas of Kubernetes, and the programs accept their flags."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from inception.flags import command_line
 
 _HERE = Path(__file__).parent
 _REPO = _HERE.parents[1]
-# The oldest that we know of that knows the fields of each file, and the newest.
+# The oldest version that has the fields of each file, as far as we know, and the newest.
 _OLDEST, _NEWEST = "1.27.0", kubernetes_validate.latest_version()
 _OLDEST_OF = {"elastic.yaml": "1.29.0", "trainjob.yaml": "1.29.0"}
 _KUBERNETES = (_OLDEST, _NEWEST)
@@ -87,7 +87,7 @@ def parts_in_versions():
 
 
 def jobs(part):
-    """What Kubernetes itself knows of a manifest: pod or job templates, each as a job."""
+    """The parts of a manifest that Kubernetes itself has schemas for, each as a job."""
     if part["kind"] == "TrainJob":
         return []
     if part["kind"] == "TrainingRuntime":
@@ -133,7 +133,7 @@ def containers(part):
 
 
 def config_of(container, variables, environment):
-    """What the program of a container makes of its flags."""
+    """The configuration that the program of a container reads from its flags."""
     program, *arguments = container["args"]
     values = command_line.flags_of(program)
     expand = lambda text: re.sub(r"\$\((\w+)\)", lambda found: variables[found[1]], text)

@@ -17,7 +17,7 @@ from terngrad.library.join_config import JoinConfig, Naming
 if TYPE_CHECKING:
     from terngrad.library.group import Group
 
-_FLAGS = {  # of arguments that have another name
+_FLAGS = {  # by argument of `terngrad.join`, where the names differ
     "hosts": "worker_hosts",
     "min_size": "min_workers",
     "engine": "variable_update",

@@ -1,4 +1,4 @@
-"""The processes of a cluster on this machine, and the flags that make each of them one."""
+"""The processes of a cluster on this machine, and the flags that give each its role."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ def members(workers: int, ps: int, ports: Ports = free_ports) -> list[Member]:
 
 
 def members_on_hosts(addresses: Sequence[str], workers: int) -> list[Member]:
-    """Returns the same for a network of namespaces on this machine, a process on each host.
+    """Returns the members of a cluster in a network of namespaces, a process on each host.
 
     Args:
       addresses: HOST:PORT of the workers, then of the parameter servers.
       workers: number of workers.
     """
     found = _members_at(addresses, workers)
-    # What they send does not leave this machine.
-    inside = ["--allow_insecure_network=True"]
+    # The traffic between namespaces does not leave this machine.
+    insecure = ["--allow_insecure_network=True"]
     return [
-        dataclasses.replace(member, host=i, flags=[*inside, *member.flags])
+        dataclasses.replace(member, host=i, flags=[*insecure, *member.flags])
         for i, member in enumerate(found)
     ]
 

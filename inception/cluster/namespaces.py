@@ -1,4 +1,4 @@
-"""Hosts of a network on this machine, in network namespaces; see network.sh."""
+"""A network of hosts on this machine, each a network namespace; see network.sh."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BANDWIDTH = Kind(
 
 @dataclasses.dataclass(frozen=True)
 class NamespaceNetwork:
-    """Hosts on one machine.
+    """A network of hosts on this machine.
 
     Attributes:
       name: name of the network on this machine.
@@ -60,7 +60,7 @@ class NamespaceNetwork:
         """Limits the bandwidth of each host, in both directions, to a rate of BANDWIDTH."""
         self._configure("rate", str(self.size), rate)
 
-    def connect(self, index: int, connected: bool) -> None:
+    def set_connected(self, index: int, connected: bool) -> None:
         """Connects a host to the network, or disconnects it."""
         self._configure("cable", str(index), "up" if connected else "down")
 

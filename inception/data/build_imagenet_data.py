@@ -71,7 +71,7 @@ def main(values: FlagValues) -> None:
         classes=classes,
         boxes=[config.bounding_box_file] if config.bounding_box_file else [],
         validation_labels=config.validation_labels_file,
-        labels_hint="name what says them with --validation_labels_file",
+        labels_hint="give them with --validation_labels_file",
     )
     with on_spark.shard_writer(config.spark) as write_shards:
         how = config.arguments() | {"write_shards": write_shards}

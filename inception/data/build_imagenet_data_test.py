@@ -38,7 +38,7 @@ def test_folders_and_archives_become_equal_records(source, tmp_path, capsys, raw
 
 
 def test_the_flag_that_says_the_classes_of_flat_pictures_is_named(source, tmp_path):
-    hint = "classes of .* are unknown; name what says them with --validation_labels_file$"
+    hint = "classes of .* are unknown; give them with --validation_labels_file$"
     with pytest.raises(SystemExit, match=hint):
         run_program(
             _PROGRAM,

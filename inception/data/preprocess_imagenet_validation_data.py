@@ -2,9 +2,9 @@
 
 python -m inception.data.preprocess_imagenet_validation_data DIR LABELS_FILE
 
-LABELS_FILE has the synset of a picture in each line, in the order of the pictures' names; it must
-be one of the challenge's 1000. A run that was stopped can be started again. build_imagenet_data
-needs no folders: it also takes flat pictures, and those of other synsets, with
+LABELS_FILE has the synset of a picture in each line, in the order of the pictures' names. Each
+synset must be one of the challenge's 1000. A run that was stopped can be started again.
+build_imagenet_data needs no folders: it also takes flat pictures, and those of other synsets, with
 --validation_labels_file.
 """
 

@@ -1,4 +1,4 @@
-"""Gathers ImageNet's bounding boxes in a CSV file, which it writes to its output.
+"""Gathers ImageNet's bounding boxes and writes them to standard output as CSV.
 
 python -m inception.data.process_bounding_boxes ANNOTATIONS [SYNSETS_FILE] > BOXES.csv
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 from inception.flags import large_batch
 from inception.flags.configs import TrainConfig
 from inception.flags.large_batch import LargeBatch
-from inception.training.learning_rate import learning_rate, plan
+from inception.training.learning_rate import describe, learning_rate
 
 
 def config_of(**changes):
@@ -53,7 +53,7 @@ def test_the_recipe_of_many_nodes_warms_up_and_decays_with_power_3():
     )
     chosen = LargeBatch(learning_rate_scaling="sqrt", base_batch_size=32, warmup_epochs=5)
     config = large_batch.apply(base, chosen, workers=64)
-    assert plan(config, 100) == (
+    assert describe(config, 100) == (
         "Learning rate: climbs from 0.05 for 500 steps, then 0.4, "
         "falling to 0.001 at step 10000 (power 3)."
     )
@@ -71,12 +71,12 @@ def test_the_recipe_of_many_nodes_warms_up_and_decays_with_power_3():
         ("fixed", "0.01."),
     ],
 )
-def test_the_plan_states_the_decay(decay, text):
+def test_the_description_states_the_decay(decay, text):
     config = TrainConfig(dataset_name="mnist", net="lenet", learning_rate_decay_type=decay)
-    assert plan(config, 100) == f"Learning rate: {text}"
+    assert describe(config, 100) == f"Learning rate: {text}"
 
 
-def test_the_plan_states_when_slims_schedule_warms_up_and_ends():
+def test_the_description_states_when_slims_schedule_warms_up_and_ends():
     config = TrainConfig(
         dataset_name="mnist",
         net="lenet",
@@ -86,7 +86,7 @@ def test_the_plan_states_when_slims_schedule_warms_up_and_ends():
         warmup_steps=30,
         max_steps=None,
     )
-    assert plan(config, 50) == (
+    assert describe(config, 50) == (
         "Learning rate: climbs from 0 for 30 steps, then 0.01, "
         "falling to 0 at step 100 (power 0.5)."
     )

@@ -32,7 +32,7 @@ class Rates(Checked):
     learning_rate_power: float = _training(number(above=True), 0.5, "polynomial: exponent")
     end_learning_rate: float = _training(number(), 0.0, "polynomial: learning rate at max_steps")
 
-    polynomial_over_epochs: bool = False  # it ends after num_epochs_per_decay, not at max_steps
+    polynomial_over_epochs: bool = False  # the decay ends after num_epochs_per_decay, not max_steps
     warmup_steps: int = 0  # linear from warmup_learning_rate to initial_learning_rate
     warmup_epochs: float = 0.0  # the same as a number of epochs; one of the two is 0
     warmup_learning_rate: float = 0.0

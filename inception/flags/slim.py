@@ -36,7 +36,7 @@ _SAME = object()
 
 
 def _like(field: str, default: Any = _SAME, config: type = TrainConfig, **changes: Any) -> Any:
-    """Returns a flag like that of the suite's field, which it sets, but for some `changes`."""
+    """Returns a flag that sets a field of the suite's config: the field's flag with `changes`."""
     entry = dataclasses.replace(table.table(config)[field], **changes)
     if default is _SAME:
         default = {f.name: f.default for f in dataclasses.fields(config)}[field]
@@ -245,7 +245,7 @@ def define_train(values: FlagValues) -> None:
 
 def cluster_config(values: FlagValues, environment: Mapping[str, str]) -> ClusterConfig | None:
     """Returns which process of a training this is, or None where it trains alone."""
-    others = _naming_others(values)
+    others = _cluster_flags(values)
     if values.variable_update == "local" and others:
         why = f"must not be set with {others[0]}, which is for several workers"
         raise refuse("variable_update", "local", why)
@@ -255,11 +255,11 @@ def cluster_config(values: FlagValues, environment: Mapping[str, str]) -> Cluste
 
 
 def _is_alone(values: FlagValues) -> bool:
-    return values.variable_update in (None, "local") and not _naming_others(values)
+    return values.variable_update in (None, "local") and not _cluster_flags(values)
 
 
-def _naming_others(values: FlagValues) -> list[str]:
-    """The flags that say that this is one of several processes."""
+def _cluster_flags(values: FlagValues) -> list[str]:
+    """The given flags that make this one of several processes."""
     hosts = [f"--{name}" for name in ("worker_hosts", "ps_hosts") if values[name].value]
     roles = (("cluster", "auto"), ("job_name", "ps"))
     return hosts + [f"--{name}={role}" for name, role in roles if values[name].value == role]

@@ -3,7 +3,7 @@
 python inception/launching/dist.py NAME.sh [SETTING=ENTRY]... -- ARGUMENT...
 
 NAME.sh is the script that calls this; its first lines tell what it does. The settings are in the
-environment; of those that are arrays each entry stands before the hyphens.
+environment, except arrays: each of their entries is an argument SETTING=ENTRY.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def run(settings: Settings, arguments: Sequence[str]) -> None:
             what = "for the rest edit config_dist.sh or set variables"
             raise ValueError(f"allowed is --max_restarts=N; {what}")
         restarts = whole_number(name, text)
-    settings_of = {kind: settings.given(kind) for kind in ("ps", "worker")}
+    settings_of = {kind: settings.job_settings(kind) for kind in ("ps", "worker")}
     security = Security(settings)
     environment = lambda kind, host: settings_of[kind] | security.variables(host)
     fleet = Fleet(settings.processes(restarts, environment), settings.command)
@@ -105,7 +105,7 @@ def stop(settings: Settings, arguments: Sequence[str]) -> None:
         raise ValueError("; ".join(found.ended))
 
 
-def here(settings: Settings, arguments: Sequence[str]) -> None:
+def run_here(settings: Settings, arguments: Sequence[str]) -> None:
     """Runs all processes on this machine, shows their lines and ends with their status."""
     if arguments:
         raise ValueError("takes no arguments; set variables in the environment")
@@ -127,7 +127,7 @@ def here(settings: Settings, arguments: Sequence[str]) -> None:
 
 _ACTIONS = {
     "run_dist.sh": run,
-    "run_dist_cifar10.sh": here,
+    "run_dist_cifar10.sh": run_here,
     "status_dist.sh": status,
     "stop_dist.sh": stop,
 }

@@ -25,7 +25,7 @@ class Settings:
     """The settings of scripts/config_dist.sh.
 
     Attributes:
-      lists: those that have an entry for each process.
+      lists: the settings with an entry for each process, by name.
     """
 
     def __init__(self, environment: Mapping[str, str], arrays: Mapping[str, Sequence[str]]) -> None:
@@ -66,7 +66,7 @@ class Settings:
                     raise ValueError(f"{address} {why}")
                 seen.add(address)
 
-    def are_here(self) -> bool:
+    def hosts_are_here(self) -> bool:
         """Whether all hosts are this machine; raises ValueError if only some are."""
         addresses = [*self.lists["PS_HOSTS"], *self.lists["WORKER_HOSTS"]]
         near = {is_loopback(_host_of(address)) for address in addresses}
@@ -117,7 +117,7 @@ class Settings:
         ssh = ["ssh", "-F", self["SSH_CONFIG"]] if self["SSH_CONFIG"] else ["ssh"]
         return hosts.over_ssh(host, line, ssh, int(self["CONNECT_SECS"]))
 
-    def given(self, kind: str) -> dict[str, str]:
+    def job_settings(self, kind: str) -> dict[str, str]:
         """Returns the settings of a job's script that are set here.
 
         Raises:
@@ -162,7 +162,7 @@ class Security:
         """Raises ValueError if the hosts cannot reach each other."""
         own = {name: settings[name] for name in ("TLS_CA", "TLS_CERT", "TLS_KEY", "TLS_DENY")}
         is_given = any(own[name] for name in ("TLS_CA", "TLS_CERT", "TLS_KEY"))
-        are_here = not is_given and settings.are_here()
+        are_here = not is_given and settings.hosts_are_here()
         needs_none = are_here if settings["TLS"] == "auto" else settings["TLS"] == "False"
         self.makes_certificates = not is_given and not needs_none
         self._variables = own if is_given else {}
@@ -182,7 +182,7 @@ class Security:
         return self._variables | named
 
     def files(self, host: str, folder: Path) -> dict[str, str]:
-        """Returns what a host gets of a folder of certificates: texts by their path there."""
+        """Returns the files that a host gets from a folder of certificates: texts by host path."""
         if not self.makes_certificates:
             return {}
         texts = {

@@ -1,4 +1,4 @@
-"""Record files that the executors of Spark write, each a task: the same bytes as on one machine."""
+"""Spark executors write record files, one per task, with the same bytes as on one machine."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _write_rows(
     bar: Progress,
     set_broken: Callable[[str, list[str]], None],
 ) -> None:
-    """See `slim.conversion.shard_writer.write_shards`; `rows` have their index beside them."""
+    """See `slim.conversion.shard_writer.write_shards`; `rows` are pairs of a row and its index."""
     del source  # knows only how many there are
     if not shares:
         return

@@ -1,4 +1,4 @@
-"""The suite's distributed programs as the function of `terngrad.spark.cluster.run`."""
+"""Runs the suite's distributed programs on Spark: a function for `terngrad.spark.cluster.run`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _CHANNELS = {"L": 1, "RGB": 3}
 
 
 def run_program(arguments: Sequence[str], context: Context) -> None:
-    """Runs a distributed program in its place of the cluster.
+    """Runs a distributed program as one process of the cluster.
 
     Rows that Spark feeds become record files on the worker's machine, from which it trains as from
     any others: shuffled, for as many epochs as its flags say, and resumable. A row has `image`,
-    the file of a PNG or JPEG picture, and `label`.
+    the content of a PNG or JPEG file, and `label`.
 
     Args:
       arguments: the program's module, such as inception.mnist_distributed_train, and its flags,

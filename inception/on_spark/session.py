@@ -42,7 +42,7 @@ def open_session(
       name: name of the Spark application.
       workspace: the repository's folder on executors, where its virtual environment is; "" = the
         same as here.
-      settings: of Spark, beside those that keep it quiet.
+      settings: further settings of Spark.
 
     Raises:
       ValueError: pyspark or Java is missing, or the master does not answer.

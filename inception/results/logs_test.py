@@ -1,3 +1,5 @@
+"""The log line of a step, and the progress bar and spinner on a terminal."""
+
 import datetime
 import io
 import os

@@ -22,7 +22,7 @@ class TrialSpec:
       folder: the trial's folder; made if it is missing.
       train: module and arguments of the training.
       evaluate: module and arguments of the evaluation.
-      follow: the evaluation runs beside the training, and evaluates what it saves on the way.
+      follow: the evaluation runs beside the training, and evaluates each checkpoint that it saves.
       slot: which share of the cores and GPUs is used.
       slots: number of shares.
     """

@@ -24,7 +24,7 @@ _OTHERS = ["#dedede", "#4a90d0"]  # from the worst to the best but one
 
 
 def draw(study: Study, plan: Plan, folder: Path) -> list[Path]:
-    """Draws what the trials allow to draw; returns the files.
+    """Draws the pictures for which there are enough trials; returns the files.
 
     Args:
       study: holds the trials.

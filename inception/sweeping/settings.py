@@ -50,7 +50,7 @@ class SweepFlags(Checked):
     objective: str = _search(
         one_of("precision", "seconds", "bytes"),
         "precision",
-        "what the best trial is best in: precision @ 1, seconds of training, or bytes a step",
+        "what makes a trial the best: precision @ 1, seconds of training, or bytes a step",
     )
     second_objective: str = _search(
         one_of("", "precision", "seconds", "bytes"),
@@ -60,7 +60,7 @@ class SweepFlags(Checked):
     pruner: str = _search(
         one_of("", "asha", "median"),
         "",
-        "stop trials whose evaluations on the way are worse than those of others: asha or median",
+        "stop trials whose intermediate evaluations are worse than those of others: asha or median",
     )
     evaluations: int = _search(
         at_least(2),
@@ -78,7 +78,7 @@ class SweepFlags(Checked):
     workers: int = _trials(
         at_least(0),
         0,
-        "workers of each trial, which inception.launch starts; 0 = the program is no such worker",
+        "workers of each trial, which inception.launch starts; 0 = each trial is one process",
         "workers",
     )
     ps: int = _trials(
@@ -127,13 +127,13 @@ class SweepFlags(Checked):
         if len(ways) != 1:
             raise ValueError("give one of --grid=VALUES, --random=TRIALS and --tpe=TRIALS")
         if self.grid and self.space:
-            raise refuse("space", self.space, "has no place beside --grid, which has the values")
+            raise refuse("space", self.space, "must not be given with --grid, which has the values")
         if self.second_objective == self.objective:
-            raise refuse("second_objective", self.second_objective, "is the first one, too")
+            raise refuse("second_objective", self.second_objective, "must differ from --objective")
         if self.pruner and (self.second_objective or self.objective != "precision"):
             raise refuse("pruner", self.pruner, "needs the one objective precision")
         if self.hosts and self.spark:
-            raise refuse("spark", self.spark, "has no place beside --hosts")
+            raise refuse("spark", self.spark, "must not be given with --hosts")
         if self.ps and not self.workers:
             raise refuse("ps", self.ps, "needs --workers")
 

@@ -199,7 +199,7 @@ class Study:
             return not self._may_ask() and not any(t.state in _OPEN for t in self._trials())
 
     def report(self, task: Task, evaluation: Evaluation) -> bool:
-        """Notes an evaluation on the way; returns whether the trial is to be pruned."""
+        """Notes an intermediate evaluation; returns whether the trial is to be pruned."""
         if not self._plan.pruner:
             return False
         with self._lock:

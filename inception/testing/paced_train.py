@@ -1,7 +1,7 @@
 """mnist_distributed_train with steps that take at least 20 ms.
 
-A test that restarts a worker waits until TensorFlow is loaded again. The pauses leave it the
-processor meanwhile.
+A test that restarts a worker waits until the new process has loaded TensorFlow. The pauses of the
+other workers leave it processor time.
 """
 
 import functools

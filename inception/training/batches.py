@@ -145,7 +145,8 @@ class LastBatch:
     def take(self, batches: Iterator) -> tuple[tf.Tensor, ...]:
         """Returns the batch of the current step; call it in a compiled function.
 
-        Where a step may fail it must depend on the batch: otherwise the failure could cancel this.
+        An operation of the step that may fail must depend on the batch: otherwise its failure could
+        cancel the reading of the batch.
 
         Args:
           batches: an iterator of tf.data with a batch of static shapes for each step.

@@ -1,3 +1,5 @@
+"""What evaluation prints and writes, and which checkpoints it takes."""
+
 import glob
 import os
 import re

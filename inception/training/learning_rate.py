@@ -48,7 +48,7 @@ def learning_rate(rates: Rates, steps_per_epoch: float) -> Schedule:
     return warm_up[rates.warmup_type](rates.warmup_learning_rate, steps.warm_up, schedule)
 
 
-def plan(rates: Rates, steps_per_epoch: float) -> str:
+def describe(rates: Rates, steps_per_epoch: float) -> str:
     """Returns a line that describes the learning rate from the first step to the last.
 
     Args:
@@ -76,11 +76,11 @@ def read_schedule(text: str) -> Schedule:
     Raises:
       ValueError, TypeError, KeyError: the text is not from `write_schedule`.
     """
-    said = json.loads(text)
-    if not said["steps_per_epoch"] > 0:
-        given = said["steps_per_epoch"]
+    content = json.loads(text)
+    if not content["steps_per_epoch"] > 0:
+        given = content["steps_per_epoch"]
         raise ValueError(f"steps_per_epoch is {given}; allowed are numbers above 0")
-    return learning_rate(Rates(**said["config"]), said["steps_per_epoch"])
+    return learning_rate(Rates(**content["config"]), content["steps_per_epoch"])
 
 
 def _decay(rates: Rates, steps: _RateSteps) -> str:

@@ -126,7 +126,7 @@ def packing_of(processes, density, nodes=1):
     return packing
 
 
-@pytest.mark.parametrize(("density", "least", "most"), [(0.1, 0.3, 0.4), (1.0, 0.0, 0.01)])
+@pytest.mark.parametrize(("density", "least", "maximum"), [(0.1, 0.3, 0.4), (1.0, 0.0, 0.01)])
 def test_the_share_of_bytes_is_that_of_the_codes_of_this_net(density, least, maximum):
     assert least <= packing_of(1, density).packed(Payload(1.0, 1.0)).sent <= maximum
     floats = prediction._Packing(LocalExchange(1, KERNELS), KERNELS)

@@ -284,7 +284,7 @@ def _log_plan(prepared: PreparedTraining) -> None:
         return
     _log_exchange(prepared.config, prepared.training, prepared.cluster)
     if prepared.cluster:
-        print(learning_rate.plan(prepared.config, prepared.steps_per_epoch), flush=True)
+        print(learning_rate.describe(prepared.config, prepared.steps_per_epoch), flush=True)
 
 
 def _log_exchange(config: TrainConfig, training: Training, cluster: ClusterConfig | None) -> None:

@@ -29,11 +29,11 @@ def is_finished(config: TrainConfig) -> bool:
 
 
 def restore_chief(
-    config: TrainConfig, training: Training, noted: str
+    config: TrainConfig, training: Training, present: str
 ) -> tuple[IO[str], str | None]:
     """Restores the newest checkpoint, or else the pretrained weights; prints changed settings.
 
-    `noted` is the present result of `settings.describe`.
+    `present` has the present settings, from `settings.describe`.
 
     Returns:
       The lock that keeps other trainings from the folder while it is open, and the checkpoint's
@@ -46,7 +46,7 @@ def restore_chief(
     lock = _hold_folder(config.train_dir)
     checkpoint = _restore_or_start(config, training)
     if checkpoint:
-        _log_differences(checkpoint, noted)
+        _log_differences(checkpoint, present)
     return lock, checkpoint
 
 
@@ -78,16 +78,16 @@ def _restore_or_start(config: TrainConfig, training: Training) -> str | None:
 def _check_trained_alike(newest: str, config: TrainConfig) -> None:
     """Raises ValueError if a checkpoint trains another net or other variables, or otherwise."""
     settings.check_net(newest, config.net)
-    noted = settings.noted(newest)
-    if (noted.get("local_steps", 1) == 1) != (config.local_steps == 1):
+    stored = settings.settings_of_checkpoint(newest)
+    if (stored.get("local_steps", 1) == 1) != (config.local_steps == 1):
         raise refuse(
             "local_steps",
             config.local_steps,
-            f"{newest} was trained with --local_steps={noted.get('local_steps', 1)}; to begin or "
+            f"{newest} was trained with --local_steps={stored.get('local_steps', 1)}; to begin or "
             "end local steps, name a new --train_dir and give "
             f"--pretrained_model_checkpoint_path={config.train_dir}",
         )
-    before = tuple(noted.get("trainable_scopes", config.trainable_scopes))
+    before = tuple(stored.get("trainable_scopes", config.trainable_scopes))
     if before != config.trainable_scopes:
         raise refuse(
             "trainable_scopes",

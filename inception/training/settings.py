@@ -96,8 +96,8 @@ def data_configuration(dataset: Dataset | None, split_data: bool) -> dict[str, s
     return configuration
 
 
-def noted(path: str) -> dict[str, object]:
-    """Returns the settings that a checkpoint was written with, by name; none if it has no note.
+def settings_of_checkpoint(path: str) -> dict[str, object]:
+    """Returns the settings that a checkpoint was written with, by name; none if it has none.
 
     Raises:
       ValueError: the checkpoint is not readable.
@@ -106,8 +106,8 @@ def noted(path: str) -> dict[str, object]:
 
 
 def check_net(path: str, net: str) -> None:
-    """Raises ValueError if a checkpoint notes another net; nets may share names and shapes."""
-    there = noted(path).get("net", net)
+    """Raises ValueError if a checkpoint is of another net; nets may share names and shapes."""
+    there = settings_of_checkpoint(path).get("net", net)
     if catalog.get_spec(there) is not catalog.get_spec(net):
         raise ValueError(f"{path} holds a net {there}, --net is {net}")
 

@@ -78,24 +78,24 @@ def load(location: str, *, averages: bool) -> TrainedNet:
     path = checkpoints.find(location, lambda line: logging.warning("%s", line))
     if not path:
         raise refuse("checkpoint_dir", location, "holds no checkpoint")
-    noted = settings.noted(path)
-    if not {"net", "dataset_name", "image_size"} <= noted.keys():
+    stored = settings.settings_of_checkpoint(path)
+    if not {"net", "dataset_name", "image_size"} <= stored.keys():
         raise ValueError(f"{path} does not say which net it holds; train one step more with it")
-    spec = catalog.get_spec(noted["net"])
-    size = noted["image_size"]
+    spec = catalog.get_spec(stored["net"])
+    size = stored["image_size"]
     return TrainedNet(
         path=path,
-        net=noted["net"],
+        net=stored["net"],
         image_size=spec.image_size if size == -1 else size,
-        preprocessing=noted.get("preprocessing_name") or spec.preprocessing,
-        class_names=_class_names(path, noted),
+        preprocessing=stored.get("preprocessing_name") or spec.preprocessing,
+        class_names=_class_names(path, stored),
         arrays=checkpoints.read_weights(path, averages=averages),
     )
 
 
-def _class_names(path: str, noted: dict) -> tuple[str, ...]:
-    names = dataset_factory.get_class_names(noted["dataset_name"], os.path.dirname(path))
-    return names[noted.get("labels_offset", 0) :]
+def _class_names(path: str, stored: dict) -> tuple[str, ...]:
+    names = dataset_factory.get_class_names(stored["dataset_name"], os.path.dirname(path))
+    return names[stored.get("labels_offset", 0) :]
 
 
 def label(location: str, image: str, top_k: int, *, averages: bool) -> list[tuple[str, float]]:

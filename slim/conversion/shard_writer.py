@@ -20,7 +20,7 @@ from slim.datasets import records
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
-_CALLS_AHEAD = 4  # for each thread, so that none waits while a record is written
+_CHUNKS_AHEAD = 4  # read by each thread, so that none waits while a record is written
 
 
 def write_shards(
@@ -37,7 +37,7 @@ def write_shards(
       source: the images.
       options: how to convert.
       bar: shows how many images are written.
-      set_broken: takes the name of each file and a line for each image that it is without.
+      set_broken: takes the name of each file and a line for each image that was left out.
     """
     total = sum(map(len, shares.values()))
     task = bar.add_task(f"writing {total} images", total=total)
@@ -53,8 +53,8 @@ class Shard(NamedTuple):
     Attributes:
       path: its path.
       count: number of its records.
-      broken: a line for each image that it is without.
-      warnings: lines about images that were read ahead or are in it.
+      broken: a line for each image that was left out.
+      warnings: lines about images with faults, in this file or read ahead for later ones.
     """
 
     path: str
@@ -77,25 +77,25 @@ def written_shards(
 ) -> Iterator[Shard]:
     """Writes record files and yields each when it has its name; see `write_shards`.
 
-    `report_written` takes how many images more are written.
+    `report_written` takes the number of images written since its last call.
     """
     warnings: list[str] = []
     read = functools.partial(_read, source, options.skip_broken, warnings.append)
     num_threads = options.num_threads or len(os.sched_getaffinity(0))
     with concurrent.futures.ThreadPoolExecutor(num_threads) as pool:
-        calls = (call for share in shares.values() for call in _calls(share, source.at_once))
-        results = _in_order(pool, read, calls, _CALLS_AHEAD * num_threads)
+        chunks = (chunk for share in shares.values() for chunk in _chunks(share, source.at_once))
+        results = _in_order(pool, read, chunks, _CHUNKS_AHEAD * num_threads)
         for path, share in shares.items():
             count, broken = 0, []
             with _naming(path), records.record_writer(path) as writer:
-                for call in _calls(share, source.at_once):
+                for chunk in _chunks(share, source.at_once):
                     for record in next(results):
                         if isinstance(record, str):
                             broken.append(record)
                         else:
                             writer.write(record)
                             count += 1
-                    report_written(len(call))
+                    report_written(len(chunk))
             found = list(warnings)
             del warnings[: len(found)]  # threads may have added others
             yield Shard(path, count, broken, found)
@@ -115,7 +115,7 @@ def _read(
     return [_read(source, skip_broken, warn, [place])[0] for place in places]
 
 
-def _calls(share: Sequence[int], at_once: int) -> Iterator[Sequence[int]]:
+def _chunks(share: Sequence[int], at_once: int) -> Iterator[Sequence[int]]:
     return (share[first : first + at_once] for first in range(0, len(share), at_once))
 
 

@@ -2,7 +2,7 @@
 
 Russakovsky et al.: ImageNet Large Scale Visual Recognition Challenge, IJCV 2015.
 
-Pictures are read out of an archive where they lie: unpacking would need as much disk again.
+Pictures are read from the archives themselves: unpacking would need as much disk again.
 """
 
 from __future__ import annotations
@@ -74,9 +74,11 @@ def download(folder: str) -> str:
 
 
 def download_archives(urls: Mapping[str, str], folder: str) -> str:
-    """Downloads archives, given by their addresses under their names; returns the folder.
+    """Downloads archives into a folder; returns the folder. See `files.download`.
 
-    See `files.download`.
+    Args:
+      urls: address of each archive, by its file name.
+      folder: folder for the archives.
     """
     for name, url in urls.items():
         is_whole = functools.partial(_is_whole, md5=_MD5.get(name))
@@ -123,7 +125,7 @@ def find(
     classes: Mapping[str, str] | None = None,
     boxes: Iterable[str] = (),
     validation_labels: str | None = None,
-    labels_hint: str = "say them with validation_labels",
+    labels_hint: str = "give them with validation_labels",
 ) -> dict[str, Pictures]:
     """Finds pictures; they stay as they are stored, whatever their EXIF orientation says.
 
@@ -133,7 +135,7 @@ def find(
       classes: name of each class by synset, in the order of the labels; None = `synsets()`.
       boxes: CSV files, and folders or archives of annotations.
       validation_labels: what says the synsets of flat pictures, see `flat`.
-      labels_hint: how the user can give it, for the error where it is missing.
+      labels_hint: how the user can give them, for the error where they are missing.
 
     Returns:
       The pictures of each split, in random order.
@@ -188,8 +190,8 @@ def _validation(
     if os.path.isdir(place) and picture_files.class_folders(place):
         if beside := picture_files.pictures_beside(place):
             raise ValueError(
-                f"{place} has {listed(beside)} beside the folders of classes: end what "
-                "preprocess_imagenet_validation_data began"
+                f"{place} has {listed(beside)} beside the folders of classes: finish the run of "
+                "preprocess_imagenet_validation_data"
             )
         return by_synset(place, classes)
     if labels is None:
@@ -270,7 +272,7 @@ def sort_into_folders(
       folder: has the pictures; those that an earlier run moved count too.
       synsets: of each picture, in the order of their names.
       labels: where the synsets are from, for errors.
-      known: the synsets that there are.
+      known: the synsets of the challenge.
 
     Returns:
       The number of moved pictures.

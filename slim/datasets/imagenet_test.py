@@ -152,7 +152,9 @@ def test_validation_pictures_that_are_half_sorted_are_refused(archives):
     (folder / _SYNSETS[0]).mkdir()
     first = sorted(path for path in folder.iterdir() if path.is_file())[0]
     first.rename(folder / _SYNSETS[0] / first.name)
-    with pytest.raises(ValueError, match="beside the folders of classes: end what preprocess_im"):
+    with pytest.raises(
+        ValueError, match="beside the folders of classes: finish the run of preprocess_im"
+    ):
         imagenet.find(None, str(folder))
 
 

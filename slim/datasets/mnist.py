@@ -166,7 +166,7 @@ def _load_idx(
     published_as: Callable[[str, bytes], str],
     datasets: dict[str, str],
 ) -> tuple[str, np.ndarray]:
-    """Returns a file's path and array; notes in `datasets` as which one's file it was published."""
+    """Returns a file's path and array; sets in `datasets` the data set that published it."""
     if (path := _path(folder, name)) is None:
         raise ValueError(f"{folder} holds neither {name} nor {name}.gz")
     with open(path, "rb") as file:

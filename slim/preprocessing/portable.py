@@ -1,7 +1,8 @@
 """The evaluation's preprocessing in operations of Keras, so that an exported net contains it.
 
-Images of any size are cut out and resized by a product with a matrix for each axis: row i has the
-weights of all pixels in pixel i of the result. Keras alone can load that, without a layer of ours.
+Images of any size are cropped and resized by one matrix product for each axis: row i of the matrix
+has the weights of all pixels in pixel i of the result. Keras alone can load such a net, without a
+layer of ours.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def _weights(wanted: _Tensor, places: _Tensor) -> _Tensor:
     return ops.relu(1.0 - distance)
 
 
-def _resized(begin: _Tensor, extent: _Tensor, size: int) -> _Tensor:
-    """Returns where the pixels lie into which a part of an axis is resized: [B, size]."""
+def _resized_places(begin: _Tensor, extent: _Tensor, size: int) -> _Tensor:
+    """Returns the places of the pixels that a part of an axis is resized to: [B, size]."""
     centres = np.arange(size, dtype=np.float32) + np.float32(0.5)
     wanted = begin + (extent / size) * centres[np.newaxis] - 0.5
     return ops.minimum(ops.maximum(wanted, begin), begin + extent - 1.0)
@@ -65,7 +66,7 @@ def _resized(begin: _Tensor, extent: _Tensor, size: int) -> _Tensor:
 def _inception_window(height: _Tensor, width: _Tensor, size: int) -> tuple[_Tensor, _Tensor]:
     def along(count: _Tensor) -> _Tensor:
         margin = ops.floor(count / inception.MARGIN)
-        return _resized(margin, count - 2.0 * margin, size)
+        return _resized_places(margin, count - 2.0 * margin, size)
 
     return along(height), along(width)
 
@@ -74,7 +75,8 @@ def _vgg_window(height: _Tensor, width: _Tensor, size: int) -> tuple[_Tensor, _T
     share = vgg.CROP / vgg.SHORTER_SIDE[0]
     extent = ops.maximum(ops.round(share * ops.minimum(height, width)), 1.0)
     down, across = (
-        _resized(ops.floor((count - extent) / 2.0), extent, size) for count in (height, width)
+        _resized_places(ops.floor((count - extent) / 2.0), extent, size)
+        for count in (height, width)
     )
     return down, across
 

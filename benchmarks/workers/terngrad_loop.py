@@ -1,6 +1,8 @@
-"""One process of a training that prints each step, for fault_benchmark.py and elastic_soak.py.
+"""One process of a training with terngrad that prints each step.
 
-python -m benchmarks.workers.fault VALUES PAUSE_MS TIMEOUT_SECS [elastic] [checksums]
+For fault_benchmark.py and elastic_soak.py.
+
+python -m benchmarks.workers.terngrad_loop VALUES PAUSE_MS TIMEOUT_SECS [elastic] [checksums]
 """
 
 import sys
@@ -18,10 +20,11 @@ _VARIABLE = 2_500_000  # values, at most
 def main(
     values: int, pause_secs: float, timeout_secs: float, elastic: bool, checksums: bool
 ) -> None:
-    """Trains until it is killed: a step exchanges so many random gradients, with momentum.
+    """Trains until it is killed; a step exchanges `values` random gradient values, with momentum.
 
     All subtract the same means, so workers whose weights differ do not become equal again. The
-    weights' share of the gradients keeps the weights small, so that their last digits show it.
+    weights' share of the gradients keeps the weights small, so that their last digits show a
+    difference.
     """
     terngrad.configure()
     group = terngrad.join(elastic=elastic, timeout_secs=timeout_secs)
