@@ -212,19 +212,21 @@ def test_one_worker_with_coded_pulls_gives_what_the_formulas_of_ef21_p_give(tmp_
     names, steps = ["a", "b", "c"], 8
     layout = make_layout(names, SHAPES, Policy())
     (shard,) = make_shards(layout, 1, 1, 0)
-    places = make_space(layout).places
+    segments = make_space(layout).segments
     code = ChangeCode("ternary", [own.size for own in shard.ranges], ReferenceKernels())
     row, copies = np.zeros(shard.size, np.float32), weights_of()
-    for place in places:
-        row[place.start : place.start + place.size] = copies[place.variable].numpy().reshape(-1)
+    for segment in segments:
+        row[segment.start : segment.start + segment.size] = (
+            copies[segment.variable].numpy().reshape(-1)
+        )
     shadow = row.copy()
     for i in range(steps):
-        for place, gradient in zip(places, gradients_in(places, copies, i), strict=True):
-            row[place.start : place.start + place.size] -= np.float32(RATE) * gradient
+        for segment, gradient in zip(segments, gradients_in(segments, copies, i), strict=True):
+            row[segment.start : segment.start + segment.size] -= np.float32(RATE) * gradient
         shadow += code.write(row - shadow).values
-        for place in places:
-            value = shadow[place.start : place.start + place.size]
-            copies[place.variable].assign(value.reshape(SHAPES[place.variable]))
+        for segment in segments:
+            value = shadow[segment.start : segment.start + segment.size]
+            copies[segment.variable].assign(value.reshape(SHAPES[segment.variable]))
     weights = weights_of()
     settings = {"gradients": "float32", "pull_codec": "ternary", "max_steps": steps}
     with serving(tmp_path) as (_, hosts):
@@ -237,17 +239,17 @@ def test_one_worker_with_coded_pulls_gives_what_the_formulas_of_ef21_p_give(tmp_
             for value, copy in zip(weights, copies, strict=True):
                 np.testing.assert_allclose(value, copy, rtol=1e-5, atol=1e-6)
             training.fetch()
-        for place in places:
-            exact = row[place.start : place.start + place.size]
-            found = weights[place.variable].numpy().reshape(-1)
+        for segment in segments:
+            exact = row[segment.start : segment.start + segment.size]
+            found = weights[segment.variable].numpy().reshape(-1)
             np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-6)
-            assert np.abs(found - copies[place.variable].numpy().reshape(-1)).max() > 1e-3
+            assert np.abs(found - copies[segment.variable].numpy().reshape(-1)).max() > 1e-3
 
 
-def gradients_in(places, weights, step):
+def gradients_in(segments, weights, step):
     """Gradients in the order of the row, flat."""
     by_variable = gradients_of(weights, step)
-    return [by_variable[place.variable].numpy().reshape(-1) for place in places]
+    return [by_variable[segment.variable].numpy().reshape(-1) for segment in segments]
 
 
 def test_a_checkpoint_of_the_servers_state_begins_another_training_there(tmp_path):
