@@ -30,11 +30,19 @@ from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
 from terngrad.library.group import Group
 
 ONE_BY_ONE = "ternary one by one"
-_GRAD_BITS = {"float32": 32, "float16": 16, "ternary": 1, ONE_BY_ONE: 1}
+_BY_CHANNEL = {"scale_by": "channel", "draws": "antithetic"}
+_CODECS = {  # fields of TrainConfig
+    "float32": {"grad_bits": 32},
+    "float16": {"grad_bits": 16},
+    "ternary": {"grad_bits": 1},
+    "ternary by channel": {"grad_bits": 1, **_BY_CHANNEL},
+    "5 levels by channel": {"grad_bits": 2, **_BY_CHANNEL},
+    ONE_BY_ONE: {"grad_bits": 1},
+}
 ALONE = "compute alone"  # on every host at once, without an exchange
 KERAS = "ternary by Keras' fit"
 KERAS_AT_ONCE = f"{KERAS} at once"  # all steps in one call, as the suite makes them
-KINDS = (ALONE, *_GRAD_BITS, KERAS, KERAS_AT_ONCE)
+KINDS = (ALONE, *_CODECS, KERAS, KERAS_AT_ONCE)
 
 OPTIMIZERS = ("momentum", "adam")
 
@@ -105,7 +113,7 @@ def _sides(options: _Options, connection: Connection) -> dict[str, timing.Side]:
     batches = training_batches(config, goal, None, 0, connection.rank, connection.size)
     sides = {}
     for kind in options.kinds:
-        chosen = dataclasses.replace(config, grad_bits=_GRAD_BITS.get(kind, 32))
+        chosen = dataclasses.replace(config, **_CODECS.get(kind, {"grad_bits": 32}))
         if kind in (KERAS, KERAS_AT_ONCE):
             at_once = options.steps if kind == KERAS_AT_ONCE else 1
             sides[kind] = _keras_side(config, goal.num_classes, batches, connection, at_once)
