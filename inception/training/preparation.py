@@ -293,14 +293,15 @@ def _log_exchange(config: TrainConfig, training: Training, cluster: ClusterConfi
     who = "each" if isinstance(training.exchange, LocalExchange) else "each worker"
     kind = config.codec_name if layout.coded else "ternary"
     at_most = "at most " if training.exchange.packs_codes and layout.coded else ""
-    if config.codes_sums and cluster and cluster.elastic:  # fewer owners code larger shares
-        at_most = f"with all workers {at_most}"
+    # Where workers are lost, the owners that are left code larger shares.
+    loses = config.codes_sums and cluster and cluster.elastic
+    meanwhile = " while all workers are there" if loses else ""
     print(
         f"{config.net}: {layout.size} parameters in {len(layout.names)} variables, "
         f"{len(layout.coded)} of them {kind}; {training.nodes} nodes x "
         f"{config.batch_size // config.nodes} images; "
         f"{who} sends {at_most}{sent:.0f} bytes a step, {8 * sent / layout.size:.4g} bits a "
-        f"parameter{_how_often(config)}.",
+        f"parameter{_how_often(config)}{meanwhile}.",
         flush=True,
     )
     every = config.floating_grad_epoch if layout.coded else 0

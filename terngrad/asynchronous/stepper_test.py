@@ -26,8 +26,8 @@ SHARDS = make_shards(LAYOUT, 1, 1, 0)
 PACKING = ReferencePacking()
 
 
-class PretendedPs:
-    """Counts updates of this worker and of two equally fast ones, up to `most`."""
+class FakePs:
+    """Counts updates of this worker and of two equally fast ones, up to `max_steps`."""
 
     def __init__(self, max_steps=100):
         self.version, self.pushes, self._max_steps = 0, 0, max_steps
@@ -46,7 +46,7 @@ class PretendedPs:
         return [2]
 
 
-class PretendedWriter:
+class FakeWriter:
     """Notes the steps of its summaries."""
 
     def __init__(self):
@@ -107,7 +107,7 @@ def loop_of(ps, saved, *, outcome=None, **cadence):
 
 
 def test_checkpoints_count_the_steps_of_the_run_and_reports_those_of_the_worker():
-    ps, saved = PretendedPs(), []
+    ps, saved = FakePs(), []
     loop, reports = loop_of(ps, saved, save_every=25)
     checkpoint, _ = loop.run(None, StopRequest())
     assert ps.pushes == 34  # of 100 updates, the others made the rest
@@ -118,13 +118,13 @@ def test_checkpoints_count_the_steps_of_the_run_and_reports_those_of_the_worker(
 
 def test_who_calls_the_loop_saves_last():
     saved = []
-    loop, _ = loop_of(PretendedPs(max_steps=20), saved)
+    loop, _ = loop_of(FakePs(max_steps=20), saved)
     assert loop.run(None, StopRequest()) == (None, True)
     assert saved == []
 
 
 def test_a_worker_that_is_asked_to_stop_makes_no_other_step():
-    ps, stop = PretendedPs(), StopRequest()
+    ps, stop = FakePs(), StopRequest()
     loop, _ = loop_of(ps, [])
     stop.signal = 15
     assert loop.run("model.ckpt-0", stop) == ("model.ckpt-0", False)
@@ -132,9 +132,9 @@ def test_a_worker_that_is_asked_to_stop_makes_no_other_step():
 
 
 def test_a_worker_ends_when_the_chief_has_stopped_the_run():
-    ps = PretendedPs()
+    ps = FakePs()
     loop, _ = loop_of(ps, [])
-    ps.pulled = lambda: PretendedPs.pulled(ps, stopped=ps.version >= 6)
+    ps.pulled = lambda: FakePs.pulled(ps, stopped=ps.version >= 6)
     loop.run(None, StopRequest())
     assert (ps.pushes, loop.stepper.step) == (2, 6)
 
@@ -147,7 +147,7 @@ def test_a_worker_ends_when_the_chief_has_stopped_the_run():
     ],
 )
 def test_law_10_what_is_not_finite_is_named_and_not_pushed(outcome, what):
-    ps = PretendedPs()
+    ps = FakePs()
     loop, _ = loop_of(ps, [], outcome=outcome)
     text = rf"^step 0: {what}; its gradient was not pushed; last good checkpoint: model.ckpt-0\.$"
     with pytest.raises(DivergedError, match=text):
@@ -156,9 +156,9 @@ def test_law_10_what_is_not_finite_is_named_and_not_pushed(outcome, what):
 
 
 def test_the_first_step_is_observed_and_staleness_is_written_with_each_report():
-    ps = PretendedPs(max_steps=50)
+    ps = FakePs(max_steps=50)
     loop, _ = loop_of(ps, [], summary_secs=1000.0)
-    loop.writer = PretendedWriter()
+    loop.writer = FakeWriter()
     loop.run(None, StopRequest())
     assert loop.writer.observed == [3]
     assert loop.writer.staleness_at == [30, 50]
@@ -169,7 +169,7 @@ def test_a_pipe_that_nobody_reads_ends_the_worker():
     def report(progress):
         raise BrokenPipeError
 
-    ps, stop = PretendedPs(), StopRequest()
+    ps, stop = FakePs(), StopRequest()
     loop, _ = loop_of(ps, [])
     loop.report = report
     loop.run(None, stop)

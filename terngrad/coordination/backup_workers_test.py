@@ -4,7 +4,13 @@ import pytest
 
 from terngrad.coordination import groups
 from terngrad.coordination.states import StepSelection
-from terngrad.testing.coordination import SECS, CoordinatedWorkers, members, started_workers
+from terngrad.testing.coordination import (
+    SECS,
+    CoordinatedWorkers,
+    members,
+    receivers,
+    started_workers,
+)
 
 
 def selection(workers=3, needed=2, steps=10):
@@ -76,6 +82,24 @@ def test_backup_workers_continue_at_once_when_one_is_lost():
     cluster.lose(1)  # now there are too few
     cluster.pass_secs(SECS + 1)
     assert "worker 1 (host1:1) died, and did not come back within 10 s" in cluster.outcome
+
+
+@pytest.mark.parametrize(("makes_steps", "saver"), [(False, 1), (True, 0)])
+def test_a_receiver_saves_for_the_others_only_once_it_makes_steps(makes_steps, saver):
+    cluster, first = started_workers(3, needed=2)
+    cluster.lose(0)
+    cluster.report_live(1, 2, steps=6, view=first)
+    second = cluster.taken()[1][-1]
+    cluster.join(0)
+    cluster.report_live(1, 2, steps=6, view=second)
+    view = cluster.taken()[0][-1]
+    assert (members(view), receivers(view), view.needed) == ((0, 1, 2), (0,), 2)
+    cluster.send(0, has_state=view.number)  # the others go on meanwhile
+    if makes_steps:
+        cluster.progress(0, 1)
+    cluster.send(2, failed="it has a reason")
+    (order,) = cluster.orders[1]
+    assert (order.WhichOneof("what"), order.saver) == ("end", saver)
 
 
 def test_backup_workers_begin_without_a_worker_that_does_not_join():

@@ -190,8 +190,7 @@ class Coordinator:
             elif what == "leaves":
                 self.state.records[worker].session.leaves = True
             elif what == "has_state":
-                if self.state.view is not None and message.has_state == self.state.view.number:
-                    self.state.records[worker].lacks_state = False
+                self._note_state(worker, message.has_state)
             elif what == "progress":
                 self._note_progress(worker, message)
             elif what == "failed":
@@ -280,6 +279,16 @@ class Coordinator:
             order = Order()
             order.go.step, order.go.contributors = decided, groups.pack(contributors)
             self._send_to(self.state.members, order)
+
+    def _note_state(self, worker: int, view: int) -> None:
+        """Notes that a receiver of a view has its state.
+
+        Where the others make steps without it, that state soon lacks some: the worker's own steps
+        count there, see `_note_progress`.
+        """
+        state = self.state
+        if state.view is not None and view == state.view.number and state.selection is None:
+            state.records[worker].lacks_state = False
 
     def _note_progress(self, worker: int, message: Report) -> None:
         progress, record = message.progress, self.state.records[worker]

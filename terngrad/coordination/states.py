@@ -158,7 +158,7 @@ class WorkerRecord:
     report: StateReport | None = None  # of its state, while the status is WAITING
     has_reported: bool = False  # in any session; only then its losses are logged
     is_new: bool = False  # it is a receiver of the view, and has made no step since
-    lacks_state: bool = False  # it is a receiver of the view that has not confirmed its state
+    lacks_state: bool = False  # the same, and it has not confirmed that it has the state
     session: Session = dataclasses.field(default_factory=Session)
     idle_sessions: int = 0  # its last sessions in which it reported and contributed to no step
     joins_after: float = 0.0  # time before which it joins only if it is needed

@@ -248,7 +248,7 @@ def test_the_only_worker_with_the_state_may_be_lost_for_the_time_out():
     assert is_kept(cluster, 0, 5)
 
 
-def test_a_worker_that_has_received_the_state_is_not_alone_with_it():
+def test_a_receiver_that_confirms_the_state_goes_on_soon_without_its_donor():
     cluster, _ = started_workers(2, elastic=True, return_secs=0.5)
     cluster.lose(1)
     cluster.pass_secs(1)

@@ -115,8 +115,8 @@ class Plan {
   }
   // Whether rows that are sent can have this size.
   bool IsSize(int shot, int64_t size, int64_t rows) const {
-    const int64_t limit = rows * RowBytes(shot);
-    return IsPacked() ? size <= limit : size == limit;
+    const int64_t unpacked = rows * RowBytes(shot);
+    return IsPacked() ? size <= unpacked : size == unpacked;
   }
 
   int64_t InputBytes() const;

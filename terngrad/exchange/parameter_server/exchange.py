@@ -104,6 +104,7 @@ class ParameterServerConnection(Connection):
                 elif self.rank in receivers:
                     self._is_live = False  # until it has that state: its own is out of date
                     _assign(state, coordination.take_state())
+                    self._is_live = True
                     coordination.confirm_state(view)
             except InterruptionError:
                 continue

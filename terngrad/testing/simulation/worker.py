@@ -292,6 +292,7 @@ class SimulatedWorker:
                 elif self.rank in receivers:
                     self._is_live = False
                     self.state = State((yield from self._wait(self._coordination.found_state)))
+                    self._is_live = True
                     self._coordination.confirm_state(view)
             except InterruptionError:
                 continue
