@@ -126,34 +126,22 @@ class Reducer:
           ValueError: an argument is wrong.
           MembershipError: names a setting that differs between two processes.
         """
-        check_settings(
-            gradients=gradients,
-            clip_factor=clip_factor,
-            scale_by=scale_by,
-            size_to_binarize=size_to_binarize,
-            float_layers=float_layers,
-            seed=seed,
-            nodes=nodes,
-            bucket_elements=bucket_elements,
-            draws=draws,
-            sum_codec=sum_codec,
-        )
+        coding = {
+            "clip_factor": clip_factor,
+            "scale_by": scale_by,
+            "size_to_binarize": size_to_binarize,
+            "float_layers": float_layers,
+            "draws": draws,
+            "sum_codec": sum_codec,
+        }
+        others = {"seed": seed, "nodes": nodes, "bucket_elements": bucket_elements}
+        check_settings(gradients=gradients, **coding, **others)
         _check_memory(group, sum_codec, memory_decay)
         names, tf_variables = _names_and_variables(
             variables, with_values=group.connection is not None
         )
-        policy = policy_of(
-            gradients,
-            clip_factor=clip_factor,
-            size_to_binarize=size_to_binarize,
-            float_layers=tuple(float_layers),
-            draws=draws,
-            scale_by=scale_by,
-            sum_codec=sum_codec,
-        )
-        self.layout: Layout = make_layout(
-            names, [v.shape for v in tf_variables], policy, bucket_elements
-        )
+        shapes, policy = [v.shape for v in tf_variables], policy_of(gradients, **coding)
+        self.layout: Layout = make_layout(names, shapes, policy, bucket_elements)
         self.kernels = kernels = _kernels(tf_variables)
         step = tf.Variable(0, dtype=tf.int64, trainable=False)
         exchange = make_exchange(group.connection, nodes, kernels, step)

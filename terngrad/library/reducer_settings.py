@@ -82,11 +82,12 @@ def check_settings(
         raise ValueError(f"seed is {seed}; allowed are 0 to 2^64 - 1")
 
 
-def policy_of(gradients: str | type, **settings: Any) -> Policy:
-    """Returns how gradients are coded; for `gradients` see `Reducer`, for the others `Policy`."""
+def policy_of(gradients: str | type, *, float_layers: Sequence[str], **settings: Any) -> Policy:
+    """Returns how gradients are coded; for these two see `Reducer`, for the others `Policy`."""
     codec = name_of_codec(gradients)
     named = "" if codec in _BITS else codec
-    return Policy(grad_bits=_BITS.get(codec, 32), codec=named, **settings)
+    bits = _BITS.get(codec, 32)
+    return Policy(grad_bits=bits, codec=named, float_layers=tuple(float_layers), **settings)
 
 
 def name_of_codec(gradients: str | type) -> str:
