@@ -24,8 +24,8 @@ from terngrad.coordination import groups
 from terngrad.exchange.parameter_server.operations import Operation
 from terngrad.exchange.parameter_server.server.answers import Answers, Arithmetic
 from terngrad.exchange.parameter_server.server.catalogue import Catalogue, PushError
-from terngrad.exchange.parameter_server.server.entries import Entries, Entry
 from terngrad.exchange.parameter_server.server.pieces import Piece, PieceStep, kept_bytes, open_step
+from terngrad.exchange.parameter_server.server.worker_views import ReportedView, WorkerViews
 from terngrad.service.figures import Figures
 from terngrad.service.messages import Header, OperationMessage, join_frame
 
@@ -73,8 +73,9 @@ class Aggregator:
         self._pushed_bytes = [0] * workers
         self._result_bytes = 0
         self._catalogue = Catalogue(workers)
-        self._pieces: dict[tuple[Entry, str, int], Piece] = {}  # by view, operation and index
-        self._entries = Entries(workers, needed)
+        # By view, operation and index.
+        self._pieces: dict[tuple[ReportedView, str, int], Piece] = {}
+        self._views = WorkerViews(workers, needed)
 
     @property
     def piece_count(self) -> int:
@@ -103,7 +104,7 @@ class Aggregator:
         """Notes a worker's new stream; forgets what is left of its last one."""
         self.disconnect(worker)  # the last stream's reader may have pushed after its end
         with self._lock:
-            self._entries.connect(worker)
+            self._views.connect(worker)
 
     def disconnect(self, worker: int) -> None:
         """Forgets a worker whose stream ended; on a new stream it declares all operations again.
@@ -111,13 +112,13 @@ class Aggregator:
         Results stay for members of its view that have not declared any operation yet.
         """
         with self._lock:
-            left = self._entries[worker]
-            self._entries.disconnect(worker)
+            left = self._views[worker]
+            self._views.disconnect(worker)
             self._drop_pushes(worker, left)
             known, late = self._catalogue.clear(worker), self._catalogue.undeclared
             self._forget(
-                lambda entry, operation: (
-                    operation not in known and not self._entries.staying(entry) & late
+                lambda view, operation: (
+                    operation not in known and not self._views.staying(view) & late
                 )
             )
             for piece in self._pieces.values():
@@ -135,20 +136,20 @@ class Aggregator:
           PushError: the view is not later than the worker's last, or the worker is not a member.
         """
         with self._lock:
-            entry = Entry(header.view, self._contributors(header), header.coordinator)
-            left = self._entries[worker]
-            present = self._entries.enter(worker, entry)
+            view = ReportedView(header.view, self._contributors(header), header.coordinator)
+            left = self._views[worker]
+            present = self._views.enter(worker, view)
             self._drop_pushes(worker, left)
             self._forget(lambda each, operation: False)
-            for each in self._entries.connected if self._sends_to_all else sorted(present):
-                self._deliver(each, _view_frame(entry, present if each in present else ()))
+            for each in self._views.connected if self._sends_to_all else sorted(present):
+                self._deliver(each, _view_frame(view, present if each in present else ()))
 
     def send_view(self, worker: int) -> None:
         """Sends a worker that has connected the view which others are in, if any."""
         with self._lock:
-            entry = self._entries.newest()
-            if entry.number:
-                self._deliver(worker, _view_frame(entry, ()))
+            view = self._views.newest()
+            if view.number:
+                self._deliver(worker, _view_frame(view, ()))
 
     def declare(self, worker: int, message: OperationMessage) -> None:
         """Adds a worker's next operation; see `Catalogue`."""
@@ -174,8 +175,8 @@ class Aggregator:
                 raise PushError("a push without a view; views count from 1")
             contributors = self._contributors(header)
             _check_size(operation, worker, contributors, header, payload)
-            entry = self._entries[worker]
-            if not can_count or header.view != entry.number:
+            view = self._views[worker]
+            if not can_count or header.view != view.number:
                 return
         part = payload  # opened without the lock, as that takes time
         counts = worker in contributors
@@ -183,14 +184,14 @@ class Aggregator:
         if has_part and not self._swaps(operation, contributors):
             part = self._open(operation, header, payload)
         with self._lock:
-            if self._entries[worker] != entry:  # it has left the view meanwhile
+            if self._views[worker] != view:  # it has left the view meanwhile
                 return
             if counts:
-                if not self._entries.have_all(worker, contributors):
+                if not self._views.have_all(worker, contributors):
                     return
                 self._check_memory(worker, part)
-            key = entry, operation.name, header.piece
-            piece = self._pieces.setdefault(key, Piece(entry))
+            key = view, operation.name, header.piece
+            piece = self._pieces.setdefault(key, Piece(view))
             if header.step <= piece.done:
                 if operation.receives(worker, header.piece, contributors):
                     self._answer_again(worker, header, piece, operation, part if counts else None)
@@ -216,20 +217,20 @@ class Aggregator:
                 f"{operation.name}: piece {header.piece} cannot be read: {error}"
             ) from None
 
-    def _drop_pushes(self, worker: int, left: Entry) -> None:
+    def _drop_pushes(self, worker: int, left: ReportedView) -> None:
         """Drops the pushes of a worker that has left a view."""
         pieces = [piece for key, piece in self._pieces.items() if key[0] == left]
         for step in (step for piece in pieces for step in piece.steps.values()):
             if worker in step.parts:
                 self._pushed_bytes[worker] -= kept_bytes(step.parts.pop(worker))
 
-    def _forget(self, is_past: Callable[[Entry, str], bool]) -> None:
+    def _forget(self, is_past: Callable[[ReportedView, str], bool]) -> None:
         """Forgets the pieces of views that are over, and those whose view and operation are past.
 
         A view is not over while a member that has not pushed yet may still need the results of
         those that have made their last step.
         """
-        is_over = lambda entry: not self._entries.staying(entry)
+        is_over = lambda view: not self._views.staying(view)
         past = [key for key in self._pieces if is_over(key[0]) or is_past(*key[:2])]
         for key in past:
             piece = self._pieces.pop(key)
@@ -250,13 +251,13 @@ class Aggregator:
         step: PieceStep,
         parts: Mapping[int, memoryview],
     ) -> None:
-        keeps = self._kept_steps > 0 and len(piece.entry.members) > 1
+        keeps = self._kept_steps > 0 and len(piece.view.members) > 1
         swaps = self._swaps(operation, step.contributors)
         answers = Answers(self._arithmetic, operation, parts, swaps=swaps, keeps=keeps)
         with self._lock:  # if the view is over by now, its workers ignore the result
             self._release(piece.steps.pop(header.step))
             piece.done = header.step
-            is_current = self._pieces.get((piece.entry, operation.name, header.piece)) is piece
+            is_current = self._pieces.get((piece.view, operation.name, header.piece)) is piece
             if is_current and keeps:
                 self._keep(piece, header, answers.total)
             asked = sorted(step.asked)
@@ -320,13 +321,13 @@ class Aggregator:
         return found
 
 
-def _view_frame(entry: Entry, present: Iterable[int]) -> bytes:
+def _view_frame(view: ReportedView, present: Iterable[int]) -> bytes:
     return join_frame(
         Header(
             enters=True,
-            view=entry.number,
+            view=view.number,
             contributors=groups.pack(present),
-            coordinator=entry.coordinator,
+            coordinator=view.coordinator,
         )
     )
 

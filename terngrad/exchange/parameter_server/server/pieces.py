@@ -8,7 +8,7 @@ import time
 
 from terngrad.exchange.parameter_server.operations import Operation
 from terngrad.exchange.parameter_server.server.catalogue import PushError
-from terngrad.exchange.parameter_server.server.entries import Entry
+from terngrad.exchange.parameter_server.server.worker_views import ReportedView
 
 _OPEN_STEPS = 2  # the current step and the next
 
@@ -39,13 +39,13 @@ class Piece:
     """A piece of an operation, in one view.
 
     Attributes:
-      entry: the view.
+      view: the view.
       done: last step with a result.
       results: contributors and payload of the last results, by step.
       steps: steps under way.
     """
 
-    entry: Entry
+    view: ReportedView
     done: int = -1
     results: collections.OrderedDict[int, tuple[bytes, memoryview]] = dataclasses.field(
         default_factory=collections.OrderedDict

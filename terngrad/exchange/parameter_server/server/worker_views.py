@@ -9,7 +9,7 @@ from terngrad.exchange.parameter_server.server.catalogue import PushError
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class ReportedView:
     """A view as a worker reports it; the same number with other members is another view.
 
     Attributes:
@@ -23,10 +23,10 @@ class Entry:
     coordinator: int = 0
 
 
-_NONE = Entry()
+_NONE = ReportedView()
 
 
-class Entries:
+class WorkerViews:
     """The view of each worker; not safe for threads.
 
     Two workers are in the same view only if both report the same number and members and are among
@@ -36,20 +36,20 @@ class Entries:
     def __init__(self, workers: int, needed: int = 1) -> None:
         """Starts with no worker in a view; `needed` of the members make a step."""
         self._needed = needed
-        self._entries = [_NONE] * workers
+        self._views = [_NONE] * workers
         self._met = [frozenset[int]()] * workers
-        self._staying: dict[Entry, set[int]] = {}  # members that have not left
-        self._here: set[int] = set()  # connected workers
+        self._staying: dict[ReportedView, set[int]] = {}  # members that have not left
+        self._connected: set[int] = set()  # connected workers
 
-    def __getitem__(self, worker: int) -> Entry:
+    def __getitem__(self, worker: int) -> ReportedView:
         """Returns a worker's view."""
-        return self._entries[worker]
+        return self._views[worker]
 
     def connect(self, worker: int) -> None:
         """Notes that a worker has connected: it may enter a view that others are in."""
-        self._here.add(worker)
+        self._connected.add(worker)
 
-    def enter(self, worker: int, entry: Entry) -> frozenset[int]:
+    def enter(self, worker: int, view: ReportedView) -> frozenset[int]:
         """Moves a worker to a later view; views in which no worker is left are over.
 
         Returns:
@@ -58,16 +58,16 @@ class Entries:
         Raises:
           PushError: the view is not later, or the worker is not a member.
         """
-        if entry.number <= (last := self._entries[worker].number):
-            raise PushError(f"view is {entry.number}; allowed is from {last + 1} on")
-        if worker not in entry.members:
-            raise PushError(f"members of view {entry.number} are {list(entry.members)}, without it")
+        if view.number <= (last := self._views[worker].number):
+            raise PushError(f"view is {view.number}; allowed is from {last + 1} on")
+        if worker not in view.members:
+            raise PushError(f"members of view {view.number} are {list(view.members)}, without it")
         self._leave_view(worker)
-        self._here.add(worker)
-        self._entries[worker] = entry
-        self._staying.setdefault(entry, {*entry.members}).add(worker)
-        self._staying = {each: s for each, s in self._staying.items() if each in self._entries}
-        present = frozenset(w for w, each in enumerate(self._entries) if each == entry)
+        self._connected.add(worker)
+        self._views[worker] = view
+        self._staying.setdefault(view, {*view.members}).add(worker)
+        self._staying = {each: s for each, s in self._staying.items() if each in self._views}
+        present = frozenset(w for w, each in enumerate(self._views) if each == view)
         for each in present:
             self._met[each] |= present
         return present
@@ -75,20 +75,20 @@ class Entries:
     @property
     def connected(self) -> list[int]:
         """Connected workers, in ascending order."""
-        return sorted(self._here)
+        return sorted(self._connected)
 
-    def newest(self) -> Entry:
+    def newest(self) -> ReportedView:
         """Returns the newest view that workers are in; number 0 if there is none."""
-        return max(self._entries, key=lambda entry: entry.number)
+        return max(self._views, key=lambda view: view.number)
 
     def disconnect(self, worker: int) -> None:
         """Notes that a worker's stream has ended."""
-        self._here.discard(worker)
+        self._connected.discard(worker)
         self._leave_view(worker)
 
-    def staying(self, entry: Entry) -> set[int]:
+    def staying(self, view: ReportedView) -> set[int]:
         """Returns the connected members that are in a view or may still enter it."""
-        return self._here & self._staying.get(entry, set())
+        return self._connected & self._staying.get(view, set())
 
     def have_all(self, worker: int, contributors: Iterable[int]) -> bool:
         """Returns whether all contributors to a step are in a worker's view.
@@ -96,15 +96,15 @@ class Entries:
         Raises:
           PushError: they are too few, or some never were since the worker entered it.
         """
-        entry, wanted = self._entries[worker], {*contributors}
-        if len(wanted) < (least := min(self._needed, len(entry.members))):
+        view, wanted = self._views[worker], {*contributors}
+        if len(wanted) < (least := min(self._needed, len(view.members))):
             raise PushError(f"contributors are {sorted(wanted)}; a step needs at least {least}")
         if absent := sorted(wanted - self._met[worker]):
-            raise PushError(f"contributors {absent} are not in view {entry.number}")
-        return all(self._entries[each] == entry for each in wanted)
+            raise PushError(f"contributors {absent} are not in view {view.number}")
+        return all(self._views[each] == view for each in wanted)
 
     def _leave_view(self, worker: int) -> None:
-        left, self._entries[worker] = self._entries[worker], _NONE
+        left, self._views[worker] = self._views[worker], _NONE
         self._met[worker] = frozenset()
         staying = self._staying.get(left, set())
         staying.discard(worker)
