@@ -1,4 +1,4 @@
-"""All-reduce that goes on without lost workers: a mesh for each view.
+"""Elastic all-reduce, which goes on without lost workers: a mesh for each view.
 
 The coordinator decides the views, as it does with parameter servers. A socket connects every pair
 of members of a view. Members prove a token that no other view has, so no frame of one view reaches

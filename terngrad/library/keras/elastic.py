@@ -133,7 +133,7 @@ class ElasticFit:
         self._made = 0  # steps of the epoch
         self._is_ending = False
         self._has_run = False  # the first step may take any time
-        self._rate: float | None = None  # of the others, at the place where this worker joins them
+        self._rate: float | None = None  # of the others, at the position where this worker joins
         self._function: Callable[[Any], Any] | None = None
 
     def begin(
@@ -166,11 +166,11 @@ class ElasticFit:
         step.copy()
         step.forget_requests()
         begins = self._synchronize(at_start=True)
-        place = position.place
-        if not begins and place != FitPosition(self._fit, first):
-            now = f"in epoch {place.epoch + 1}, after {place.batch} of {steps} batches"
+        current = position.current
+        if not begins and current != FitPosition(self._fit, first):
+            now = f"in epoch {current.epoch + 1}, after {current.batch} of {steps} batches"
             print(f"Joined the training {now}.", flush=True)
-        first = epochs if any(position.summary.get("requests", ())) else place.epoch
+        first = epochs if any(position.summary.get("requests", ())) else current.epoch
         internals.set_initial_epoch(self._model, first)
         self._model.train_function = self
         return first
@@ -197,7 +197,7 @@ class ElasticFit:
         If the others have made the step of this batch already, the batch is only read.
         """
         batch = None
-        while not self._position.place > (self._fit, self._epoch, 0, self._batch):
+        while not self._position.current > (self._fit, self._epoch, 0, self._batch):
             batch = self._next(iterator) if batch is None else batch
             self._take_rate()
             if self._has_run:
@@ -210,8 +210,8 @@ class ElasticFit:
                 self._has_run = True
                 self._made += 1
                 return logs
-        place = self._position.place
-        is_amid = place[:3] == (self._fit, self._epoch, 0) and place.batch < self._steps
+        current = self._position.current
+        is_amid = current[:3] == (self._fit, self._epoch, 0) and current.batch < self._steps
         if batch is None and is_amid:
             self._next(iterator)
         return self._model.get_metrics_result()
@@ -281,7 +281,7 @@ class ElasticFit:
         return rows or {}
 
     def take_state_of(self, rank: int) -> None:
-        """Gives all workers the state of one, where theirs differ at the same place."""
+        """Gives all workers the state of one, where theirs differ at the same position."""
         if self._group.rank == rank:
             self._position.progress.assign_add(1)
         self._synchronize()
@@ -290,11 +290,11 @@ class ElasticFit:
         """Exchanges rows; returns those of all workers by rank.
 
         Args:
-          own: the place of this exchange; returns None if the workers are past it.
+          own: the position of this exchange; returns None if the workers are past it.
           row: a value for JSON.
         """
         content = json.dumps(row).encode()
-        while not self._position.place > own:
+        while not self._position.current > own:
             self._take_rate()
             try:
                 found = self._views.gather("fit", content, int(self._position.progress))
@@ -323,21 +323,21 @@ class ElasticFit:
         if (factor := self._exchange.rate_factor) is not None:
             usual = self._group.batches_per_step
             factor.assign(self._scaling(min(len(self._views.members), usual) / usual))
-        place = self._position.place
-        if place.fit > self._fit and not self._is_ending:
+        current = self._position.current
+        if current.fit > self._fit and not self._is_ending:
             self._views.leave("the others are in a later call of fit, which no worker can join")
-        if not at_start and place < (self._fit, self._epoch):
+        if not at_start and current < (self._fit, self._epoch):
             raise MembershipError("no worker that is left has the state of the training")
         if int(self._position.progress) != before:
             self._rate = _rate(self._optimizer)
-        if at_start and place[1:] == (self._epoch, 0, 0):  # callbacks may set another one
+        if at_start and current[1:] == (self._epoch, 0, 0):  # callbacks may set another one
             self._rate = None
         return begins
 
     def _take_rate(self) -> None:
         """Sets the learning rate of the others, which callbacks may have changed meanwhile.
 
-        They change it between two places; that of the others is already the one of this place.
+        They change it between two operations; that of the others is already the next one's.
         """
         if self._rate is not None:
             _set_rate(self._optimizer, self._rate)

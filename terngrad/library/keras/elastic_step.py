@@ -41,7 +41,7 @@ class Position:
 
     Attributes:
       fits: calls of `fit` that this process has begun.
-      progress: int64 scalar, counts the joint operations, so it grows from place to place. Two
+      progress: int64 scalar, counts the joint operations, so it grows with each. Two
         workers with the same number have the same state.
       seeds: states of random layers that are those of this worker's node, by id.
       variables: these and the rest, for the state.
@@ -53,28 +53,28 @@ class Position:
             self.fits = 0
             self.seeds: dict[int, tf.Variable] = {}
             self.progress = tf.Variable(0, dtype=tf.int64, trainable=False)
-            self._place = tf.Variable(tf.zeros(4, tf.int64), trainable=False)
+            self._current = tf.Variable(tf.zeros(4, tf.int64), trainable=False)
             self._summary = tf.Variable(tf.zeros(_SUMMARY_BYTES, tf.uint8), trainable=False)
-        self.variables = [self.progress, self._place, self._summary]
+        self.variables = [self.progress, self._current, self._summary]
 
     @property
-    def place(self) -> FitPosition:
-        """Where the workers are."""
-        return FitPosition(*self._place.numpy().tolist())
+    def current(self) -> FitPosition:
+        """The next joint operation."""
+        return FitPosition(*self._current.numpy().tolist())
 
     def count_batch(self) -> None:
         """Counts a batch, within a graph."""
         self.progress.assign_add(1)
-        self._place.assign_add([0, 0, 0, 1])
+        self._current.assign_add([0, 0, 0, 1])
 
-    def begin(self, place: FitPosition) -> None:
-        """Goes to the place where this worker's call of `fit` begins."""
-        self._place.assign(place)
+    def begin(self, position: FitPosition) -> None:
+        """Goes to the position at which this worker's call of `fit` begins."""
+        self._current.assign(position)
 
-    def move(self, place: FitPosition) -> None:
-        """Goes to a place that is reached together."""
+    def move(self, position: FitPosition) -> None:
+        """Goes to the next joint operation."""
         self.progress.assign_add(1)
-        self._place.assign(place)
+        self._current.assign(position)
 
     @property
     def summary(self) -> dict[str, Any]:

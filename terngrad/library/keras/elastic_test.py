@@ -55,7 +55,7 @@ def test_a_step_is_counted_once_and_all_that_it_changed_is_kept(nodes):
     for _ in range(2):
         run(DATA)
     (reducer,) = step.exchange.reducers.values()
-    assert step.position.place == FitPosition(0, 0, 0, 2)
+    assert step.position.current == FitPosition(0, 0, 0, 2)
     assert int(progress) == int(reducer.state.step) == int(model.optimizer.iterations) == 2
     changing = [*state.moving_statistics(model), *state.seed_states(model)]
     changing += model.metrics_variables
@@ -93,15 +93,15 @@ def test_a_train_step_that_applies_gradients_twice_is_named():
         tf.function(step.run, autograph=False).get_concrete_function(DATA)
 
 
-def test_places_come_in_the_order_of_a_training():
-    places = [
+def test_positions_come_in_the_order_of_a_training():
+    positions = [
         FitPosition(0, 0),
         FitPosition(0, 0, 0, 1),
         FitPosition(0, 0, 1),
         FitPosition(0, 1),
         FitPosition(0, 1, 1),
     ]
-    assert [*places, FitPosition(1, 0)] == sorted([FitPosition(1, 0), *reversed(places)])
+    assert [*positions, FitPosition(1, 0)] == sorted([FitPosition(1, 0), *reversed(positions)])
 
 
 def test_a_summary_that_is_too_long_is_left_out():

@@ -1,4 +1,4 @@
-"""All-reduce that goes on: random histories, and mistakes that they find."""
+"""Elastic all-reduce: random histories, and mistakes that they find."""
 
 import numpy as np
 import pytest
