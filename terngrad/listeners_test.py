@@ -31,7 +31,7 @@ from terngrad.ops.packing import ReferencePacking
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.service.messages import LONGEST_RESULT
 from terngrad.spark.certificates import make_certificates as make_spark_certificates
-from terngrad.spark.driver import Driver, Line, Placement, ProcessId
+from terngrad.spark.driver import Driver, DriverConnection, Placement, ProcessId
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
@@ -191,9 +191,11 @@ def spark_driver(tls, folder):
 
     def join():
         own = ProcessId("worker", 0)
-        line = Line((HOST, driver.port), certificates, own, "a:1", meets=True)
-        with contextlib.closing(line):
-            assert line.addresses()["worker"] == ["a:1"]
+        connection = DriverConnection(
+            (HOST, driver.port), certificates, own, "a:1", needs_addresses=True
+        )
+        with contextlib.closing(connection):
+            assert connection.addresses()["worker"] == ["a:1"]
 
     yield Served(driver.port, lambda: repeat(join))
     driver.close()

@@ -2,7 +2,7 @@
 
 stdin    one `TrialSpec` as a line of JSON; later "stop", or the end of the pipe: the training saves
 and ends. So no training goes on without its sweep.
-stdout   lines of JSON: an `Evaluation` whenever one is made, and at last the `End`.
+stdout   lines of JSON: an `Evaluation` whenever one is made, and at last the `TrialEnd`.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Outcome(str, enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class End:
-    """How a trial ended.
+class TrialEnd:
+    """The end of a trial, as a message.
 
     Attributes:
       outcome: how.
@@ -78,7 +78,7 @@ def read_spec(line: str) -> TrialSpec:
     return TrialSpec(**json.loads(line))
 
 
-def read_event(line: str) -> Evaluation | End:
+def read_event(line: str) -> Evaluation | TrialEnd:
     """Reads a line that a trial printed.
 
     Raises:
@@ -89,7 +89,7 @@ def read_event(line: str) -> Evaluation | End:
         if "outcome" not in found:
             return Evaluation(**found)
         last = found["last"] and Evaluation(**found["last"])
-        return End(**found | {"outcome": Outcome(found["outcome"]), "last": last})
+        return TrialEnd(**found | {"outcome": Outcome(found["outcome"]), "last": last})
     except TypeError:
         raise ValueError(f"no event of a trial: {line}") from None
 

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Protocol
 
 from inception.on_spark import session
 from inception.sweeping import messages
-from inception.sweeping.messages import End, Evaluation, Outcome, TrialSpec
+from inception.sweeping.messages import Evaluation, Outcome, TrialEnd, TrialSpec
 from terngrad.connect.acceptor import Acceptor, greeting_of_size
 from terngrad.launcher import hosts
 from terngrad.launcher.hosts import WORKSPACE
@@ -39,7 +39,7 @@ _SETTINGS = {"spark.task.maxFailures": "1"}  # the sweep itself retries lost tri
 class Channel(Protocol):
     """The two pipes of a running trial."""
 
-    def events(self) -> Iterator[Evaluation | End]:
+    def events(self) -> Iterator[Evaluation | TrialEnd]:
         """Yields the events of the trial; the last is always its end."""
 
     def stop(self) -> None:
@@ -120,16 +120,16 @@ class _ProcessChannel:
             self._process.stdin.write(text)
             self._process.stdin.flush()
 
-    def events(self) -> Iterator[Evaluation | End]:
+    def events(self) -> Iterator[Evaluation | TrialEnd]:
         for line in self._process.stdout:
             with contextlib.suppress(ValueError):  # start-up files of the host's shell may print
                 event = messages.read_event(line)
                 yield event
-                if isinstance(event, End):
+                if isinstance(event, TrialEnd):
                     return
         code = self._process.wait()
         self._errors.seek(0)
-        yield End(Outcome.LOST, f"{self._label}: {_last(self._errors.read(), code)}")
+        yield TrialEnd(Outcome.LOST, f"{self._label}: {_last(self._errors.read(), code)}")
 
     def stop(self) -> None:
         with contextlib.suppress(OSError):
@@ -264,7 +264,7 @@ class _SocketChannel:
         )
         self._acceptor.start()
 
-    def events(self) -> Iterator[Evaluation | End]:
+    def events(self) -> Iterator[Evaluation | TrialEnd]:
         connection = self._accept()
         self._acceptor.close()
         if connection:
@@ -273,13 +273,13 @@ class _SocketChannel:
                 for line in lines:
                     event = messages.read_event(line)
                     yield event
-                    if isinstance(event, End):
+                    if isinstance(event, TrialEnd):
                         return
         self._job.join()
         if self._stopped.is_set():
-            yield End(Outcome.STOPPED)
+            yield TrialEnd(Outcome.STOPPED)
         else:
-            yield End(Outcome.LOST, f"{self._label}: {self._job.error or 'no answer'}")
+            yield TrialEnd(Outcome.LOST, f"{self._label}: {self._job.error or 'no answer'}")
 
     def _accept(self) -> socket.socket | None:
         """Waits for the connection of the task, which may have to wait for a free core."""

@@ -30,7 +30,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from inception.flags.table import refuse
-from inception.sweeping.messages import End, Evaluation, Outcome
+from inception.sweeping.messages import Evaluation, Outcome, TrialEnd
 from inception.sweeping.plan import Plan, point_of
 from inception.sweeping.space import Point
 from terngrad.launcher.state import birth
@@ -206,7 +206,7 @@ class Study:
             task.trial.report(evaluation.precision, evaluation.step)
             return task.trial.should_prune()
 
-    def end(self, task: Task, end: End, pruned: bool, retries: int) -> bool:
+    def end(self, task: Task, end: TrialEnd, pruned: bool, retries: int) -> bool:
         """Notes how a trial ended; returns whether it is queued again.
 
         A trial that was stopped is queued again unless it was pruned, and one that died up to
@@ -232,7 +232,7 @@ class Study:
                 self.optuna.tell(trial, state=state)
             return False
 
-    def _values(self, end: End) -> list[float] | None:
+    def _values(self, end: TrialEnd) -> list[float] | None:
         """Returns the objectives of a finished trial; None if the training did not report one."""
         found = {
             "precision": end.last and end.last.precision,

@@ -7,7 +7,7 @@ import pytest
 from optuna.trial import TrialState
 
 from inception.sweeping import study
-from inception.sweeping.messages import End, Evaluation, Outcome
+from inception.sweeping.messages import Evaluation, Outcome, TrialEnd
 from inception.sweeping.plan import Plan
 from inception.sweeping.space import Choices, Range
 from inception.sweeping.study import Study
@@ -39,7 +39,7 @@ def storage(tmp_path):
 
 
 def done(precision=0.5, **others):
-    return End(Outcome.DONE, last=Evaluation(10, precision, 1.0), seconds=2.0, **others)
+    return TrialEnd(Outcome.DONE, last=Evaluation(10, precision, 1.0), seconds=2.0, **others)
 
 
 def run_all(opened, end=None):
@@ -109,7 +109,7 @@ def test_a_trial_that_more_sweeps_asked_for_than_are_needed_does_not_run(storage
 
 def test_a_trial_that_died_is_tried_again_in_its_folder_and_then_failed(storage):
     opened = Study(storage, "s", dataclasses.replace(GRID, space={"x": Choices(("1",))}, total=1))
-    died = End(Outcome.DIED, "was ended by SIGKILL", 1.0)
+    died = TrialEnd(Outcome.DIED, "was ended by SIGKILL", 1.0)
     folders, again = [], []
     while task := opened.next():
         folders.append(task.folder)
@@ -125,14 +125,14 @@ def test_a_trial_that_died_is_tried_again_in_its_folder_and_then_failed(storage)
 def test_a_trial_that_failed_is_not_tried_again(storage):
     opened = Study(storage, "s", GRID)
     task = opened.next()
-    assert not opened.end(task, End(Outcome.FAILED, "bad flag"), pruned=False, retries=9)
+    assert not opened.end(task, TrialEnd(Outcome.FAILED, "bad flag"), pruned=False, retries=9)
     assert len(run_all(opened)) == 3
 
 
 def test_a_stopped_sweep_goes_on_with_the_same_trial(storage):
     opened = Study(storage, "s", GRID)
     task = opened.next()
-    assert opened.end(task, End(Outcome.STOPPED), pruned=False, retries=0)
+    assert opened.end(task, TrialEnd(Outcome.STOPPED), pruned=False, retries=0)
     rest = run_all(Study(storage, "s", GRID))
     assert len(rest) == 4
     assert (task.point, task.folder) in [(other.point, other.folder) for other in rest]
@@ -142,7 +142,7 @@ def test_a_pruned_trial_is_not_tried_again(storage):
     plan = dataclasses.replace(GRID, pruner="median")
     opened = Study(storage, "s", plan)
     task = opened.next()
-    assert not opened.end(task, End(Outcome.STOPPED), pruned=True, retries=0)
+    assert not opened.end(task, TrialEnd(Outcome.STOPPED), pruned=True, retries=0)
     assert opened.trial(task.trial.number).state is TrialState.PRUNED
     assert len(run_all(opened)) == 3
 

@@ -15,7 +15,7 @@ from inception.cluster import namespaces
 from inception.flags import table
 from inception.flags.table import Flag, refuse
 from inception.sweeping import places, program, space
-from inception.sweeping.messages import End, Outcome, TrialSpec
+from inception.sweeping.messages import Outcome, TrialEnd, TrialSpec
 from inception.sweeping.places import Channel, Place
 from inception.sweeping.plan import BANDWIDTH, Plan, point_of
 from inception.sweeping.program import TRAIN_DIR, Program
@@ -221,14 +221,14 @@ class Sweeper:
             self._report.lost(place.label)
 
     def _run(self, place: Place, task: Task) -> Outcome:
-        end, pruned = End(Outcome.LOST), False
+        end, pruned = TrialEnd(Outcome.LOST), False
         spec = self._commands.spec(task, self._folder / task.folder, place)
         with place.start(spec) as channel:
             self._channels.add(channel)
             if self._stop.is_set():
                 channel.stop()
             for event in channel.events():
-                if isinstance(event, End):
+                if isinstance(event, TrialEnd):
                     end = event
                 elif not pruned and self._study.report(task, event):
                     pruned = True

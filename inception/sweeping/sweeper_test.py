@@ -8,7 +8,7 @@ from absl.flags import FlagValues
 from inception import app
 from inception.flags import table
 from inception.sweeping import program, sweeper
-from inception.sweeping.messages import End, Evaluation, Outcome
+from inception.sweeping.messages import Evaluation, Outcome, TrialEnd
 from inception.sweeping.settings import SweepFlags
 
 
@@ -70,13 +70,15 @@ def _sweep(monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.DONE])
 def test_a_sweep_without_a_complete_trial_has_failed(sweep, outcome, capsys):
     with pytest.raises(ValueError, match=r"^none of 2 trials is complete; .*trials\.csv has"):
-        sweep("optimizer=gd,adam", [End(outcome, "no such net")] * 2)
+        sweep("optimizer=gd,adam", [TrialEnd(outcome, "no such net")] * 2)
     assert "All trials: " in capsys.readouterr().out
 
 
 def test_a_sweep_over_two_lists_ranks_its_trials_and_draws_pictures(sweep, tmp_path):
     precisions = (0.3, 0.9, 0.1, 0.5)
-    ends = [End(Outcome.DONE, "", 1.0, 100, Evaluation(20, value, 1.0)) for value in precisions]
+    ends = [
+        TrialEnd(Outcome.DONE, "", 1.0, 100, Evaluation(20, value, 1.0)) for value in precisions
+    ]
     printed = sweep("grad_bits=1,32 initial_learning_rate=0.1,0.2", ends)
     with (tmp_path / "trials.csv").open(newline="") as file:
         found = [float(row["precision"]) for row in csv.DictReader(file)]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from inception.sweeping import messages
-from inception.sweeping.messages import End, Evaluation, Outcome, TrialSpec
+from inception.sweeping.messages import Evaluation, Outcome, TrialEnd, TrialSpec
 from terngrad.launcher import gpus
 
 _STEP = re.compile(r"^Succesfully loaded model from .* at step=(\d+)\.$")
@@ -29,7 +29,7 @@ _BYTES = re.compile(r"(?: sends| pushes| at most|Sent) (\d+) bytes a step")
 _SECONDS = "seconds"  # file of a trial's folder: time of training so far, over all attempts
 
 
-def run(spec: TrialSpec, stop: threading.Event, report: Callable[[Evaluation], None]) -> End:
+def run(spec: TrialSpec, stop: threading.Event, report: Callable[[Evaluation], None]) -> TrialEnd:
     """Runs a trial to its end, or until `stop` is set; reports each evaluation."""
     folder = Path(spec.folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ class _Attempt:
         self._environment = os.environ | gpus.variables(gpus.found(), spec.slot, spec.slots)
         self._last: Evaluation | None = None
 
-    def run(self) -> End:
+    def run(self) -> TrialEnd:
         begin = time.monotonic()
         with contextlib.ExitStack() as stack:
             if self._spec.follow:
@@ -65,7 +65,7 @@ class _Attempt:
             if not problem:
                 problem = self._wait(*evaluator)
         outcome, reason = problem or (Outcome.DONE, "")
-        return End(outcome, reason, seconds, self._bytes_sent(), self._last)
+        return TrialEnd(outcome, reason, seconds, self._bytes_sent(), self._last)
 
     def _train(self) -> tuple[Outcome, str] | None:
         with (self._folder / "train.log").open("a") as log:
@@ -179,7 +179,7 @@ def main() -> None:
     os._exit(0)  # the thread may still wait for the sweep
 
 
-def _print_event(event: Evaluation | End) -> None:
+def _print_event(event: Evaluation | TrialEnd) -> None:
     with contextlib.suppress(BrokenPipeError):  # the sweep is gone; the training saves
         sys.stdout.write(messages.write(event))
         sys.stdout.flush()

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from inception.sweeping import messages, places
-from inception.sweeping.messages import End, Evaluation, Outcome, TrialSpec
+from inception.sweeping.messages import Evaluation, Outcome, TrialEnd, TrialSpec
 from terngrad.testing.limits import HANG_SECS
 
 TRAIN = """
@@ -59,7 +59,7 @@ class Events:
     """The events of a trial."""
 
     evaluations: list[Evaluation]
-    end: End
+    end: TrialEnd
 
 
 def run(spec, act=lambda channel: None):
@@ -150,7 +150,7 @@ def test_seconds_add_up_over_attempts(spec):
 
 
 def test_events_survive_the_pipe_and_other_lines_are_refused():
-    end = End(Outcome.DIED, "why", 1.5, 7, Evaluation(3, 0.5, 0.75))
+    end = TrialEnd(Outcome.DIED, "why", 1.5, 7, Evaluation(3, 0.5, 0.75))
     assert messages.read_event(messages.write(end)) == end
     assert messages.read_event(messages.write(end.last)) == end.last
     given = TrialSpec("f", ["a"], ["b"], True, 1, 2)

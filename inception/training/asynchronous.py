@@ -48,7 +48,7 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
     group = Group(cluster.task_id, len(hosts), hosts=hosts, aggregated=1)
     with reporting_failure(joining):
         prepared = prepare(config, group, cluster)
-    stop = StopRequest(stuck=lambda number, is_over: _hurry(client, is_over))
+    stop = StopRequest(stuck=lambda number, is_over: _cut_silent_calls(client, is_over))
     with contextlib.ExitStack() as stack:
         if prepared.lock:
             stack.callback(prepared.lock.close)
@@ -65,7 +65,7 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
             pulled = _loop(prepared, client, chief, stop)
             where = _end(prepared, client, chief, pulled, stop)
         except (ValueError, OSError) as error:
-            client.bye(stop=group.is_chief)
+            client.leave(stop=group.is_chief)
             if stop.signal and isinstance(error, MembershipError):  # a ps is away
                 unsaved = _unsaved(prepared, cluster) if group.is_chief else ""
                 say(f"{stop.signal.name}: {error}{unsaved}.")
@@ -74,10 +74,10 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
         _log_end(where, group.is_chief, pulled, stop)
 
 
-def _hurry(client: Client, is_over: threading.Event) -> None:
+def _cut_silent_calls(client: Client, is_over: threading.Event) -> None:
     """Ends the waits of this worker, which was asked to end, for a ps that hangs."""
     while not is_over.wait(_POLL_SECS):
-        client.hurry()
+        client.cut_silent_calls()
 
 
 def _unsaved(prepared: PreparedTraining, cluster: ClusterConfig) -> str:
@@ -201,7 +201,7 @@ def _end(
 ) -> str:
     """Saves, and reports it to the ps; returns where the checkpoint is, for the log."""
     if chief is None:
-        client.bye(done=pulled.finished)
+        client.leave(done=pulled.finished)
         return "checkpoints are the chief's"
     if pulled.finished:
         chief.await_last_updates()

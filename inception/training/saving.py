@@ -13,7 +13,7 @@ from inception.training.looping import say
 from inception.training.preparation import PreparedTraining
 from inception.training.restoring import memory_folder
 from terngrad.cluster.errors import FinishedError, MembershipError
-from terngrad.exchange.parameter_server.membership import LeftAloneError
+from terngrad.exchange.parameter_server.membership import LeaveTrainingError
 from terngrad.training import checkpoints
 from terngrad.training.errors import NotFiniteError
 from terngrad.training.signals import StopRequest, save_while_stuck
@@ -93,7 +93,7 @@ class Saver:
             text = f"{error}; saved {saved}" if saved else str(error)
             if stop.signal:
                 say(f"{stop.signal.name}: {text}.")
-                end = LeftAloneError if self._prepared.group.may_leave else SystemExit
+                end = LeaveTrainingError if self._prepared.group.may_leave else SystemExit
                 raise end(128 + stop.signal) from error
             raise MembershipError(text) from error
 

@@ -12,7 +12,7 @@ from inception.training.restoring import log_cleared_memory
 from inception.training.saving import Saver
 from terngrad.cluster.errors import DifferenceError
 from terngrad.coordination.client import InterruptionError
-from terngrad.exchange.parameter_server.membership import LeftAloneError
+from terngrad.exchange.parameter_server.membership import LeaveTrainingError
 from terngrad.library.arrays import fingerprint
 from terngrad.training import checkpoints
 from terngrad.training.runner import Runner
@@ -46,7 +46,7 @@ def train(prepared: PreparedTraining, stop_text: str = "") -> None:
             again = "the others go on, and the same command joins them again"
             saved = f"; saved {checkpoint}" if checkpoint else ""
             say(f"{stop.signal.name}: left after step {int(training.step)}{saved}; {again}.")
-            raise LeftAloneError(128 + stop.signal)
+            raise LeaveTrainingError(128 + stop.signal)
         prepared.stopped.assign(int(stopped))
         _compare_copies(prepared)
         checkpoint = checkpoint or saver.save(int(training.step))

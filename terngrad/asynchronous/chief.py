@@ -179,5 +179,5 @@ class Chief:
     def end(self, *, done: bool, stopped: bool) -> None:
         """Ends the run after its last state was saved: it is done, or this worker was stopped."""
         # If a ps does not know, it continues the run, and a restarted chief must continue it, too.
-        if self._client.bye(done=done, stop=stopped, saved=True, waits=True):
+        if self._client.leave(done=done, stop=stopped, saved=True, waits=True):
             self._run_file.remove()

@@ -235,7 +235,7 @@ class Client:
             time.sleep(_POLL_SECS)
         return True
 
-    def bye(
+    def leave(
         self, *, done: bool = False, stop: bool = False, saved: bool = False, waits: bool = False
     ) -> bool:
         """Tells the ps that this worker ends; returns whether all of them confirmed it.
@@ -254,13 +254,13 @@ class Client:
             except MembershipError as error:
                 self._log(f"{error}; that ps does not know that the run has ended.")
         else:
-            self._on_all(lambda ps: self._servers[ps].bye(call))
+            self._on_all(lambda ps: self._servers[ps].leave(call))
         return False
 
-    def hurry(self) -> None:
+    def cut_silent_calls(self) -> None:
         """Gives up calls in which a ps is silent, because this worker was asked to end."""
         for server in self._servers:
-            server.hurry()
+            server.cut_silent_call()
 
     def close(self) -> None:
         """Ends all streams."""

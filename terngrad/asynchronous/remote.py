@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from terngrad.asynchronous.messages import ENTER, PULL, PUSH, collect, entry, frames, sizes_text
 from terngrad.cluster.errors import MembershipError
 from terngrad.connect.calling import ChannelOpener, PsUnreachableError, Search, why_ended
-from terngrad.connect.channel import Channel, End, FrameError, KeepAlive
+from terngrad.connect.channel import Channel, ChannelEnd, FrameError, KeepAlive
 from terngrad.connect.config import ConnectConfig
 from terngrad.service.messages import LONGEST_RESULT, Call, Reply, split_frame
 
@@ -90,7 +90,7 @@ class RemotePs:
         reply, _ = self.call(self._entry(), entry(self.run, self._configuration))
         return reply
 
-    def bye(self, call: Call) -> None:
+    def leave(self, call: Call) -> None:
         """Makes a last call if the ps listens and no other call is under way; ends the stream."""
         if not self._using.acquire(timeout=_BYE_SECS):
             return
@@ -103,7 +103,7 @@ class RemotePs:
         finally:
             self._using.release()
 
-    def hurry(self) -> None:
+    def cut_silent_call(self) -> None:
         """Gives up a call in which a ps has been silent for 5 s, as this worker must end."""
         received_at, stream = self._received_at, self._stream
         if stream and received_at is not None and time.monotonic() > received_at + _STOP_SECS:
@@ -150,7 +150,7 @@ class RemotePs:
             except PsUnreachableError as error:
                 search = search or self._begin_search(error)
                 if self._stopped():
-                    search.hurry(_STOP_SECS)
+                    search.shorten(_STOP_SECS)
                     if call.act == PUSH:
                         call, content = Call(act=PULL), b""
                 pause_secs = search.pause_secs(error)
@@ -211,10 +211,12 @@ class RemotePs:
         channel = self._stream
         self._drop()
         text = why_ended(channel, self._name)
-        end = channel.ending.end if channel.ending else End.ENDED
-        if end is End.REFUSED:
+        end = channel.ending.end if channel.ending else ChannelEnd.ENDED
+        if end is ChannelEnd.REFUSED:
             return MembershipError(text)
-        return _UnavailableError(text) if end is End.UNAVAILABLE else PsUnreachableError(text)
+        return (
+            _UnavailableError(text) if end is ChannelEnd.UNAVAILABLE else PsUnreachableError(text)
+        )
 
     def _unused(self) -> MembershipError:
         return MembershipError(f"{self._name} is not called any more: this worker ends")

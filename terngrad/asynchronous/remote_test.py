@@ -16,7 +16,7 @@ def test_a_worker_leaves_a_ps_that_is_gone_without_looking_for_it(tmp_path):
     with serving(tmp_path, 2) as (_, hosts):
         worker = Worker(hosts)
         worker.begin()
-    assert not worker.client.bye(stop=True)  # nobody confirmed it; a search would raise an error
+    assert not worker.client.leave(stop=True)  # nobody confirmed it; a search would raise an error
     assert worker.log == []
 
 

@@ -95,10 +95,10 @@ def test_parameters_of_different_runs_are_not_mixed(tmp_path):
 def test_a_worker_that_says_done_too_soon_ends_the_run_for_nobody_else(tmp_path):
     with two_workers(tmp_path, max_steps=5) as (servers, chief, other):
         # A lost ps may have reported the end, and restarted with fewer updates.
-        other.client.bye(done=True)
+        other.client.leave(done=True)
         assert chief.train(make_batches(), 8).version == 5
         assert not servers[0].wait(0.1)
-        chief.client.bye(done=True)
+        chief.client.leave(done=True)
         assert servers[0].wait(SECS)
         assert servers[0].workers.why_over == "the run is finished"
 
@@ -106,7 +106,7 @@ def test_a_worker_that_says_done_too_soon_ends_the_run_for_nobody_else(tmp_path)
 @pytest.mark.slow
 def test_a_run_that_has_ended_waits_for_a_worker_no_longer_than_the_time_out(tmp_path):
     with two_workers(tmp_path, secs=5.0) as (servers, chief, _other):
-        chief.client.bye(stop=True)
+        chief.client.leave(stop=True)
         assert servers[0].wait(SECS)
         assert servers[0].workers.present == [1]
 
@@ -116,11 +116,11 @@ def test_a_worker_that_looks_for_a_ps_while_the_run_ends_still_finds_it(tmp_path
         chief, other = Worker(hosts, 0, 2, max_steps=1), Worker(hosts, 1, 2, max_steps=1)
         chief.begin()
         chief.train(make_batches(), 1)
-        chief.client.bye(done=True)
+        chief.client.leave(done=True)
         assert not servers[0].wait(0.2)
         other.client.await_run()
         assert other.client.pull().finished
-        other.client.bye(done=True)
+        other.client.leave(done=True)
         assert servers[0].wait(SECS)
 
 
@@ -129,7 +129,7 @@ def test_a_worker_that_looks_for_a_ps_while_the_run_ends_still_finds_it(tmp_path
 def test_workers_learn_whether_the_chief_has_saved_what_it_stopped(tmp_path, saved):
     with two_workers(tmp_path) as (servers, chief, other):
         assert not other.client.pull().stopped
-        chief.client.bye(stop=True, saved=saved)
+        chief.client.leave(stop=True, saved=saved)
         pulled = other.client.pull()
         assert (pulled.stopped, pulled.saved, pulled.finished) == (True, saved, False)
         assert servers[0].workers.why_over.endswith("has saved" if saved else "has not saved")
@@ -146,7 +146,7 @@ def test_nothing_is_applied_between_the_last_state_and_the_end(tmp_path):
             pushed = threads.submit(other.client.push, gradient, pulled.versions)
             with pytest.raises(futures.TimeoutError):
                 pushed.result(0.3)
-            chief.client.bye(stop=True, saved=True)
+            chief.client.leave(stop=True, saved=True)
             assert pushed.result(SECS).stopped
         assert [server.store.state()[1] for server in servers] == states
         assert [server.store.version for server in servers] == [step, step]

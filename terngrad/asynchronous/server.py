@@ -34,7 +34,7 @@ from terngrad.asynchronous.store import NoSnapshotError, OtherRunError, Store
 from terngrad.asynchronous.updates import GradientError
 from terngrad.asynchronous.workers import AlreadyConnectedError, Workers, WorkerStream
 from terngrad.cluster.addresses import name_of
-from terngrad.connect.channel import Channel, End, Ending, FrameError
+from terngrad.connect.channel import Channel, ChannelEnd, Ending, FrameError
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.log_limiter import LogLimiter
 from terngrad.connect.streams import Streams
@@ -137,13 +137,13 @@ class Server:
             for frame in caller.replies(iter(requests)):
                 channel.send(frame)
         except AlreadyConnectedError:
-            return Ending(End.ENDED, str(self._streams.refuse_second(worker)))
+            return Ending(ChannelEnd.ENDED, str(self._streams.refuse_second(worker)))
         except OtherRunError:
             if caller.stream.is_pushing:
                 self.workers.figures.dropped(worker)
-            return Ending(End.ENDED, "another run has begun")
+            return Ending(ChannelEnd.ENDED, "another run has begun")
         except NoSnapshotError as error:
-            return Ending(End.UNAVAILABLE, str(error))
+            return Ending(ChannelEnd.UNAVAILABLE, str(error))
         except (FrameError, PlanError, GradientError, CallError, DecodeError) as error:
             return refuse(f"{name_of(worker, self._hosts)}: {error}")
         except OSError:  # the worker has left
@@ -152,10 +152,10 @@ class Server:
             with contextlib.suppress(OSError):  # the log's disk is full
                 traceback.print_exc()
             return refuse(f"this ps failed: {error!r}")
-        return Ending(End.DONE)
+        return Ending(ChannelEnd.DONE)
 
     def _refuse(self, channel: Channel, why: str) -> Ending:
-        return Ending(End.REFUSED, self._streams.complain(channel, why))
+        return Ending(ChannelEnd.REFUSED, self._streams.complain(channel, why))
 
 
 class _Requests:

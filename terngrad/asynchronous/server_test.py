@@ -32,7 +32,7 @@ from terngrad.asynchronous.store import NoSnapshotError, Store
 from terngrad.cluster.errors import MembershipError
 from terngrad.cluster.managed.role import Role
 from terngrad.connect import calling
-from terngrad.connect.channel import End, KeepAlive
+from terngrad.connect.channel import ChannelEnd, KeepAlive
 from terngrad.exchange.parameter_server.operations import PIECE_BYTES
 from terngrad.library import failures
 from terngrad.library.join_config import JoinConfig
@@ -82,7 +82,7 @@ def refusal(served, *messages, worker=1):
     """Returns the error that ends a caller's stream."""
     hello = hello_of(served[1], worker, "Update")
     end, details = call_ps(served[1], hello, messages=[*messages, *bye()])
-    return "" if end is End.DONE else details
+    return "" if end is ChannelEnd.DONE else details
 
 
 def bye():

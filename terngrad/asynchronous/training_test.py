@@ -177,7 +177,7 @@ def test_workers_end_after_exactly_as_many_updates_within_the_staleness_bound(tm
 
         def train(worker):
             worker.train(make_batches(), steps)
-            worker.client.bye(done=True)
+            worker.client.leave(done=True)
             worker.client.close()
 
         trained = in_threads(*(lambda worker=worker: train(worker) for worker in workers))

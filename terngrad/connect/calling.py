@@ -13,9 +13,9 @@ from terngrad.cluster.addresses import Interface, dial, split_address
 from terngrad.cluster.errors import MembershipError
 from terngrad.connect import introduction
 from terngrad.connect.acceptor import Connection
-from terngrad.connect.channel import Channel, End
+from terngrad.connect.channel import Channel, ChannelEnd
 from terngrad.connect.config import ConnectConfig
-from terngrad.connect.introduction import SIZE_BYTES, Hello, UnprovenError
+from terngrad.connect.introduction import SIZE_BYTES, AuthenticationError, Hello
 from terngrad.connect.tls import ChangedError, EncryptedSocket, EncryptionError, Members
 
 _FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 0.2, 2.0
@@ -27,12 +27,12 @@ _NO_ANSWER = "it accepts connections but does not answer"
 
 # Why a channel ended.
 _ENDINGS = {
-    End.DONE: "{name} ended before this worker",
-    End.REFUSED: "{name} refused this worker: {why}",
-    End.ENDED: "{name} ended this worker's stream: {why}",
-    End.UNAVAILABLE: "{name} cannot apply gradients now: {why}",
-    End.LOST: "{name} died or cannot be reached: {why}",
-    End.SILENT: "{name} no longer answers: {why}",
+    ChannelEnd.DONE: "{name} ended before this worker",
+    ChannelEnd.REFUSED: "{name} refused this worker: {why}",
+    ChannelEnd.ENDED: "{name} ended this worker's stream: {why}",
+    ChannelEnd.UNAVAILABLE: "{name} cannot apply gradients now: {why}",
+    ChannelEnd.LOST: "{name} died or cannot be reached: {why}",
+    ChannelEnd.SILENT: "{name} no longer answers: {why}",
 }
 
 
@@ -93,7 +93,7 @@ class Search:
         """Time after which the search ends; at least a short one for the last attempt."""
         return max(_FIRST_PAUSE_SECS, self._until - time.monotonic())
 
-    def hurry(self, secs: float) -> None:
+    def shorten(self, secs: float) -> None:
         """Ends the search within `secs` seconds, because this worker must end."""
         self._until = min(self._until, time.monotonic() + secs)
         self._within = "before this worker had to end"
@@ -149,7 +149,7 @@ class ChannelOpener:
         except ConnectionRefusedError as error:
             self.nobody_listens = True
             raise PsUnreachableError(str(error), nobody_listens=True) from None
-        except UnprovenError as error:
+        except AuthenticationError as error:
             raise RefusedError(f"{self.name}: {error}") from None
         except introduction.AdmissionError as error:
             if error.again:
@@ -276,7 +276,7 @@ def _encrypted(
 
 def why_ended(channel: Channel, name: str) -> str:
     """Says in one line why a channel to a ps ended."""
-    end, why = channel.ending or (End.ENDED, "it was given up")
+    end, why = channel.ending or (ChannelEnd.ENDED, "it was given up")
     return _ENDINGS[end].format(name=name, why=" ".join(why.split()))
 
 

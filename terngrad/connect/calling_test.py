@@ -10,7 +10,7 @@ import pytest
 
 from terngrad.cluster.errors import MembershipError
 from terngrad.connect.calling import ChannelOpener, why_ended
-from terngrad.connect.channel import End, Ending
+from terngrad.connect.channel import ChannelEnd, Ending
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import frame
 from terngrad.testing.addresses import free_addresses
@@ -19,12 +19,12 @@ from terngrad.testing.addresses import free_addresses
 @pytest.mark.parametrize(
     ("ending", "text"),
     [
-        (Ending(End.REFUSED, "why"), "ps 0 refused this worker: why"),
-        (Ending(End.DONE), "ps 0 ended before this worker"),
-        (Ending(End.ENDED, "another run"), "ps 0 ended this worker's stream: another run"),
-        (Ending(End.UNAVAILABLE, "full"), "ps 0 cannot apply gradients now: full"),
-        (Ending(End.LOST, "reset"), "ps 0 died or cannot be reached: reset"),
-        (Ending(End.SILENT, "nothing\nwas"), "ps 0 no longer answers: nothing was"),
+        (Ending(ChannelEnd.REFUSED, "why"), "ps 0 refused this worker: why"),
+        (Ending(ChannelEnd.DONE), "ps 0 ended before this worker"),
+        (Ending(ChannelEnd.ENDED, "another run"), "ps 0 ended this worker's stream: another run"),
+        (Ending(ChannelEnd.UNAVAILABLE, "full"), "ps 0 cannot apply gradients now: full"),
+        (Ending(ChannelEnd.LOST, "reset"), "ps 0 died or cannot be reached: reset"),
+        (Ending(ChannelEnd.SILENT, "nothing\nwas"), "ps 0 no longer answers: nothing was"),
         (None, "ps 0 ended this worker's stream: it was given up"),
     ],
 )

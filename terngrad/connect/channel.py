@@ -61,7 +61,7 @@ class FrameError(ValueError):
     """The bytes are not a valid message."""
 
 
-class End(enum.Enum):
+class ChannelEnd(enum.Enum):
     """How a channel ended."""
 
     DONE = "done"
@@ -75,7 +75,7 @@ class End(enum.Enum):
 class Ending(NamedTuple):
     """How a channel ended, and why, in words."""
 
-    end: End
+    end: ChannelEnd
     why: str = ""
 
 
@@ -236,7 +236,7 @@ class Channel:
             return
         try:
             name, why = json.loads(text)
-            self.ending = Ending(End(name), str(why))
+            self.ending = Ending(ChannelEnd(name), str(why))
         except (ValueError, TypeError, RecursionError):
             raise FrameError("a control message of the channel cannot be read") from None
 
@@ -259,16 +259,18 @@ class Channel:
         try:
             while filled < len(view):
                 if not (count := self._receive(view[filled:], self.silence_secs)):
-                    self.ending = Ending(End.LOST, "its connection ended")
+                    self.ending = Ending(ChannelEnd.LOST, "its connection ended")
                     return False
                 filled += count
         except TimeoutError:
-            self.ending = Ending(End.SILENT, f"nothing was received for {self.silence_secs:g} s")
+            self.ending = Ending(
+                ChannelEnd.SILENT, f"nothing was received for {self.silence_secs:g} s"
+            )
             self.cut()
         except OSError as error:
             self.changed = error if isinstance(error, ChangedError) else None
             self.fault = str(error) if isinstance(error, EncryptionError) else ""
-            self.ending = Ending(End.LOST, error.strerror or str(error))
+            self.ending = Ending(ChannelEnd.LOST, error.strerror or str(error))
         return filled == len(view)
 
     def _receive(self, view: memoryview, secs: float) -> int:

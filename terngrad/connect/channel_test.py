@@ -10,7 +10,7 @@ from concurrent import futures
 import pytest
 
 from terngrad.connect import channel as channels
-from terngrad.connect.channel import Channel, End, Ending, FrameError, KeepAlive, Outbox
+from terngrad.connect.channel import Channel, ChannelEnd, Ending, FrameError, KeepAlive, Outbox
 from terngrad.connect.tls import EncryptedSocket, Members
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
@@ -110,7 +110,7 @@ def test_what_ends_within_a_message_yields_nothing(sent):
         here._socket.sendall(sent)
         here.cut()
         assert [*there] == []
-        assert there.ending == Ending(End.LOST, "its connection ended")
+        assert there.ending == Ending(ChannelEnd.LOST, "its connection ended")
         assert not there.is_open
 
 
@@ -148,9 +148,9 @@ def test_an_ending_says_why_after_the_last_message_also_if_messages_are_left_unr
     with connected(members) as (here, there), futures.ThreadPoolExecutor() as pool:
         there.send(b"unread")
         here.send(b"last")
-        finished = pool.submit(here.finish, Ending(End.REFUSED, "why"))
+        finished = pool.submit(here.finish, Ending(ChannelEnd.REFUSED, "why"))
         assert [bytes(each) for each in there] == [b"last"]
-        assert there.ending == Ending(End.REFUSED, "why")
+        assert there.ending == Ending(ChannelEnd.REFUSED, "why")
         there.end()
         finished.result(SECS)
 
@@ -158,9 +158,9 @@ def test_an_ending_says_why_after_the_last_message_also_if_messages_are_left_unr
 def test_who_does_not_end_is_not_awaited_for_long(monkeypatch):
     monkeypatch.setattr(channels, "_LINGER_SECS", 0.05)
     with connected() as (here, there):
-        here.finish(Ending(End.DONE))
+        here.finish(Ending(ChannelEnd.DONE))
         assert [*there] == []
-        assert there.ending == Ending(End.DONE)
+        assert there.ending == Ending(ChannelEnd.DONE)
 
 
 def test_who_does_not_end_is_not_awaited_for_long_where_another_thread_reads(members, monkeypatch):
@@ -170,10 +170,10 @@ def test_who_does_not_end_is_not_awaited_for_long_where_another_thread_reads(mem
         got = iter(here)
         first = next(got)
         reading = pool.submit(list, got)
-        here.finish(Ending(End.REFUSED, "why"))
+        here.finish(Ending(ChannelEnd.REFUSED, "why"))
         assert (first, reading.result(SECS)) == (b"read", [])
         assert [*there] == []
-        assert there.ending == Ending(End.REFUSED, "why")
+        assert there.ending == Ending(ChannelEnd.REFUSED, "why")
 
 
 def test_who_hears_nothing_ends_a_channel_that_signs_of_life_would_keep(members):
@@ -185,7 +185,7 @@ def test_who_hears_nothing_ends_a_channel_that_signs_of_life_would_keep(members)
         assert not futures.wait([reading], 1.0).done
         alive.stop()
         assert reading.result(SECS) == []
-        assert there.ending == Ending(End.SILENT, "nothing was received for 0.2 s")
+        assert there.ending == Ending(ChannelEnd.SILENT, "nothing was received for 0.2 s")
 
 
 def test_a_reader_that_was_stopped_first_reads_what_has_come(members):

@@ -52,7 +52,7 @@ class Hello:
     version: int = VERSION
 
     @property
-    def speakers(self) -> tuple[str, str]:
+    def proof_names(self) -> tuple[str, str]:
         """The names of the caller and of the called process in proofs."""
         kind = "ps" if self.ps_hosts else "worker"
         called = f"{kind} {self.callee}"
@@ -79,11 +79,11 @@ class AdmissionError(Exception):
         self.hello: Hello | None = None
 
 
-class UnprovenError(AdmissionError):
+class AuthenticationError(AdmissionError):
     """A listener has not proved that it has the secret."""
 
 
-class ForeignProgramError(UnprovenError):
+class ForeignProgramError(AuthenticationError):
     """Another program listens there."""
 
 
@@ -153,7 +153,7 @@ def receive_hello(
         if not theirs:
             fault = f"it was started without the secret ({run_secret.VARIABLE}) of this process"
             raise AdmissionError(run_secret.MISSING, fault=fault)
-        caller, called = hello.speakers
+        caller, called = hello.proof_names
         # Otherwise a program could relay the proof of one process to another.
         called += _REFUSES if wrong else ""
         nonce = run_secret.new_nonce()
@@ -190,17 +190,17 @@ def introduce(
     answer = receive()
     if secret and "refused" not in answer:
         if "proof" not in answer:
-            raise UnprovenError(run_secret.UNKNOWN)
-        caller, called = hello.speakers
+            raise AuthenticationError(run_secret.UNKNOWN)
+        caller, called = hello.proof_names
         theirs, shown = _octets(answer, "nonce"), _octets(answer, "proof")
         refuses = run_secret.is_proof(shown, secret, called + _REFUSES, nonce, theirs)
         if not refuses and not run_secret.is_proof(shown, secret, called, nonce, theirs):
             send(frame({"proof": ""}))  # so that the other can say why this process did not join
-            raise UnprovenError(run_secret.DIFFERENT)
+            raise AuthenticationError(run_secret.DIFFERENT)
         send(frame({"proof": run_secret.proof(secret, caller, theirs, nonce).hex()}))
         answer = receive()
         if refuses and "refused" not in answer:
-            raise UnprovenError(run_secret.DIFFERENT)
+            raise AuthenticationError(run_secret.DIFFERENT)
     if "welcome" not in answer:
         if "refused" not in answer:
             raise ForeignProgramError("the program there is not a process of this training")

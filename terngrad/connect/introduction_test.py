@@ -32,7 +32,7 @@ def test_who_may_come_no_more_when_it_has_shown_the_secret_is_refused():
     receive(MAGIC + frame(dataclasses.asdict(HELLO) | {"nonce": nonce.hex()}))
     why.append("revoked")
     asked = bytes.fromhex(introduction.read(sent[0][SIZE_BYTES:])["nonce"])
-    proof = run_secret.proof(SECRET, HELLO.speakers[0], asked, nonce)
+    proof = run_secret.proof(SECRET, HELLO.proof_names[0], asked, nonce)
     with pytest.raises(AdmissionError, match="revoked") as raised:
         receive(frame({"proof": proof.hex()}))
     assert raised.value.hello == HELLO

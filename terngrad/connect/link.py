@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 
 from terngrad.cluster.errors import MembershipError
 from terngrad.connect.calling import ChannelOpener, RefusedError, why_ended
-from terngrad.connect.channel import Channel, End, KeepAlive, Outbox
+from terngrad.connect.channel import Channel, ChannelEnd, KeepAlive, Outbox
 from terngrad.connect.config import ConnectConfig
 
 _PAUSE_SECS = 2.0  # after a refusal by a ps that may be started again with other flags
@@ -160,12 +160,14 @@ class ChannelLink:
                 sender.join(self._timeout_secs)
                 return
             self._is_up.clear()
-            self.was_ended = channel.ending is not None and channel.ending.end is not End.SILENT
+            self.was_ended = (
+                channel.ending is not None and channel.ending.end is not ChannelEnd.SILENT
+            )
             why = why_ended(channel, self._name)
             if channel.changed:
                 message = channel.changed.between(self._own_name, self._name)
                 print(f"{message}; it is opened again.", flush=True)
-            if channel.ending.end is End.REFUSED:
+            if channel.ending.end is ChannelEnd.REFUSED:
                 self._events.on_refusal(why)
                 return
             self._events.on_break()

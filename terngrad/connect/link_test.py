@@ -7,7 +7,7 @@ import pytest
 
 from terngrad.connect import link
 from terngrad.connect.calling import RefusedError
-from terngrad.connect.channel import Channel, End, Ending
+from terngrad.connect.channel import Channel, ChannelEnd, Ending
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.link import LinkEvents
 from terngrad.testing.addresses import free_addresses
@@ -72,7 +72,7 @@ def test_a_channel_that_opens_while_its_link_ends_gets_the_last_message(begin):
     begun.end(b"goodbye")
     ended.set()
     assert [bytes(message) for message in ps] == [b"goodbye"]
-    ps.finish(Ending(End.DONE))
+    ps.finish(Ending(ChannelEnd.DONE))
     begun.join(SECS)
 
 
@@ -83,8 +83,8 @@ def test_a_broken_channel_is_opened_again_and_a_refused_one_is_not(begin):
     events = {name: recorder(name) for name in ("on_break", "on_open", "on_loss", "on_refusal")}
     begun = begin(lambda: next(opened), **events)
     pairs[0][0].cut()
-    pairs[1][0].finish(Ending(End.ENDED, "another run has begun"))
-    pairs[2][0].finish(Ending(End.REFUSED, "bad frame"))
+    pairs[1][0].finish(Ending(ChannelEnd.ENDED, "another run has begun"))
+    pairs[2][0].finish(Ending(ChannelEnd.REFUSED, "bad frame"))
     begun.join(SECS)
     assert said == [
         ("on_open",),

@@ -19,7 +19,7 @@ from terngrad.cluster.errors import LONGEST_REASON
 from terngrad.cluster.heartbeat import OperationProgress
 from terngrad.coordination import decisions, groups
 from terngrad.coordination.all_gather import AllGather, Send
-from terngrad.coordination.decisions import Ask, Dismiss, End
+from terngrad.coordination.decisions import Ask, Dismiss, EndTraining
 from terngrad.coordination.states import (
     JOINED,
     CoordinatorState,
@@ -331,7 +331,7 @@ class Coordinator:
         if is_early or worker in self.state.with_status(JOINED):
             blame = "" if is_shared else f"{self.state.name(worker)} failed: "
             self._failed_early = self.state.view is None
-            self._end(End(f"{blame}{why}", [] if is_shared else [worker]))
+            self._end(EndTraining(f"{blame}{why}", [] if is_shared else [worker]))
         else:
             self._all_gather.forget(worker)
             if moves:
@@ -345,7 +345,7 @@ class Coordinator:
         # Workers that hang cannot report that they are done. Late ones must not wait in vain: they
         # learn that this one has left if they need it.
         if not state.responsive and (state.view or not state.expected & state.returning):
-            self._end(End(""))
+            self._end(EndTraining(""))
 
     def _ask(self) -> None:
         """Asks all members for their states, for a new view, unless they were asked already."""
@@ -381,8 +381,8 @@ class Coordinator:
         if self.state.rules.coordinator_moves and self.state.view is None and before != ps:
             self._log(f"{self.state.name(ps)} {TAKES_OVER} {self.state.name(before)}.")
 
-    def _act(self, decision: End | Ask | View | Dismiss | None) -> None:
-        if isinstance(decision, End):
+    def _act(self, decision: EndTraining | Ask | View | Dismiss | None) -> None:
+        if isinstance(decision, EndTraining):
             self._end(decision)
         elif isinstance(decision, Ask):
             self._continue_without(decision)
@@ -412,7 +412,7 @@ class Coordinator:
             self._log(f"{decision.why}: all report their steps.")
         self._ask()
 
-    def _end(self, end: End) -> None:
+    def _end(self, end: EndTraining) -> None:
         """Ends the training; the first healthy worker that has the state saves it."""
         self._saver = decisions.saver(self.state, end.because_of)
         self.state.outcome = end.why

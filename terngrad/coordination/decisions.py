@@ -25,7 +25,7 @@ _FIRST_DELAY_SECS, _LONGEST_DELAY_SECS = 5.0, 600.0
 
 
 @dataclasses.dataclass(frozen=True)
-class End:
+class EndTraining:
     """The decision to end the training."""
 
     why: str  # "" if it is done
@@ -65,7 +65,7 @@ def check_report(state: CoordinatorState, report: StateReport) -> None:
         raise ValueError(f"state_report: coordinator is {report.coordinator}; no such ps")
 
 
-def form(state: CoordinatorState) -> View | Dismiss | End | None:
+def form(state: CoordinatorState) -> View | Dismiss | EndTraining | None:
     """Decides on a new view, in phase FORMING; None = some reports are missing."""
     if not may_form(state):
         return None
@@ -74,12 +74,12 @@ def form(state: CoordinatorState) -> View | Dismiss | End | None:
     if state.some_are_done and (not live or too_few or too_few_to_go_on(state)):
         return Dismiss()
     if not reports or (too_few and not rules.elastic):
-        return End(state.explain(state.lost))
+        return EndTraining(state.explain(state.lost))
     if too_few_to_go_on(state):
         return None
     if live or CHIEF in reports:
         return next_view(state)
-    return End(f"{state.explain([CHIEF])}, and no other worker has the state")
+    return EndTraining(f"{state.explain([CHIEF])}, and no other worker has the state")
 
 
 def may_form(state: CoordinatorState) -> bool:
@@ -264,10 +264,10 @@ def must_wait(state: CoordinatorState, worker: int) -> bool:
 # What takes too long, and workers that cannot go on together.
 
 
-def act_on_timeouts(state: CoordinatorState) -> End | Ask | None:
+def act_on_timeouts(state: CoordinatorState) -> EndTraining | Ask | None:
     """Returns what to do now; None if nothing takes too long."""
     if state.some_are_done and not state.responsive and not state.returning:
-        return End("")  # the others were done and only had to leave
+        return EndTraining("")  # the others were done and only had to leave
     if state.view is None and not takes_over(state) and (found := _at_the_start(state)):
         return found
     if state.phase is Phase.FORMING:
@@ -275,7 +275,7 @@ def act_on_timeouts(state: CoordinatorState) -> End | Ask | None:
     return _while_stepping(state) if state.view is not None else None
 
 
-def mismatch(state: CoordinatorState) -> End | None:
+def mismatch(state: CoordinatorState) -> EndTraining | None:
     """Ends the training of workers that do not run the same operations with each other."""
     operations = {worker: state.records[worker].session.operations for worker in state.connected}
     first = max(operations, key=lambda worker: operations[worker].count, default=None)
@@ -284,12 +284,12 @@ def mismatch(state: CoordinatorState) -> End | None:
         if first is not None and made < operations[first].count:
             left = f"{state.name(worker)} left after {made} operations with the others"
             more = f"of which {state.name(first)} has begun {operations[first].count}"
-            return End(f"{left}, {more}: all need equally many batches and calls", [worker])
+            return EndTraining(f"{left}, {more}: all need equally many batches and calls", [worker])
     why = heartbeat.divergence(operations, state.name)
-    return End(why) if why else None
+    return EndTraining(why) if why else None
 
 
-def _at_the_start(state: CoordinatorState) -> End | None:
+def _at_the_start(state: CoordinatorState) -> EndTraining | None:
     """Ends a training that can no longer begin."""
     gone = state.gone
     rules = state.rules
@@ -297,38 +297,38 @@ def _at_the_start(state: CoordinatorState) -> End | None:
     if not gone or len(state.records) - len(gone) >= needed:
         return None
     if not (rules.elastic and needed > 1 and state.connected):
-        return End(state.explain(gone))
+        return EndTraining(state.explain(gone))
     waited = state.clock() - state.began
-    return End(_why_it_waited(state, waited)) if waited >= rules.wait_secs else None
+    return EndTraining(_why_it_waited(state, waited)) if waited >= rules.wait_secs else None
 
 
 def _why_it_waited(state: CoordinatorState, secs: float) -> str:
     return f"after {secs:.0f} s {too_few_to_go_on(state)}"
 
 
-def _while_stepping(state: CoordinatorState) -> End | Ask | None:
+def _while_stepping(state: CoordinatorState) -> EndTraining | Ask | None:
     now, rules, stalls = state.clock(), state.rules, state.stalls
     if gone := state.gone & state.members:
         if state.some_are_done and not state.responsive:
             return None  # a worker lost since then may come back and learn that all are done
         enough = len(state.responsive) >= rules.needed  # counts workers that are about to join
         may_go_on = rules.elastic or state.selection or enough
-        return Ask() if may_go_on else End(state.explain(gone))
+        return Ask() if may_go_on else EndTraining(state.explain(gone))
     if stalls.should_give_up(now):
         why = f"no worker made a step for {stalls.give_up_secs:g} s"
         # A worker that hangs within the step does not answer. If all do, they try it once more.
         at = stalls.max_batches
-        return End(why) if at == state.stalled_at else Ask(why=why, stalled_at=at)
+        return EndTraining(why) if at == state.stalled_at else Ask(why=why, stalled_at=at)
     if late := state.responsive & {*stalls.late(now)}:
         why = f"no next batch for {rules.timeout_secs:g} s while the others wait"
         left = state.connected & state.members - late
         if rules.elastic or len(left) >= rules.needed:
             return Ask(late, why)
-        return End(f"{state.names(late)}: {why}", late)
+        return EndTraining(f"{state.names(late)}: {why}", late)
     return None
 
 
-def _while_forming(state: CoordinatorState) -> End | Ask | None:
+def _while_forming(state: CoordinatorState) -> EndTraining | Ask | None:
     now, limit, missing = state.clock(), state.rules.timeout_secs, missing_reports(state)
     waited, stuck = now - state.since, state.stalls.stuck
     are_idle = missing and missing <= state.idle
@@ -342,11 +342,13 @@ def _while_forming(state: CoordinatorState) -> End | Ask | None:
         return Ask(hanging, f"no report of its step for {waited:.0f} s")
     if missing and should_give_up and not awaited(state):
         # Where others are done, these delay nobody.
-        return End("" if state.some_are_done else _why_no_view(state, missing, waited), missing)
+        return EndTraining(
+            "" if state.some_are_done else _why_no_view(state, missing, waited), missing
+        )
     if not state.connected and not awaited(state):
-        return End(state.explain(state.lost))
+        return EndTraining(state.explain(state.lost))
     if waited >= state.rules.wait_secs and not missing and too_few_to_go_on(state):
-        return End(_why_it_waited(state, waited))
+        return EndTraining(_why_it_waited(state, waited))
     return None
 
 

@@ -375,7 +375,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
         client, pulled = self._client, self._pulled
         try:
             if error is not None:
-                client.bye(stop=self._group.is_chief)
+                client.leave(stop=self._group.is_chief)
                 if isinstance(error, OperationError) and self._failure:
                     raise self._failure from None
             elif self._chief:
@@ -383,7 +383,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
                     self._fetch(is_last=True)
                 self._chief.end(done=pulled.finished, stopped=not pulled.finished)
             else:
-                client.bye(done=pulled.finished)
+                client.leave(done=pulled.finished)
                 if pulled.stopped and not (pulled.saved or pulled.finished):
                     raise MembershipError(
                         "worker 0 has ended the training by an error; its output says which"

@@ -53,8 +53,8 @@ def test_a_ps_that_holds_the_parameters_joins_serves_and_ends_through_join(tmp_p
         *_, size = read_proposal(PLAN.to_json().encode(), 0, 1, lambda text: schedules.fixed(0.1))
         workers[0].begin(PLAN, [bytes(size)], 0)
         workers[1].await_run()
-        workers[0].bye(done=True, stop=True)
-        workers[1].bye(done=True)
+        workers[0].leave(done=True, stop=True)
+        workers[1].leave(done=True)
         assert run.finish() == 0, run.output
         for worker in workers:
             worker.close()

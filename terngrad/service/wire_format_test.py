@@ -18,7 +18,7 @@ from terngrad.asynchronous.gradient import Pushable, parts_by_ps
 from terngrad.asynchronous.messages import collect, frames
 from terngrad.asynchronous.space import make_shards
 from terngrad.codecs.factory import make_codecs
-from terngrad.connect.channel import Channel, End, Ending, FrameError, Outbox
+from terngrad.connect.channel import Channel, ChannelEnd, Ending, FrameError, Outbox
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import MAGIC, Hello, frame, introduce
 from terngrad.coordination import groups
@@ -248,7 +248,7 @@ def test_golden_bytes_of_a_channel():
         channel.send(b"message")
         channel._sent_at = 0.0
         channel.keep_alive()
-        channel.end(Ending(End.REFUSED, "why"))
+        channel.end(Ending(ChannelEnd.REFUSED, "why"))
         assert (
             there.makefile("rb").read()
             == b'\7\0\0\0message\0\0\0\x80\x12\0\0\x80["refused", "why"]'

@@ -122,7 +122,7 @@ class Cluster:
         from pyspark import InheritableThread
 
         numbers = self._spark.range(0, self._num_workers, 1, self._num_workers)
-        member = dataclasses.replace(self._member, meets_in_barrier=not self._num_ps)
+        member = dataclasses.replace(self._member, gathers_in_barrier=not self._num_ps)
 
         def run_all() -> None:
             try:
@@ -155,7 +155,7 @@ class Cluster:
         frame = self._frame(data)
         member = dataclasses.replace(
             self._member,
-            meets_in_barrier=not self._num_ps,
+            gathers_in_barrier=not self._num_ps,
             epochs=epochs,
             num_rows=frame.count(),
         )

@@ -179,17 +179,19 @@ class Driver:
     def _serve(self, connection: ssl.SSLSocket, hello: bytes) -> bool:
         """Serves a process in a thread; TLS has rejected callers without a certificate."""
         connection.setblocking(True)
-        threading.Thread(target=self._talk, args=(connection, hello), daemon=True).start()
+        threading.Thread(
+            target=self._serve_connection, args=(connection, hello), daemon=True
+        ).start()
         return True
 
-    def _talk(self, connection: ssl.SSLSocket, said: bytes) -> None:
+    def _serve_connection(self, connection: ssl.SSLSocket, first: bytes) -> None:
         """Serves one of the two connections of a process: its lines, or the driver's requests."""
         with (
             contextlib.suppress(OSError, ValueError, KeyError, TypeError),  # it is not answered
             connection,
             connection.makefile("r", encoding="utf-8", errors="replace") as lines,
         ):
-            hello = json.loads(said)
+            hello = json.loads(first)
             process, address = ProcessId(hello["job"], hello["index"]), hello["address"]
             if hello["is_output"]:
                 with (
@@ -199,12 +201,12 @@ class Driver:
                     for line in lines:
                         self._show(f"[{process.label}] {line.rstrip()}")
                 return
-            if hello["meets"]:
+            if hello["needs_addresses"]:
                 _send(connection, json.dumps(self._answer(process, address)))
             with self._known(connection, self._controls):
                 if self._stopped:
                     _ask_to_stop(connection)
-                lines.readline()  # the process says nothing more; this waits for its end
+                lines.readline()  # the process sends nothing more; this waits for its end
 
     def _answer(self, process: ProcessId, address: str) -> Mapping[str, object]:
         try:
@@ -224,7 +226,7 @@ class Driver:
                 self._changed.notify_all()
 
 
-class Line:
+class DriverConnection:
     """A process' connections to the driver, one for each direction: TLS needs one thread."""
 
     def __init__(
@@ -234,7 +236,7 @@ class Line:
         process: ProcessId,
         own: str = "",
         *,
-        meets: bool = False,
+        needs_addresses: bool = False,
     ) -> None:
         """Connects.
 
@@ -243,16 +245,21 @@ class Line:
           certificates: of the run.
           process: this one.
           own: its HOST:PORT, if others need it.
-          meets: whether it asks for the addresses of the others.
+          needs_addresses: whether it asks for the addresses of the others.
         """
         context = certificates.context(ssl.Purpose.SERVER_AUTH)
-        hello = {"job": process.job, "index": process.index, "address": own, "meets": meets}
+        hello = {
+            "job": process.job,
+            "index": process.index,
+            "address": own,
+            "needs_addresses": needs_addresses,
+        }
 
         def connect(*, is_output: bool) -> ssl.SSLSocket:
             plain = socket.create_connection(address)
             connection = context.wrap_socket(plain, server_hostname=address[0])
-            said = json.dumps({**hello, "is_output": is_output})
-            connection.sendall(said.encode().ljust(_HELLO_BYTES))
+            text = json.dumps({**hello, "is_output": is_output})
+            connection.sendall(text.encode().ljust(_HELLO_BYTES))
             return connection
 
         self._output, self._control = connect(is_output=True), connect(is_output=False)

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from terngrad.spark.certificates import make_certificates
-from terngrad.spark.driver import Driver, Line, Placement, ProcessId
+from terngrad.spark.driver import Driver, DriverConnection, Placement, ProcessId
 from terngrad.testing.limits import HANG_SECS
 
 HOST = "127.0.0.1"
@@ -120,49 +120,56 @@ def test_the_key_is_not_shown(certificates):
 
 def test_lines_have_the_label_of_their_process_and_requests_reach_it(driver, certificates):
     driver.expect(Placement(0, 1, HOSTS))
-    line = Line((HOST, driver.port), certificates, ProcessId("ps", 0), "c:3", meets=True)
-    assert line.addresses() == {"worker": [], "ps": ["c:3"]}
+    connection = DriverConnection(
+        (HOST, driver.port), certificates, ProcessId("ps", 0), "c:3", needs_addresses=True
+    )
+    assert connection.addresses() == {"worker": [], "ps": ["c:3"]}
     driver.stop()
-    assert next(line.requests()) == "stop"
-    line.send("first")
-    line.send("second")
+    assert next(connection.requests()) == "stop"
+    connection.send("first")
+    connection.send("second")
     while len(driver.shown) < 2:
         pass
     assert driver.shown == ["[ps 0] first", "[ps 0] second"]
-    line.close()
+    connection.close()
 
 
 def test_a_process_runs_while_its_line_is_open(driver, certificates):
     placement = Placement(2, 0, HOSTS)
     driver.expect(placement)
-    line = Line((HOST, driver.port), certificates, *WORKERS[0])
+    connection = DriverConnection((HOST, driver.port), certificates, *WORKERS[0])
     while placement.num_running != 1:
         pass
-    line.close()
+    connection.close()
     while placement.num_running:
         pass
 
 
 def test_a_refused_process_learns_why(driver, certificates):
     driver.expect(Placement(1, 0, HOSTS))
-    line = Line((HOST, driver.port), certificates, ProcessId("worker", 4), "c:3", meets=True)
+    connection = DriverConnection(
+        (HOST, driver.port), certificates, ProcessId("worker", 4), "c:3", needs_addresses=True
+    )
     with pytest.raises(ValueError, match="there is no 4"):
-        line.addresses()
-    line.close()
+        connection.addresses()
+    connection.close()
 
 
 def test_unknown_callers_get_no_answer_and_do_no_harm(driver, certificates):
     with socket.create_connection((HOST, driver.port)) as plain:
         plain.sendall(
-            b'{"job": "worker", "index": 0, "address": "x:1", "meets": true, "is_output": false}\n'
+            b'{"job": "worker", "index": 0, "address": "x:1", "is_output": false, '
+            b'"needs_addresses": true}\n'
         )
         plain.settimeout(HANG_SECS)
         with contextlib.suppress(ConnectionResetError):
             assert b"worker" not in plain.recv(1000)
     others = make_certificates([HOST])
     with pytest.raises(OSError, match="certificate"):
-        Line((HOST, driver.port), others, ProcessId("worker", 0), "x:1")
+        DriverConnection((HOST, driver.port), others, ProcessId("worker", 0), "x:1")
     driver.expect(Placement(1, 0, HOSTS))
-    line = Line((HOST, driver.port), certificates, ProcessId("worker", 0), "a:1", meets=True)
-    assert line.addresses()["worker"] == ["a:1"]
-    line.close()
+    connection = DriverConnection(
+        (HOST, driver.port), certificates, ProcessId("worker", 0), "a:1", needs_addresses=True
+    )
+    assert connection.addresses()["worker"] == ["a:1"]
+    connection.close()

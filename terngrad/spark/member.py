@@ -22,7 +22,7 @@ from terngrad.cluster import interfaces
 from terngrad.cluster.addresses import free_ports, host_and_port
 from terngrad.spark.certificates import Certificates
 from terngrad.spark.context import Context
-from terngrad.spark.driver import Line, ProcessId
+from terngrad.spark.driver import DriverConnection, ProcessId
 from terngrad.spark.feed import write_rows
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Member:
       job: "worker", "ps" or "inference".
       driver: address of the driver.
       certificates: of the run.
-      meets_in_barrier: whether the processes exchange their addresses in a barrier stage, and not
+      gathers_in_barrier: whether the processes exchange their addresses in a barrier stage, and not
         through the driver.
       epochs: how often the process gets its rows; 0 = never.
       num_rows: rows of all workers in an epoch; None if Spark feeds none.
@@ -51,7 +51,7 @@ class Member:
     job: str
     driver: tuple[str, int]
     certificates: Certificates
-    meets_in_barrier: bool = False
+    gathers_in_barrier: bool = False
     epochs: int = 0
     num_rows: int | None = None
     schema: pa.Schema | None = None
@@ -63,27 +63,29 @@ class Member:
         own = ProcessId(self.job, TaskContext.get().partitionId())
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="terngrad"))
-            line, context = self._meet(own)
-            stack.callback(line.close)
+            connection, context = self._connect(own)
+            stack.callback(connection.close)
             context = dataclasses.replace(context, tls=self.certificates.store(folder))
-            process = _Process(self.work, context, line, self.schema)
+            process = _Process(self.work, context, connection, self.schema)
             stack.callback(process.kill)
             yield from process.run(batches if self.epochs else (), self.epochs)
 
-    def _meet(self, own: ProcessId) -> tuple[Line, Context]:
+    def _connect(self, own: ProcessId) -> tuple[DriverConnection, Context]:
         """Connects to the driver; returns the connection, and this process' place."""
         if own.job == "inference":
-            return Line(self.driver, self.certificates, own), Context(*own)
+            return DriverConnection(self.driver, self.certificates, own), Context(*own)
         port, control_port = free_ports(2)
         address = host_and_port(interfaces.published(self.driver[0]), port)
-        meets = not self.meets_in_barrier
-        line = Line(self.driver, self.certificates, own, address, meets=meets)
-        if self.meets_in_barrier:
+        needs_addresses = not self.gathers_in_barrier
+        connection = DriverConnection(
+            self.driver, self.certificates, own, address, needs_addresses=needs_addresses
+        )
+        if self.gathers_in_barrier:
             addresses, control_port = _gather(address, control_port)
         else:
-            addresses = line.addresses()
+            addresses = connection.addresses()
         workers, ps = (tuple(addresses[job]) for job in ("worker", "ps"))
-        return line, Context(*own, workers, ps, control_port, num_rows=self.num_rows)
+        return connection, Context(*own, workers, ps, control_port, num_rows=self.num_rows)
 
 
 def _gather(own: str, control: int) -> tuple[Mapping[str, list[str]], int]:
@@ -98,11 +100,13 @@ def _gather(own: str, control: int) -> tuple[Mapping[str, list[str]], int]:
 class _Process:
     """The process of a user's function."""
 
-    def __init__(self, work: bytes, context: Context, line: Line, schema: pa.Schema | None) -> None:
+    def __init__(
+        self, work: bytes, context: Context, connection: DriverConnection, schema: pa.Schema | None
+    ) -> None:
         """Starts it. One with a schema gets rows and gives results of that schema."""
         from pyspark import cloudpickle
 
-        self._line = line
+        self._connection = connection
         self._last = ""
         self._is_asked = False  # to end
         # The other end closes with this process, however that ends.
@@ -174,10 +178,10 @@ class _Process:
         for line in self._process.stdout:
             text = line.decode(errors="replace").rstrip()
             self._last = text or self._last
-            self._line.send(text)
+            self._connection.send(text)
 
     def _handle_requests(self) -> None:
-        for request in self._line.requests():
+        for request in self._connection.requests():
             if request == "stop":
                 self._is_asked = True
                 self._process.send_signal(signal.SIGTERM)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from terngrad.cluster.addresses import split_address
 from terngrad.connect import introduction
 from terngrad.connect.certificates import Tls
-from terngrad.connect.channel import Channel, End, Ending
+from terngrad.connect.channel import Channel, ChannelEnd, Ending
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import MAGIC, SIZE_BYTES, Hello, frame
 from terngrad.connect.tls import EncryptedSocket, Members
@@ -85,7 +85,13 @@ def call_ps(
     connected, answer = greeted(host, hello, context)
     if "welcome" not in answer:
         connected.close()
-        end = End.ENDED if answer.get("again") else End.REFUSED if answer else End.LOST
+        end = (
+            ChannelEnd.ENDED
+            if answer.get("again")
+            else ChannelEnd.REFUSED
+            if answer
+            else ChannelEnd.LOST
+        )
         return Ending(end, answer.get("refused", ""))
     channel = Channel(connected, LONGEST_RESULT, 2 * HANG_SECS)
     with contextlib.suppress(OSError):  # it has refused an earlier one

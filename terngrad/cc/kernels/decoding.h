@@ -24,7 +24,7 @@ using Ending = std::function<void(const std::string& failure)>;
 
 // Keeps memory until all of it is sent. While a reference to a tensor exists,
 // no other op writes to it.
-struct Held {
+struct OperationTensors {
   tensorflow::Tensor input;
   tensorflow::Tensor output;
 };
@@ -32,17 +32,18 @@ struct Held {
 // Decodes a sum piece by piece, as they arrive, on the threads of a pool.
 class Decoding : public std::enable_shared_from_this<Decoding> {
  public:
-  // `held.output` has the sums. They and the targets live until `ending`.
-  Decoding(const Declaration& declaration, Held held, Targets targets,
-           tensorflow::thread::ThreadPool* threads)
+  // `tensors.output` has the sums. They and the targets live until `ending`.
+  Decoding(const Declaration& declaration, OperationTensors tensors,
+           Targets targets, tensorflow::thread::ThreadPool* threads)
       : name_(declaration.name),
         kernels_(*declaration.kernels),
-        held_(std::move(held)),
-        sums_{held_.output.flat<uint32_t>().data(), declaration.planes_out()},
+        tensors_(std::move(tensors)),
+        sums_{tensors_.output.flat<uint32_t>().data(),
+              declaration.planes_out()},
         targets_(std::move(targets)),
         threads_(threads) {}
 
-  const Held& held() const { return held_; }
+  const OperationTensors& tensors() const { return tensors_; }
   void set_ending(Ending ending) { ending_ = std::move(ending); }
 
   // Decodes rows of the sum, soon.
@@ -81,7 +82,7 @@ class Decoding : public std::enable_shared_from_this<Decoding> {
 
   const std::string name_;  // of the operation
   const Kernels& kernels_;
-  const Held held_;
+  const OperationTensors tensors_;
   const Planes sums_;
   const Targets targets_;
   tensorflow::thread::ThreadPool* const threads_;

@@ -105,9 +105,9 @@ class MeshOp : public AsyncOpKernel {
 };
 
 // Returns the submission of an operation from memory to memory.
-Submission MakeSubmission(int operation, const Held& held) {
+Submission MakeSubmission(int operation, const OperationTensors& tensors) {
   Submission submission;
-  auto owner = std::make_shared<Held>(held);
+  auto owner = std::make_shared<OperationTensors>(tensors);
   submission.operation = operation;
   submission.input = static_cast<const uint8_t*>(owner->input.data());
   submission.output = static_cast<uint8_t*>(owner->output.data());
@@ -230,11 +230,11 @@ class MeansOp : public MeshOp {
                                  const std::shared_ptr<Mesh>& mesh,
                                  const Plan& plan, const Tensor& codes,
                                  bool comes_in_parts, DoneCallback done) const {
-    Held held{codes, {}};
+    OperationTensors tensors{codes, {}};
     Targets targets;
     Submission submission;
     const absl::Status status =
-        Allocate(context, plan.declaration(), &held.output, &targets,
+        Allocate(context, plan.declaration(), &tensors.output, &targets,
                  &submission.octets);
     if (!status.ok()) {
       context->SetStatus(status);
@@ -242,15 +242,16 @@ class MeansOp : public MeshOp {
       return std::nullopt;
     }
     auto decoding = std::make_shared<Decoding>(
-        plan.declaration(), std::move(held), std::move(targets),
+        plan.declaration(), std::move(tensors), std::move(targets),
         context->device()->tensorflow_cpu_worker_threads()->workers);
     Ending ending = MakeEnding(context, mesh, plan, std::move(done));
     if (!ending) return std::nullopt;
     decoding->set_ending(std::move(ending));
     submission.operation = operation();
     submission.input =
-        static_cast<const uint8_t*>(decoding->held().input.data());
-    submission.output = static_cast<uint8_t*>(decoding->held().output.data());
+        static_cast<const uint8_t*>(decoding->tensors().input.data());
+    submission.output =
+        static_cast<uint8_t*>(decoding->tensors().output.data());
     submission.comes_in_parts = comes_in_parts;
     submission.ready = [decoding](int64_t first, int64_t count) {
       decoding->Begin(first, count);

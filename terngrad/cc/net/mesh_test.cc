@@ -44,7 +44,7 @@ bool Contains(const std::string& text, const std::string& part) {
 
 // ---- Meshes ----------------------------------------------------------------
 
-constexpr double kPatienceSecs = 60;
+constexpr double kTimeoutSecs = 60;
 
 std::vector<std::string> Names(int size) {
   std::vector<std::string> names;
@@ -65,10 +65,9 @@ std::array<std::unique_ptr<Channel>, 2> Pair() {
   auto one = std::make_unique<TlsChannel>(pair[0]);
   auto two = std::make_unique<TlsChannel>(pair[1]);
   const auto shake = [](TlsChannel* channel, bool is_server) {
-    CHECK(
-        channel
-            ->Handshake(files, "127.0.0.1", "a to b", is_server, kPatienceSecs)
-            .empty());
+    CHECK(channel
+              ->Handshake(files, "127.0.0.1", "a to b", is_server, kTimeoutSecs)
+              .empty());
   };
   std::thread server(shake, one.get(), true);
   shake(two.get(), false);
@@ -175,8 +174,8 @@ class Use {
   // Waits for the end; returns why it failed.
   std::string Failure() {
     std::unique_lock<std::mutex> lock(state_->mutex);
-    const std::chrono::duration<double> patience(kPatienceSecs);
-    CHECK(state_->changed.wait_for(lock, patience,
+    const std::chrono::duration<double> timeout(kTimeoutSecs);
+    CHECK(state_->changed.wait_for(lock, timeout,
                                    [&] { return state_->is_done; }));
     return state_->failure;
   }
@@ -556,14 +555,14 @@ void RowsOfASumAreToldOnceTheyAreFinal() {
     const auto expected = Expected(plan, inputs)[0];
     for (auto& use : uses) {
       CHECK(use->Output() == expected);
-      std::vector<int> told(kRows);
+      std::vector<int> deliveries(kRows);
       for (const Use::Ready& ready : use->ready()) {
         const int64_t row = plan.RowBytes(1);
         CHECK(std::memcmp(ready.rows.data(), &expected[ready.first * row],
                           ready.count * row) == 0);
-        for (int64_t i = 0; i < ready.count; ++i) ++told[ready.first + i];
+        for (int64_t i = 0; i < ready.count; ++i) ++deliveries[ready.first + i];
       }
-      CHECK(told == std::vector<int>(kRows, 1));
+      CHECK(deliveries == std::vector<int>(kRows, 1));
     }
   }
 }
@@ -735,7 +734,7 @@ void AProcessThatLeavesAtItsEndDisturbsNobody() {
         std::make_unique<Use>(*group.meshes[i], index, RandomFloats(1 << 20)));
   }
   uses[1]->Output();
-  group.meshes[1]->Close(kPatienceSecs);
+  group.meshes[1]->Close(kTimeoutSecs);
   CHECK(uses[0]->Output() == uses[2]->Output());
   CHECK(group.meshes[0]->failure().empty());
 }

@@ -48,7 +48,7 @@ from terngrad.coordination import groups
 from terngrad.coordination.client import CoordinatorClient
 from terngrad.exchange.exchange import Owner
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
-from terngrad.exchange.parameter_server.membership import LeftAloneError
+from terngrad.exchange.parameter_server.membership import LeaveTrainingError
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.exchange.sockets import SocketExchange, encrypted
 from terngrad.ops.gradient_kernels import GradientKernels
@@ -128,7 +128,7 @@ class ElasticMesh(ParameterServerConnection):
         self._lock = threading.Lock()
         self._number = 0  # of meshes so far
         self._ending = 0  # number of the mesh that ends soon
-        client.steps.make_elsewhere(self._end_soon)
+        client.steps.delegate(self._end_soon)
 
     def _make_exchange(
         self, local_nodes: int, kernels: GradientKernels, step: tf.Variable
@@ -209,7 +209,7 @@ class _Others:
         Raises:
           InterruptionError: the view is no longer valid.
           MembershipError: the training ends.
-          LeftAloneError: the others go on without this worker, which does not reach some of them.
+          LeaveTrainingError: the others go on without this worker, which cannot reach them all.
         """
         own = self._config.worker_hosts[self._config.rank]
         with listen_for_members(own, self._config.interface) as listening:
@@ -265,7 +265,7 @@ class _Others:
                 "go on without it.",
                 flush=True,
             )
-            raise LeftAloneError(LOST_STATUS)
+            raise LeaveTrainingError(LOST_STATUS)
         if left:
             self._wait_for_another_view()
 

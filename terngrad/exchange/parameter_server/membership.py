@@ -17,8 +17,8 @@ from terngrad.exchange.parameter_server.worker.client import Client
 _POLL_SECS = 1.0
 
 
-class LeftAloneError(SystemExit):
-    """Ends this process, a worker, without which the others go on."""
+class LeaveTrainingError(SystemExit):
+    """Ends this worker; the others continue without it."""
 
 
 def agree(
@@ -69,7 +69,7 @@ class Ending:
             client.watch(self._end_soon)
             yield
             client.coordination.leave()
-        except LeftAloneError:
+        except LeaveTrainingError:
             is_done = False
             client.coordination.leave_others()
             raise

@@ -21,7 +21,7 @@ from terngrad.cluster.membership import LOST_STATUS
 from terngrad.coordination.client import InterruptionError
 from terngrad.exchange.operation_errors import OperationError
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection, StateSizeError
-from terngrad.exchange.parameter_server.membership import LeftAloneError
+from terngrad.exchange.parameter_server.membership import LeaveTrainingError
 from terngrad.library.group import Group
 from terngrad.library.keras import internals, state
 from terngrad.library.keras.elastic_step import ElasticStep, FitPosition
@@ -77,7 +77,7 @@ class Views:
         """Takes part in the next view; see `Group.synchronize`.
 
         Raises:
-          LeftAloneError: the others train other variables, so this process has left them.
+          LeaveTrainingError: the others train other variables, so this process has left them.
         """
         try:
             return self._group.synchronize(state)
@@ -88,11 +88,11 @@ class Views:
         """Leaves the others, which go on.
 
         Raises:
-          LeftAloneError: ends this process.
+          LeaveTrainingError: ends this process.
         """
         print(f"{self._group.label} ends: {why}", flush=True)
-        error = LeftAloneError(LOST_STATUS)
-        self._group.__exit__(LeftAloneError, error, None)
+        error = LeaveTrainingError(LOST_STATUS)
+        self._group.__exit__(LeaveTrainingError, error, None)
         raise error
 
 

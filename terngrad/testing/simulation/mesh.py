@@ -149,7 +149,7 @@ class MeshWorker(SimulatedWorker):
 
     def _begin(self) -> None:
         """See base class."""
-        self._client.steps.make_elsewhere(self._end_soon)
+        self._client.steps.delegate(self._end_soon)
 
     def _end_soon(self) -> None:
         if self._ends_at is None:

@@ -10,7 +10,7 @@ from terngrad.connect.streams import GRACE_SECS
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.operations import Operation
 from terngrad.exchange.parameter_server.server.service import Service
-from terngrad.testing.simulation.streams import Clock, End, Stream
+from terngrad.testing.simulation.streams import Clock, Stream, StreamEnd
 
 KEPT_STEPS = 1  # so few that results which are never dropped break the limit of memory
 _BEAT_SECS = 0.5
@@ -88,7 +88,7 @@ class SimulatedPs:
     def take(self, stream: Stream) -> None:
         """Handles the next message of a stream."""
         message = stream.up.waiting.popleft()
-        if message is End.END:
+        if message is StreamEnd.END:
             self._close(stream)
         elif stream.method == "Meet":
             self.service.receive(stream.worker, message)

@@ -23,7 +23,7 @@ class Clock:
         return self.now
 
 
-class End(enum.Enum):
+class StreamEnd(enum.Enum):
     """The end of one direction of a stream, which arrives after all messages."""
 
     END = "end"
@@ -39,7 +39,7 @@ class Direction:
 
     def __init__(self) -> None:
         """Starts empty."""
-        self.waiting: collections.deque[bytes | End] = collections.deque()
+        self.waiting: collections.deque[bytes | StreamEnd] = collections.deque()
         self.is_closed = False
 
     def send(self, message: bytes) -> None:
@@ -51,13 +51,13 @@ class Direction:
         """Closes this direction after the messages sent so far."""
         if not self.is_closed:
             self.is_closed = True
-            self.waiting.append(End.END)
+            self.waiting.append(StreamEnd.END)
 
     def lose(self, kept: int) -> None:
         """Closes this direction; only the first `kept` of the waiting messages still arrive."""
         kept = min(kept, len(self.waiting) - self.is_closed)
         self.waiting = collections.deque([*self.waiting][:kept])
-        self.waiting.append(End.END)
+        self.waiting.append(StreamEnd.END)
         self.is_closed = True
 
 
@@ -97,7 +97,7 @@ class Stream:
     @property
     def waiting_bytes(self) -> int:
         """See `Outbox`."""
-        return sum(len(message) for message in self.down.waiting if message is not End.END)
+        return sum(len(message) for message in self.down.waiting if message is not StreamEnd.END)
 
     def lose(self, kept_up: int, kept_down: int) -> None:
         """Breaks the stream; `kept_up` and `kept_down` messages still arrive."""
@@ -195,7 +195,7 @@ class SimulatedLink:
     def take(self) -> None:
         """Handles the next message."""
         message = self.stream.down.waiting.popleft()
-        if message is not End.END:
+        if message is not StreamEnd.END:
             self._events.on_message(message)
             return
         self.lost_goodbye |= self.stream.lost_goodbye

@@ -9,7 +9,7 @@ import pytest
 from terngrad.cluster import run_secret
 from terngrad.cluster.errors import MembershipError
 from terngrad.connect import introduction
-from terngrad.connect.introduction import MAGIC, AdmissionError, Hello, UnprovenError, frame
+from terngrad.connect.introduction import MAGIC, AdmissionError, AuthenticationError, Hello, frame
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
@@ -101,7 +101,7 @@ def test_a_ps_proves_nothing_for_a_program_that_took_the_place_of(callee, worker
     with serving(SECRET) as host, connect(host) as passed_on:
         answers = iter([lambda: answer_in(passed_on), lambda: {"welcome": SECS}])
         hello = Hello("Exchange", 1, callee, list(workers), [host])
-        with pytest.raises(UnprovenError):
+        with pytest.raises(AuthenticationError):
             introduction.introduce(hello, SECRET, passed_on.sendall, lambda: next(answers)())
         assert why in answer_in(passed_on)["refused"]
 
@@ -118,7 +118,7 @@ def test_a_ps_proves_nothing_about_other_hosts_than_its_own():
 
         answers = iter([lambda: answer_in(passed_on)])
         hello = Hello("Exchange", 1, 0, ["one:1", "other:2"], [host])
-        with pytest.raises(UnprovenError):
+        with pytest.raises(AuthenticationError):
             introduction.introduce(hello, SECRET, pass_on, lambda: next(answers)())
 
 

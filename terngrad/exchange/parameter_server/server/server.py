@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from terngrad import allocator
 from terngrad.cluster.addresses import name_of
 from terngrad.connect.calling import ps_name
-from terngrad.connect.channel import Channel, End, Ending, Outbox
+from terngrad.connect.channel import Channel, ChannelEnd, Ending, Outbox
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.log_limiter import LogLimiter
 from terngrad.connect.streams import GRACE_SECS, Streams
@@ -164,7 +164,7 @@ class Server:
             if stream.error:  # logged here: a stream that was cut does not carry it to the worker
                 why = self._streams.complain(channel, stream.error)
             self._service.close_exchange(worker, stream.last, stream.ending)
-            channel.finish(Ending(End.REFUSED, why) if why else Ending(End.DONE))
+            channel.finish(Ending(ChannelEnd.REFUSED, why) if why else Ending(ChannelEnd.DONE))
 
         read = functools.partial(self._service.take, worker, outbox)
         return [send, lambda: self._read(worker, stream, read)]
@@ -182,7 +182,7 @@ class Server:
             self._service.close_coordination(worker, ending, stream.silent_secs)
             if why := stream.error:
                 why = self._streams.complain(channel, why)
-            channel.finish(Ending(End.REFUSED, why) if why else Ending(End.DONE))
+            channel.finish(Ending(ChannelEnd.REFUSED, why) if why else Ending(ChannelEnd.DONE))
 
         receive = functools.partial(self._service.receive, worker)
         return [send, lambda: self._read(worker, stream, receive)]
@@ -230,7 +230,7 @@ class _Stream:
             with contextlib.suppress(OSError):  # such as a full disk: then it is not logged
                 traceback.print_exc()
         finally:
-            if (found := self.channel.ending) and found.end is End.SILENT:
+            if (found := self.channel.ending) and found.end is ChannelEnd.SILENT:
                 self.ending, self.silent_secs = f"is silent: {found.why}", self.channel.silence_secs
             self._outbox.close()
 

@@ -18,7 +18,7 @@ import pytest
 
 from terngrad.cluster.errors import MembershipError, PortError
 from terngrad.connect.certificates import Tls, serial_of
-from terngrad.connect.channel import End
+from terngrad.connect.channel import ChannelEnd
 from terngrad.connect.introduction import MAGIC, VERSION
 from terngrad.connect.tls import Members
 from terngrad.coordination import groups
@@ -295,7 +295,7 @@ def test_a_rejected_caller_gets_the_reason_and_is_logged_once(capfd, method, hel
         said = hello(functools.partial(hello_of, host, purpose=method))
         for _ in range(20):
             end, details = call_ps(host, said)
-            assert end in (End.REFUSED, End.ENDED)
+            assert end in (ChannelEnd.REFUSED, ChannelEnd.ENDED)
         assert re.search(text, details), details
         assert_it_works(clients)
     said = capfd.readouterr().out.splitlines()
@@ -332,7 +332,7 @@ def test_a_worker_that_sends_an_invalid_message_gets_the_reason(capfd, message, 
         Operations([first], "sum", Kind.FLOATS, 2)
         wait_until(lambda: server.aggregator.piece_count, "the first worker's operation")
         end, details = call_ps(host, hello_of(host), messages=[message])
-        assert end is End.REFUSED
+        assert end is ChannelEnd.REFUSED
         assert re.search(text, details), details
         assert not first.failure
         assert server.aggregator.held_bytes == 0
@@ -344,7 +344,9 @@ def test_a_huge_message_is_not_read():
     with serving() as ((server,), (host,)):
         huge = bytes(64 << 20)
         end, why = call_ps(host, hello_of(host), messages=[huge])
-        assert end is End.REFUSED and why.startswith(f"a message has {64 << 20} bytes; allowed")
+        assert end is ChannelEnd.REFUSED and why.startswith(
+            f"a message has {64 << 20} bytes; allowed"
+        )
         assert server.aggregator.held_bytes == 0
 
 
@@ -377,7 +379,7 @@ def test_invalid_reports_are_refused(message, text):
     with serving() as (_, (host,)):
         hello = hello_of(host, purpose="Meet")
         end, details = call_ps(host, hello, messages=[message])
-        assert end is End.REFUSED
+        assert end is ChannelEnd.REFUSED
         assert re.search(text, details), details
 
 
@@ -433,7 +435,7 @@ def test_only_workers_with_certificates_of_the_authority_can_train(tmp_path):
         no_certificate = ssl.create_default_context(cafile=good.ca)
         no_certificate.check_hostname = False
         end, _ = call_ps(host, hello_of(host), no_certificate)
-        assert end is End.LOST
+        assert end is ChannelEnd.LOST
         assert_it_works(clients)
         assert server.registry.outcome is None
 
@@ -444,7 +446,7 @@ def test_a_certificate_is_for_the_workers_of_its_hosts_only(tmp_path, capfd):
     of_one = make_certificates(tmp_path, "ours", "one", ["DNS:one"])
     with serving(tls=of_ps) as (_, (host,)):
         end, why = call_ps(host, hello_of(host, 1), Members(of_one).client)
-    assert end is End.REFUSED
+    assert end is ChannelEnd.REFUSED
     assert why == "worker 1 (two:2) was refused: its certificate is for one, not two"
     assert capfd.readouterr().out.count(f"Refused 127.0.0.1: {why}") == 1
 
@@ -465,7 +467,7 @@ def test_a_revoked_certificate_ends_streams_and_opens_none(tmp_path, capfd):
             denied.write_text(f"{serial}  # of everybody\n")
             wait_until(lambda: not server.registry.present, "the end of all streams")
         end, why = call_ps(host, hello_of(host), Members(good).client)
-    assert end is End.REFUSED
+    assert end is ChannelEnd.REFUSED
     assert why == f"worker 1 (two:2) was refused: its certificate {serial} was revoked (--tls_deny)"
 
 

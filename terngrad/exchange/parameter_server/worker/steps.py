@@ -73,11 +73,11 @@ class Steps:
         self._met: dict[int, frozenset[int]] = {}  # by ps: workers that are in the view there
         self._unmet: list[tuple[_Push, bytes]] = []  # wait for all contributors to be there
         self._interrupted = True
-        self._on_interruption: Callable[[], None] | None = None  # see `make_elsewhere`
+        self._on_interruption: Callable[[], None] | None = None  # see `delegate`
         self._moved_at = time.monotonic()  # of the last push, result or interruption
 
-    def make_elsewhere(self, on_interruption: Callable[[], None]) -> None:
-        """Leaves the exchange of steps to another part of this process.
+    def delegate(self, on_interruption: Callable[[], None]) -> None:
+        """Lets another part of this process exchange the steps.
 
         Args:
           on_interruption: called, from any thread, when steps must wait for a new view; must not
