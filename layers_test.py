@@ -1,5 +1,7 @@
 """Who may import whom: every import counts, also a deferred one and one for annotations only."""
 
+import ast
+import collections
 import graphlib
 import re
 from collections.abc import Mapping
@@ -101,6 +103,19 @@ def circle(modules: Mapping[str, str]) -> list[str]:
     return []
 
 
+def own_functions(modules: Mapping[str, str]) -> list[str]:
+    """Functions with a public name that only their own module mentions."""
+    words = {module: set(re.findall(r"\w+", text)) for module, text in modules.items()}
+    mentions = collections.Counter(word for found in words.values() for word in found)
+    return sorted(
+        f"{module}.{node.name}"
+        for module, text in modules.items()
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+        if mentions[node.name] == 1 and not node.decorator_list and not for_tests(module)
+    )
+
+
 @pytest.mark.parametrize("rule", _RULES)
 def test_every_import_keeps_the_rule(rule):
     found = violations(rule, sources())
@@ -110,6 +125,15 @@ def test_every_import_keeps_the_rule(rule):
 def test_no_modules_import_each_other_in_a_circle():
     found = circle(sources())
     assert not found, " <- ".join(found)
+
+
+def test_the_name_of_a_function_of_one_module_begins_with_an_underscore():
+    assert own_functions(sources()) == []
+
+
+def test_a_function_that_only_its_own_module_mentions_is_found():
+    modules = {"a": "def f():\n  g()\ndef g(): ...\ndef _h(): ...", "b": "from a import f"}
+    assert own_functions(modules | {"a_test": "def test_x(): ..."}) == ["a.g"]
 
 
 def test_every_layer_exists():

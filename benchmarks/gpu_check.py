@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None, backend: Backend | None = None)
         for net, shapes in timings.NETS.items():
             measured += timings.measure(backend, net, shapes, options.rounds, options.seed)
     _print_timings(measured)
-    goals = goals_of(measured)
+    goals = _goals_of(measured)
     for goal in goals:
         result = "met" if goal.is_met else "missed"
         print(f"- goal {result}: {goal.text}: {goal.value:.2f}, at most {goal.limit:g}")
@@ -115,7 +115,7 @@ def _driver() -> str:
         return "unknown"
 
 
-def goals_of(measured: Iterable[Timing]) -> list[Goal]:
+def _goals_of(measured: Iterable[Timing]) -> list[Goal]:
     """Returns the goals, if AlexNet was timed."""
     seconds = {timing.task: timing.seconds for timing in measured if timing.net == "AlexNet"}
     if not seconds:

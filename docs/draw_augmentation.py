@@ -22,7 +22,7 @@ _HEIGHT, _WIDTH = 300, 400
 _PIXEL_INCHES = 1.1  # side of a drawn picture
 
 
-def scene() -> np.ndarray:
+def _scene() -> np.ndarray:
     """Returns a house with a tree under the sun, uint8 [300, 400, 3]."""
     rows, columns = np.mgrid[:_HEIGHT, :_WIDTH]
     image = np.empty((_HEIGHT, _WIDTH, 3))
@@ -44,7 +44,7 @@ def scene() -> np.ndarray:
 
 def versions(kind: str) -> list[np.ndarray]:
     """Returns the picture as it is stored and its augmented versions, uint8 [h, w, 3]."""
-    image = scene()
+    image = _scene()
     if kind in _STORED:
         image = tf.image.resize(image, _STORED[kind], antialias=True)
         image = tf.cast(tf.round(image), tf.uint8).numpy()

@@ -192,7 +192,7 @@ def draw_codes(
     return tf.where(values < 0.0, -code, code)
 
 
-def nearest_codes(
+def _nearest_codes(
     values: tf.Tensor,
     bound: tf.Tensor,
     scale: tf.Tensor,
@@ -250,6 +250,6 @@ class Encoder(NamedTuple):
 
 ENCODERS: Mapping[str, Encoder] = {
     name: Encoder(max_code, functools.partial(codes, max_code=max_code))
-    for codes, names in ((draw_codes, MAX_CODES), (nearest_codes, FEEDBACK_CODES))
+    for codes, names in ((draw_codes, MAX_CODES), (_nearest_codes, FEEDBACK_CODES))
     for name, max_code in names.items()
 }

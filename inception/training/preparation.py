@@ -208,7 +208,7 @@ def _count_examples(dataset: Dataset | None, group: Group, cluster: ClusterConfi
 
     It is the same on all workers, since schedules and float epochs depend on it.
     """
-    split_data, connection = splits_data(cluster), group.connection
+    split_data, connection = _splits_data(cluster), group.connection
     if connection:
         # All workers have counted their records here, so that none waits for another in TensorFlow.
         group.compare(settings.data_configuration(dataset, split_data))
@@ -226,7 +226,7 @@ def _count_examples(dataset: Dataset | None, group: Group, cluster: ClusterConfi
     return examples
 
 
-def splits_data(cluster: ClusterConfig | None) -> bool:
+def _splits_data(cluster: ClusterConfig | None) -> bool:
     """Whether each worker reads its share of the records, not records of its own."""
     return cluster is None or cluster.split_data
 
@@ -234,7 +234,7 @@ def splits_data(cluster: ClusterConfig | None) -> bool:
 def worker_batches(prepared: PreparedTraining, step: int) -> tf.data.Dataset:
     """Returns a worker's batches from step `step` on."""
     config, group = prepared.config, prepared.group
-    if splits_data(prepared.cluster) or prepared.dataset is None:
+    if _splits_data(prepared.cluster) or prepared.dataset is None:
         index, count, seed = group.rank, group.size, config.seed
     else:  # each worker reads all its records; with equal records, the order still differs
         index, count, seed = 0, 1, config.seed + (group.rank << 32)

@@ -63,7 +63,7 @@ class Pulled:
     saved: bool
 
 
-def read_pulled(replies: Sequence[tuple[Reply, bytearray]], copies: Sequence[Copy]) -> Pulled:
+def _read_pulled(replies: Sequence[tuple[Reply, bytearray]], copies: Sequence[Copy]) -> Pulled:
     """Reads the replies of all ps into the copies of their parameters.
 
     Raises:
@@ -72,7 +72,7 @@ def read_pulled(replies: Sequence[tuple[Reply, bytearray]], copies: Sequence[Cop
     first = replies[0][0]
     parameters, statistics = [], []
     for ps, (copy, (reply, content)) in enumerate(zip(copies, replies, strict=True)):
-        check_bytes(ps, content, copy.sizes_of(is_coded=reply.coded))
+        _check_bytes(ps, content, copy.sizes_of(is_coded=reply.coded))
         try:
             values, moving = copy.take(reply, content)
         except ValueError as error:
@@ -90,7 +90,7 @@ def read_pulled(replies: Sequence[tuple[Reply, bytearray]], copies: Sequence[Cop
     )
 
 
-def check_bytes(ps: int, content: bytearray, sizes: range) -> None:
+def _check_bytes(ps: int, content: bytearray, sizes: range) -> None:
     """Raises MembershipError unless a ps has sent as many bytes as are allowed."""
     if len(content) not in sizes:
         text = f"ps {ps} sent {len(content)} bytes; allowed are {sizes_text([sizes])}"
@@ -217,7 +217,7 @@ class Client:
         fetch = lambda ps: self._ask(ps, Call(act=FETCH, last=last), [exactly(sizes[ps])])
         replies = self._of_one_run(fetch, fetch)
         for ps, (_, content) in enumerate(replies):
-            check_bytes(ps, content, exactly(sizes[ps]))
+            _check_bytes(ps, content, exactly(sizes[ps]))
         return replies[0][0].version, [content for _, content in replies]
 
     def take_staleness(self) -> list[int]:
@@ -277,7 +277,7 @@ class Client:
 
     def _read(self, replies: Sequence[tuple[Reply, bytearray]]) -> Pulled:
         self.bytes_pulled += sum(len(content) for _, content in replies)
-        return read_pulled(replies, self._copies)
+        return _read_pulled(replies, self._copies)
 
     def _pull_one(self, ps: int) -> tuple[Reply, bytearray]:
         copy = self._copies[ps]

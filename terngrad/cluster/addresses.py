@@ -91,7 +91,7 @@ def listen(
     Raises:
       PortError: this process cannot listen there, for example because the port is taken.
     """
-    chosen = sorted(addresses_of(host))[0] if only_here else own_address(host)
+    chosen = sorted(addresses_of(host))[0] if only_here else _own_address(host)
     if interface and not means_this_machine(host):
         chosen = interface.address_for(host)
     try:
@@ -159,11 +159,11 @@ def address_towards(host: str) -> str:
 
 def means_this_machine(host: str) -> bool:
     """Whether a host is a loopback address, or localhost, so that all processes are here."""
-    address = own_address(host)
+    address = _own_address(host)
     return address is not None and is_loopback_address(address)
 
 
-def own_address(host: str) -> str | None:
+def _own_address(host: str) -> str | None:
     """Returns the address of a name; None if other machines may resolve it to another address.
 
     Many machines resolve their own name to a loopback address, but other machines do not.

@@ -102,7 +102,7 @@ def read(text: bytes) -> dict:
     return found if isinstance(found, dict) else {}
 
 
-def hello_in(said: Mapping[str, object]) -> Hello | None:
+def _hello_in(said: Mapping[str, object]) -> Hello | None:
     """Returns the hello in a message, of any version; None if there is none."""
     if not isinstance(version := said.get("version"), int) or version != VERSION:
         is_other = isinstance(version, int) and 0 < version < _LARGEST_INDEX
@@ -140,7 +140,7 @@ def receive_hello(
         if (yield 1)[0] != octet:
             raise AdmissionError(NO_INTRODUCTION)
     said = yield from _receive_frame()
-    if (hello := hello_in(said)) is None:
+    if (hello := _hello_in(said)) is None:
         raise AdmissionError(NO_INTRODUCTION)
     if hello.version != VERSION:
         raise AdmissionError(f"its version is {hello.version}; allowed is {VERSION}")

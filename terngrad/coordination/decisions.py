@@ -84,10 +84,10 @@ def form(state: CoordinatorState) -> View | Dismiss | EndTraining | None:
 
 def may_form(state: CoordinatorState) -> bool:
     """Returns whether all reports are there that a new view needs."""
-    return state.phase is Phase.FORMING and not (missing_reports(state) or awaited(state))
+    return state.phase is Phase.FORMING and not (_missing_reports(state) or awaited(state))
 
 
-def takes_over(state: CoordinatorState) -> bool:
+def _takes_over(state: CoordinatorState) -> bool:
     """Returns whether the coordinator of the last view was another one."""
     last = state.last_view
     return state.rules.coordinator_moves and state.view is None and last is not None
@@ -126,7 +126,7 @@ def too_few_to_go_on(state: CoordinatorState) -> str:
     return f"{listed(sorted(absent))} of the last view cannot be reached and may go on alone"
 
 
-def missing_reports(state: CoordinatorState) -> set[int]:
+def _missing_reports(state: CoordinatorState) -> set[int]:
     """Returns the workers whose reports a view still needs.
 
     It needs those of all members. If these are too few, or none of them has the state, it also
@@ -144,7 +144,7 @@ def awaited(state: CoordinatorState) -> set[int]:
     """Returns the lost workers for which a view waits."""
     live, returning, needed = state.live, state.returning, state.rules.needed
     # The workers of the lost coordinator find this one within the grace period.
-    if takes_over(state):
+    if _takes_over(state):
         members = {*groups.unpack(state.last_view.members)} - state.ended
         is_late = state.clock() - state.began >= _GRACE_SECS
         return set() if is_late else members - state.connected
@@ -268,7 +268,7 @@ def act_on_timeouts(state: CoordinatorState) -> EndTraining | Ask | None:
     """Returns what to do now; None if nothing takes too long."""
     if state.some_are_done and not state.responsive and not state.returning:
         return EndTraining("")  # the others were done and only had to leave
-    if state.view is None and not takes_over(state) and (found := _at_the_start(state)):
+    if state.view is None and not _takes_over(state) and (found := _at_the_start(state)):
         return found
     if state.phase is Phase.FORMING:
         return _while_forming(state)
@@ -329,7 +329,7 @@ def _while_stepping(state: CoordinatorState) -> EndTraining | Ask | None:
 
 
 def _while_forming(state: CoordinatorState) -> EndTraining | Ask | None:
-    now, limit, missing = state.clock(), state.rules.timeout_secs, missing_reports(state)
+    now, limit, missing = state.clock(), state.rules.timeout_secs, _missing_reports(state)
     waited, stuck = now - state.since, state.stalls.stuck
     are_idle = missing and missing <= state.idle
     if are_idle and waited > _IDLE_SECS and len(state.live) >= state.rules.needed:

@@ -38,7 +38,7 @@ _NODE = re.compile(r"\{\{\w+ [^{}]*\}\} ")  # before the line of an operation ou
 _NUMBER = re.compile(r"\s*\(0\) ")
 
 
-def is_operation_error(error: Exception) -> bool:
+def _is_operation_error(error: Exception) -> bool:
     """Returns whether an operation between the processes raised an error."""
     is_horovods = isinstance(error, RuntimeError) and str(error).startswith(_HOROVOD_ENDED)
     return is_horovods or isinstance(error, OperationError)
@@ -78,7 +78,7 @@ def watching(
             try:
                 yield membership
             except Exception as error:
-                if not is_operation_error(error):
+                if not _is_operation_error(error):
                     raise
                 failure = _failure(membership, reason(error))
                 raise failure from error

@@ -54,7 +54,7 @@ def digest(data: Any) -> str:
         if isinstance(data, tf.data.Dataset):
             found = [_of_source(source) for source in sources(data)]
         else:
-            found = [_of_array(array) for array in arrays_of(data)]
+            found = [_of_array(array) for array in _arrays_of(data)]
     except Exception:  # data are of any kind; reading them raises the error, too
         return ""
     return "-".join(found) if any(found) else ""
@@ -83,14 +83,14 @@ def sources(dataset: tf.data.Dataset) -> list[tf.data.Dataset]:
     return [each for each in chain(dataset) if not getattr(each, "_inputs", list)()]
 
 
-def arrays_of(data: Any) -> Iterator[Any]:
+def _arrays_of(data: Any) -> Iterator[Any]:
     """Yields the arrays, data frames and lists of scalars in tuples, lists and dicts."""
     if isinstance(data, dict):
         for key in sorted(data, key=str):
-            yield from arrays_of(data[key])
+            yield from _arrays_of(data[key])
     elif isinstance(data, (tuple, list)) and any(_is_nested(part) for part in data):
         for part in data:
-            yield from arrays_of(part)
+            yield from _arrays_of(part)
     elif data is not None and (hasattr(data, "shape") or hasattr(data, "__len__")):
         yield data
 

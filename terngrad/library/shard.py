@@ -44,13 +44,13 @@ def shard_anew(data: Any, rank: int, size: int, seed: int) -> tuple[tf.data.Data
     EpochOrder(0, seed)  # before anything is read
     if isinstance(data, tf.data.Dataset):
         _warn_of_seeds(data, rank)
-        arrays, what = in_memory(data), "elements"
+        arrays, what = _in_memory(data), "elements"
     else:
         row_count(data)
-        arrays, what = as_tensors(data), "rows"
+        arrays, what = _as_tensors(data), "rows"
     count = row_count(tf.nest.flatten(arrays))
     order = EpochOrder(count, seed)
-    return reordered(arrays, order, _each(count, what, rank, size), rank, size), order
+    return _reordered(arrays, order, _each(count, what, rank, size), rank, size), order
 
 
 def rows_of(data: Data, chosen: slice) -> Data:
@@ -201,7 +201,7 @@ def order(count: int, seed: int, epoch: int) -> np.ndarray:
     return np.argsort(draws, kind="stable").astype(np.int64)
 
 
-def reordered(arrays: Any, order: EpochOrder, each: int, rank: int, size: int) -> tf.data.Dataset:
+def _reordered(arrays: Any, order: EpochOrder, each: int, rank: int, size: int) -> tf.data.Dataset:
     """Returns a data set of this process' rows in a new order of all rows in each pass.
 
     Args:
@@ -221,7 +221,7 @@ def reordered(arrays: Any, order: EpochOrder, each: int, rank: int, size: int) -
     return rows.apply(tf.data.experimental.assert_cardinality(each))
 
 
-def as_tensors(data: Any) -> Any:
+def _as_tensors(data: Any) -> Any:
     """Returns arrays, data frames and lists of scalars as tensors, in tuples and dicts.
 
     Raises:
@@ -230,19 +230,19 @@ def as_tensors(data: Any) -> Any:
     if data is None:
         raise ValueError("shard: reshuffle makes a data set, which cannot hold None: leave it out")
     if isinstance(data, dict):
-        return {key: as_tensors(value) for key, value in data.items()}
+        return {key: _as_tensors(value) for key, value in data.items()}
     if isinstance(data, (tuple, list)) and any(
         isinstance(part, (tuple, list, dict)) or part is None or hasattr(part, "shape")
         for part in data
     ):
-        return tuple(as_tensors(part) for part in data)
+        return tuple(_as_tensors(part) for part in data)
     if isinstance(data, (tf.Tensor, tf.RaggedTensor)):
         return data
     with tf.device("CPU"):  # where data sets read it
         return tf.convert_to_tensor(data if hasattr(data, "shape") else list(data))
 
 
-def in_memory(dataset: tf.data.Dataset) -> Any:
+def _in_memory(dataset: tf.data.Dataset) -> Any:
     """Returns the elements of a data set as tensors [n, ...], in its own structure.
 
     Raises:

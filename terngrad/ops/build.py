@@ -48,7 +48,7 @@ def build(folder: str = library.FOLDER, force: bool = False) -> str:
     present = [library.arrays_path(folder), library.path_for(installed or "", folder)]
     if not force and installed and all(map(library.is_whole, present)):
         return present[-1]
-    build_arrays(folder)
+    _build_arrays(folder)
     cxx = _compiler_for(folder)
     version, compile_flags, link_flags = tensorflow()
     include = next(flag[2:] for flag in compile_flags if flag.startswith("-I"))
@@ -67,7 +67,7 @@ def build(folder: str = library.FOLDER, force: bool = False) -> str:
     return output
 
 
-def build_arrays(folder: str = library.FOLDER) -> str:
+def _build_arrays(folder: str = library.FOLDER) -> str:
     """Compiles and links the library for arrays into `folder`; it needs no TensorFlow.
 
     Returns:
@@ -160,7 +160,7 @@ def main() -> None:
     jobs = {
         (): functools.partial(build, force=True),
         ("--if-needed",): build,
-        ("--arrays",): build_arrays,
+        ("--arrays",): _build_arrays,
     }
     if not (job := jobs.get(tuple(sys.argv[1:]))):
         sys.exit("usage: python -m terngrad.ops.build [--if-needed | --arrays]")

@@ -97,3 +97,11 @@ def test_a_call_that_ends_its_process_is_named_and_the_others_results_are_kept(s
 def test_law_10_values_that_do_not_fit_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
         combinations(values, product=False)
+
+
+def test_the_former_name_of_the_module_works_with_a_warning():
+    with pytest.warns(FutureWarning, match=r"terngrad\.spark\.launch is now called .*combinations"):
+        from terngrad.spark.launch import launch as former
+    assert former is launch
+    with pytest.raises(ImportError, match="LaunchErrors"):
+        from terngrad.spark.launch import LaunchErrors  # noqa: F401

@@ -49,7 +49,7 @@ def agree_on_model(
             optimizer.build(model.trainable_variables)
     settings = of_optimizers(optimizers)
     if any([n for _, n in each] != [n for _, n in states[0]] for each in states):
-        settings = without_state(settings)  # the chief's are those of its backup
+        settings = _without_state(settings)  # the chief's are those of its backup
     others = {
         "optimizers": ", ".join(
             internals.own_class(optimizer).__name__ for optimizer in optimizers
@@ -61,7 +61,7 @@ def agree_on_model(
         "random layers of the model": str(len(state.seed_states(model))),
         "what layers have learned (adapt them to the same data)": state.learned(model),
     }
-    group.agree({**settings, **of_loss(model), **others}, _START)
+    group.agree({**settings, **_of_loss(model), **others}, _START)
 
 
 def configuration_of_elastic(
@@ -79,8 +79,8 @@ def configuration_of_elastic(
       params: what Keras tells its callbacks.
     """
     return {
-        **without_state(of_optimizers(optimizers)),
-        **of_loss(model),
+        **_without_state(of_optimizers(optimizers)),
+        **_of_loss(model),
         "epochs": str(params.get("epochs")),
         "steps of an epoch (use group.shard)": str(params.get("steps")),
         "weights of the model": state.described(model),
@@ -103,8 +103,8 @@ def agree_on_callbacks(
     Raises:
       MembershipError: names the first field that differs, and both values.
     """
-    fields = {**of_metrics(model), **of_callbacks(callbacks)}
-    own = numbers_of_own_callbacks(callbacks)
+    fields = {**_of_metrics(model), **_of_callbacks(callbacks)}
+    own = _numbers_of_own_callbacks(callbacks)
     rows = group.all_gather_object({"fields": fields, "own": own}, what=_START)
     common = set(fields).intersection(*(row["fields"] for row in rows))
     shared = {name: fields[name] for name in common}
@@ -145,19 +145,19 @@ def of_optimizers(optimizers: Iterable[keras.optimizers.Optimizer]) -> dict[str,
     return found
 
 
-def of_loss(model: keras.Model) -> dict[str, str]:
+def _of_loss(model: keras.Model) -> dict[str, str]:
     """Returns the fields of a compiled model's loss and their weights."""
     found = dict(_flat("loss", getattr(model, "loss", None)))
     return found | dict(_flat("loss_weights", internals.loss_weights(model)))
 
 
-def of_metrics(model: keras.Model) -> dict[str, str]:
+def _of_metrics(model: keras.Model) -> dict[str, str]:
     """Returns the fields of a compiled model's metrics, such as "metrics AUC: num_thresholds"."""
     given = internals.metrics(model).items()
-    return {name: value for kind, each in given for name, value in _of_metrics(kind, each)}
+    return {name: value for kind, each in given for name, value in _metrics_in(kind, each)}
 
 
-def of_callbacks(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, str]:
+def _of_callbacks(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, str]:
     """Returns the fields of Keras' own callbacks, such as "callback EarlyStopping: patience".
 
     Those with a monitor have their fields a second time, for workers with other numbers of them.
@@ -179,7 +179,7 @@ def of_callbacks(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, str
     return found
 
 
-def numbers_of_own_callbacks(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, float]:
+def _numbers_of_own_callbacks(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, float]:
     """Returns the numbers in the attributes of callbacks that are not of Keras."""
     own = (each for each in callbacks if not internals.is_of_keras(type(each)))
     return {
@@ -196,7 +196,7 @@ def changing(callbacks: Iterable[keras.callbacks.Callback]) -> str:
     return ", ".join(name for name in names if name in _CHANGING) or "none"
 
 
-def without_state(fields: Mapping[str, str]) -> dict[str, str]:
+def _without_state(fields: Mapping[str, str]) -> dict[str, str]:
     """Returns fields without learning rates, which a training may have changed."""
     return {name: value for name, value in fields.items() if not name.endswith("learning_rate")}
 
@@ -242,14 +242,14 @@ def _ordinals(keys: Sequence[Any]) -> list[str]:
     return found
 
 
-def _of_metrics(name: str, given: Any) -> Iterator[tuple[str, str]]:
+def _metrics_in(name: str, given: Any) -> Iterator[tuple[str, str]]:
     """Yields the fields of metrics by their names, which may be in lists and dicts by outputs."""
     if isinstance(given, Mapping):
         for key in sorted(given, key=str):
-            yield from _of_metrics(f"{name}.{key}", given[key])
+            yield from _metrics_in(f"{name}.{key}", given[key])
     elif isinstance(given, (list, tuple)) and any(isinstance(e, (list, tuple)) for e in given):
         for i, part in enumerate(given):
-            yield from _of_metrics(f"{name}[{i}]", part)
+            yield from _metrics_in(f"{name}[{i}]", part)
     elif given is not None:
         metrics = given if isinstance(given, (list, tuple)) else [given]
         names = [_metric(metric) for metric in metrics]

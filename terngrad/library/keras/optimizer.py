@@ -96,7 +96,7 @@ class Exchanging(ApplyHooks, AsOwnClass):
     def _apply_accumulated(
         self, exchange: GradientExchange, grads: list[Gradient], variables: list[Any]
     ) -> None:
-        coded, copied = kinds_of(grads, variables)
+        coded, copied = _kinds_of(grads, variables)
         exchange.reducer(self, [variables[i] for i in coded])  # not within the branch of an update
         exchange.due = None
         super().apply(exchange.largest(grads, copied), variables)
@@ -233,7 +233,7 @@ class GradientExchange:
         values of 8-bit floats, become the largest of all nodes.
         """
         results, first = list(by_node[0]), []
-        coded, copied = kinds_of(results, variables)
+        coded, copied = _kinds_of(results, variables)
         self.fused.clear()
         if coded:
             reducer = self.reducer(optimizer, [variables[i] for i in coded])
@@ -347,7 +347,7 @@ def updates_of(optimizer: keras.optimizers.Optimizer) -> int:
     return int(keras.ops.convert_to_numpy(optimizer.iterations))
 
 
-def kinds_of(
+def _kinds_of(
     gradients: Sequence[Gradient], variables: Sequence[Any]
 ) -> tuple[list[int], list[int]]:
     """Returns the indices of gradients that are applied, and of those that Keras copies."""

@@ -37,7 +37,7 @@ class Fused:
         """Returns whether the optimizer's next update may be made with sums in place of means."""
         self._kernels = kernels
         is_once = len({weight.ref() for weight in weights}) == len(weights)
-        return kernels.updates and is_once and is_fused(optimizer) and keeps_means(optimizer)
+        return kernels.updates and is_once and is_fused(optimizer) and _keeps_means(optimizer)
 
     def take(self, found: Reduced, weights: Sequence[tf.Variable]) -> None:
         """Keeps the sums that the kernel can apply.
@@ -55,9 +55,9 @@ class Fused:
     def apply(self, optimizer: keras.optimizers.Optimizer, rate: Any) -> set:
         """Updates with the sums; returns the references of their variables."""
         buckets, self._buckets = self._buckets, []
-        update = update_of(optimizer, rate) if buckets else None
+        update = _update_of(optimizer, rate) if buckets else None
         for sums, weights in buckets:
-            slots = slots_of(optimizer, [place_of(optimizer, weight) for weight in weights])
+            slots = _slots_of(optimizer, [place_of(optimizer, weight) for weight in weights])
             self._kernels.apply_update(sums, weights, slots, update)
         return {weight.ref() for _, weights in buckets for weight in weights}
 
@@ -73,11 +73,11 @@ def has_momentum(optimizer: keras.optimizers.Optimizer) -> bool:
 
 
 def is_fused(optimizer: keras.optimizers.Optimizer) -> bool:
-    """Returns whether `update_of` knows the rule of an optimizer: of a class of Keras itself."""
+    """Returns whether `_update_of` knows the rule of an optimizer: of a class of Keras itself."""
     return not is_patched(optimizer) and (has_momentum(optimizer) or _is_adam(optimizer))
 
 
-def keeps_means(optimizer: keras.optimizers.Optimizer) -> bool:
+def _keeps_means(optimizer: keras.optimizers.Optimizer) -> bool:
     """Returns whether an optimizer that `is_fused` applies the exchanged gradients as they are."""
     clips = (optimizer.clipnorm, optimizer.global_clipnorm, optimizer.clipvalue)
     # Accumulated gradients are divided by the scale before the exchange.
@@ -85,7 +85,7 @@ def keeps_means(optimizer: keras.optimizers.Optimizer) -> bool:
     return not is_scaled and all(each is None for each in clips)
 
 
-def update_of(optimizer: keras.optimizers.Optimizer, rate: Any) -> Update:
+def _update_of(optimizer: keras.optimizers.Optimizer, rate: Any) -> Update:
     """Returns the rule of the next update of an optimizer that `is_fused`, at this learning rate.
 
     It is to be used before the optimizer counts the update.
@@ -108,7 +108,7 @@ def update_of(optimizer: keras.optimizers.Optimizer, rate: Any) -> Update:
     )
 
 
-def slots_of(
+def _slots_of(
     optimizer: keras.optimizers.Optimizer, indices: Sequence[int]
 ) -> list[list[tf.Variable]]:
     """Returns, for each slot of the rule, those of the optimizer's variables with these indices."""
