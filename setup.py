@@ -51,7 +51,7 @@ class BuildKernels(build_ext):
 
 
 def with_kernels() -> bool:
-    """Whether there is a compiler, and no wish to do without."""
+    """Whether there is a compiler, and its use is not turned off."""
     return bool(build.compiler()) and os.environ.get("TERNGRAD_WITHOUT_KERNELS", "0") in ("", "0")
 
 

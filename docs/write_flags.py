@@ -37,7 +37,7 @@ SECTIONS = {
     "Training with TF-Slim's flags": ("slim.train_image_classifier",),
     "Evaluation with TF-Slim's flags": ("slim.eval_image_classifier",),
     "Converting a data set": ("slim.download_and_convert_data",),
-    "Converting one's own pictures": ("inception.data.build_image_data",),
+    "Converting your own pictures": ("inception.data.build_image_data",),
     "Downloading and converting flowers": ("inception.download_and_preprocess_flowers",),
     "Converting ImageNet's archives": ("inception.download_and_preprocess_imagenet",),
     "Converting ImageNet's folders": ("inception.data.build_imagenet_data",),

@@ -1,4 +1,4 @@
-r"""Trains or fine-tunes a net on the flowers, or on one's own images, on one machine.
+r"""Trains or fine-tunes a net on the flowers, or on your own images, on one machine.
 
 python -m inception.flowers_train --data_dir=DIR --fine_tune=True \
     --pretrained_model_checkpoint_path=CHECKPOINT

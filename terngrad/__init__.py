@@ -1,6 +1,6 @@
 """Ternary gradients: turns the local gradients of data-parallel nodes into shared updates.
 
-docs/library.md tells how to train with it in a program of one's own. TensorFlow is loaded when one
+docs/library.md tells how to train with it in your own program. TensorFlow is loaded when one
 of the names below is first used.
 """
 

@@ -1,4 +1,4 @@
-"""Turns one's own pictures, a folder for each class, into record files for training.
+"""Turns your own pictures, a folder for each class, into record files for training.
 
 python -m inception.data.build_image_data --train_directory=PICTURES --output_directory=RECORDS
 

@@ -180,7 +180,7 @@ def main() -> None:
 
 
 def _print_event(event: Evaluation | TrialEnd) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the sweep is gone; the training saves
+    with contextlib.suppress(BrokenPipeError):  # the sweep has ended; the training saves
         sys.stdout.write(messages.write(event))
         sys.stdout.flush()
 

@@ -23,7 +23,7 @@ VALIDATION_SHARE = 0.1
 
 
 def download(folder: str) -> str:
-    """Raises ValueError: one's own pictures are on disk already."""
+    """Raises ValueError: a user's own pictures are on disk already."""
     raise ValueError(f"{folder}: name the folder that holds your pictures with --source_dir")
 
 

@@ -1,4 +1,4 @@
-"""Laws of one's own pictures: each is in one split, classes are named, and faults are too."""
+"""Laws of your own pictures: each is in one split, classes are named, and faults are too."""
 
 import collections
 import os

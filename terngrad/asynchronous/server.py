@@ -159,7 +159,7 @@ class Server:
 
 
 class _Requests:
-    """What was read of a worker and is not answered yet; one thread puts, and another iterates."""
+    """What was read of a worker and is not answered yet; one thread adds, another one reads."""
 
     def __init__(self) -> None:
         self._queue: queue.Queue[memoryview | FrameError | None] = queue.Queue(_MAX_READ)

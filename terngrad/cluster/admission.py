@@ -345,7 +345,7 @@ class ChiefListener:
                 why = printable(" ".join(failed.split()), LONGEST_REASON)
                 self.fail(f"{name_of(peer.rank, self._hosts)} failed: {why}")
                 if absent := [name_of(rank, self._hosts) for rank in self.absent()]:
-                    print(f"{self.failure}; {', '.join(absent)} will be told.", flush=True)
+                    print(f"{self.failure}; {', '.join(absent)} will be informed.", flush=True)
 
     def _note_refusal(self, hello: Hello | None, why: str) -> None:
         with self._changed:

@@ -259,7 +259,7 @@ def test_unknown_callers_that_say_nothing_or_little_delay_nobody():
         results.append(joining(1, address)())
         chief.join(TIMEOUT)
         assert_met(sorted(results, key=lambda peers: min(peers), reverse=True))
-        for s in idle:  # and none is left standing there
+        for s in idle:  # and none is left connected
             s.settimeout(TIMEOUT)
             with contextlib.suppress(ConnectionResetError):
                 assert s.recv(1) == b""

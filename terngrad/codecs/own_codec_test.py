@@ -1,4 +1,4 @@
-"""Codecs of one's own: what they may override and must state, and which are refused."""
+"""Custom codecs: what they may override and must state, and which are refused."""
 
 import numpy as np
 import pytest

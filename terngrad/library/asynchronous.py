@@ -1,4 +1,4 @@
-"""Asynchronous training in a loop of one's own: `terngrad.AsynchronousTraining`."""
+"""Asynchronous training in a custom loop: `terngrad.AsynchronousTraining`."""
 
 from __future__ import annotations
 

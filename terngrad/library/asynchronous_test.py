@@ -1,4 +1,4 @@
-"""Laws of asynchronous training in loops of one's own, with servers and workers in threads."""
+"""Laws of asynchronous training in custom loops, with servers and workers in threads."""
 
 import contextlib
 import itertools
@@ -393,7 +393,7 @@ def test_learning_rates_travel_as_text():
         for step in range(8):
             wanted = rate if isinstance(rate, float) else float(rate(step))
             assert float(read(tf.constant(step, tf.int64))) == pytest.approx(wanted, rel=1e-6)
-    assert rates.write_rate("a text of one's own") == "a text of one's own"
+    assert rates.write_rate("a custom text") == "a custom text"
     for text in ('{"schedule": "Model", "config": {}}', "{}", "1"):
         with pytest.raises((ValueError, TypeError, LookupError)):
             rates.read_rate(text)

@@ -172,7 +172,7 @@ class Group(contextlib.AbstractContextManager):
         """Lets data of `shard(..., reshuffle=seed)` go on with the order of an epoch.
 
         Each pass over the data counts the epoch on by itself, and `DistributedCallback` sets it in
-        `fit`. So only a loop of one's own that resumes calls it.
+        `fit`. So only a custom loop that resumes calls it.
         """
         for order in self._orders:
             order.epoch = epoch

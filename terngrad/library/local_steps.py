@@ -1,4 +1,4 @@
-"""Local steps in a loop of one's own: `terngrad.LocalSteps`."""
+"""Local steps in a custom loop: `terngrad.LocalSteps`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local steps of a loop of one's own: copies are equal after each exchange, errors are named."""
+"""Local steps of a custom loop: copies are equal after each exchange, errors are named."""
 
 import collections
 import re

@@ -1,4 +1,4 @@
-"""A parameter server that holds the parameters, in a program of one's own; signals end it."""
+"""A parameter server that holds the parameters, in your own program; signals end it."""
 
 import os
 import re

@@ -71,7 +71,7 @@ class FitState:
           epoch: the epoch at which the chief resumes; None = it has found no backup.
 
         Raises:
-          AttributeError: a callback of one's own lacks what it names as saved.
+          AttributeError: a custom callback lacks what it names as saved.
           TypeError: it is of a type that cannot be saved.
         """
         found = self._read(epoch) if group.is_chief and epoch is not None else b""

@@ -17,7 +17,7 @@ from terngrad.library.keras import internals, state
 from terngrad.library.shard import row_count, rows_of, seeds_of
 
 _BATCH = 32  # Keras' own default
-_SUMS = "sums_over_workers"  # attribute of metrics of one's own
+_SUMS = "sums_over_workers"  # attribute of custom metrics
 _ALLOWED = (
     "allowed are arrays, tensors, data frames and lists of strings or numbers, also in tuples, "
     "lists and dicts, tf.data.Dataset and keras.utils.PyDataset"
@@ -175,7 +175,7 @@ def _check_data(data: Any, what: str) -> None:
 
 def _check_labels(model: keras.Model, data: Any) -> None:
     """Raises ValueError if the loss has no labels; a PyDataset would have to be read for that."""
-    ways = ("test_step", "compute_loss")  # those of one's own may need none
+    ways = ("test_step", "compute_loss")  # custom ones may need none
     is_own = any(getattr(type(model), way) is not getattr(keras.Model, way) for way in ways)
     if is_own or getattr(model, "loss", None) is None or _is_py(data):
         return

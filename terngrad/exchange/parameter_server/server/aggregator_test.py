@@ -133,7 +133,7 @@ def test_no_step_has_pushes_of_two_views():
 
 
 def test_nothing_is_kept_of_a_view_that_nobody_else_is_in():
-    """Neither of one with other members, of one with the same number, nor of one's own."""
+    """Not of a view with other members, with the same number, or of the worker's own."""
     served = Served(workers=3, kept_steps=16, needed=2)
     served.enter(4, 0, 1, members=(0, 1))
     own = {"members": (2,)}, {"members": (0, 2)}, {"members": (0, 1, 2)}

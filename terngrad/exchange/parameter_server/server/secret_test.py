@@ -1,4 +1,4 @@
-"""Who has the secret of a training joins; who has not learns nothing."""
+"""Who has the secret of a training joins; a process without it learns nothing."""
 
 import contextlib
 import socket

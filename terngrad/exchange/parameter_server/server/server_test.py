@@ -71,15 +71,15 @@ def joined(hosts, workers=WORKERS, tls=None, secs=SECS):
     """Yields a client of each worker; all are in one view."""
     clients = [Client(config_of(hosts, rank, secs, tls, workers)) for rank in range(len(workers))]
     try:
-        stand(clients)
+        report_states(clients)
         yield clients
     finally:
         for client in clients:
             client.close(is_done=False)
 
 
-def stand(clients, steps=0, *, is_live=False):
-    """Lets all clients report their standings; returns the view that each one receives."""
+def report_states(clients, steps=0, *, is_live=False):
+    """Lets all clients report their states; returns the view that each one receives."""
     with futures.ThreadPoolExecutor(len(clients)) as pool:
         views = [pool.submit(c.coordination.next_view, steps, is_live=is_live) for c in clients]
         return [view.result(SECS) for view in views]

@@ -83,7 +83,7 @@ class AwaitedOperation:
         """Writes a piece of a result from the payload of its message.
 
         Raises:
-          ValueError: this is no such result.
+          ValueError: the payload is not a result of this operation.
         """
         first, end = self.operation.piece_items(piece)
         size = self.operation.result_bytes
