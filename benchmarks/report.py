@@ -131,14 +131,14 @@ def print_lines(figures: Mapping) -> None:
         print(f"- {name}: {value:.3f}" if isinstance(value, float) else f"- {name}: {value}")
 
 
-def quartiles(values: Sequence[float]) -> np.ndarray:
+def _quartiles(values: Sequence[float]) -> np.ndarray:
     """Returns the first quartile, the median and the third one."""
     return np.percentile(values, [25, 50, 75])
 
 
 def summary(name: str, values: Sequence[float]) -> dict[str, str]:
     """Returns the cells of a table with the median and the quartiles."""
-    low, median, high = quartiles(values)
+    low, median, high = _quartiles(values)
     return {name: f"{median:.1f}", "quartiles": f"{low:.1f} to {high:.1f}"}
 
 
@@ -167,7 +167,7 @@ def draw_bars(path: str, panels: Mapping[str, Mapping[str, Sequence[float]]], xl
     height = 1.0 + 0.25 * max(map(len, panels.values()))
     with picture(path, len(panels), height=height) as every:
         for axes, (title, samples) in zip(every, panels.items(), strict=False):
-            low, median, high = np.transpose([quartiles(each) for each in samples.values()])
+            low, median, high = np.transpose([_quartiles(each) for each in samples.values()])
             bars = axes.barh(list(samples), median, xerr=[median - low, high - median])
             axes.bar_label(bars, fmt="%.3g", padding=2)
             axes.invert_yaxis()

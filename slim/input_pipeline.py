@@ -140,7 +140,7 @@ def synthetic_batches(
     labels = tf.random.stateless_uniform(
         [batch_size], key, minval=0, maxval=num_classes, dtype=tf.int32
     )
-    return without_tuning(tf.data.Dataset.from_tensors((images, labels)).repeat())
+    return _without_tuning(tf.data.Dataset.from_tensors((images, labels)).repeat())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,10 +333,10 @@ def _preprocessed_batches(
     # More threads than cores would only delay the threads that compute the step.
     options.threading.private_threadpool_size = min(num_threads, os.cpu_count() or 1)
     ahead = _PREFETCHED_BATCHES if by_batch else _PREFETCHED_BIG_BATCHES
-    return without_tuning(mapped.prefetch(ahead).with_options(options))
+    return _without_tuning(mapped.prefetch(ahead).with_options(options))
 
 
-def without_tuning(batches: tf.data.Dataset) -> tf.data.Dataset:
+def _without_tuning(batches: tf.data.Dataset) -> tf.data.Dataset:
     """Returns the same batches without the thread that tunes buffers and parallelism (autotune).
 
     To delete an iterator, TensorFlow waits for its autotune thread, which may sleep for up to a

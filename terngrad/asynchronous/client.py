@@ -212,7 +212,7 @@ class Client:
 
         Args:
           sizes: bytes of each state.
-          last: pushes wait until this worker calls `bye`, so that this state is the last.
+          last: pushes wait until this worker calls `leave`, so that this state is the last.
         """
         fetch = lambda ps: self._ask(ps, Call(act=FETCH, last=last), [exactly(sizes[ps])])
         replies = self._of_one_run(fetch, fetch)

@@ -15,7 +15,7 @@ from terngrad.connect.config import ConnectConfig
 from terngrad.service.messages import LONGEST_RESULT, Call, Reply, split_frame
 
 _STOP_SECS = 5.0  # how long a worker that was asked to end waits for a ps
-_BYE_SECS = 2.0
+_LEAVE_SECS = 2.0
 _UNAVAILABLE_PAUSE_SECS = 1.0
 
 
@@ -92,7 +92,7 @@ class RemotePs:
 
     def leave(self, call: Call) -> None:
         """Makes a last call if the ps listens and no other call is under way; ends the stream."""
-        if not self._using.acquire(timeout=_BYE_SECS):
+        if not self._using.acquire(timeout=_LEAVE_SECS):
             return
         try:
             if self._stream:

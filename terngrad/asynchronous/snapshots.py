@@ -205,7 +205,7 @@ def set_aside(path: str, why: str, log: Callable[[str], None]) -> None:
         log(f"{path}: {why}; set aside as {other}.")
 
 
-def undamaged(folder: str, log: Callable[[str], None]) -> Iterator[tuple[str, dict, bytes]]:
+def _undamaged(folder: str, log: Callable[[str], None]) -> Iterator[tuple[str, dict, bytes]]:
     """Yields path, description and content of a folder's undamaged snapshots, the newest first.
 
     Sets damaged ones aside.
@@ -329,7 +329,7 @@ class SnapshotManager:
         """Loads the newest undamaged snapshot, if this ps wrote it; `read_plan` reads its plan."""
         if not self._settings.steps:
             return None
-        for path, description, content in undamaged(self._settings.folder, self._log):
+        for path, description, content in _undamaged(self._settings.folder, self._log):
             try:
                 snapshot = self._read(path, description, content, read_plan)
             except UNREADABLE as error:

@@ -37,7 +37,7 @@ def test_every_kernel_compiles_and_spills_nothing(compiler, architecture):
     print(f"{target}: registers {registers}")
     assert set(spills) == {("0", "0")}, log
     warnings = [line for line in log.splitlines() if "warning" in line and "deprecated" not in line]
-    assert not warnings  # but that cards before 7.5 are deprecated
+    assert not warnings  # allowed: that cards before 7.5 are deprecated
 
 
 @pytest.fixture

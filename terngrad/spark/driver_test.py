@@ -134,7 +134,7 @@ def test_lines_have_the_label_of_their_process_and_requests_reach_it(driver, cer
     connection.close()
 
 
-def test_a_process_runs_while_its_line_is_open(driver, certificates):
+def test_a_process_runs_while_its_connection_is_open(driver, certificates):
     placement = Placement(2, 0, HOSTS)
     driver.expect(placement)
     connection = DriverConnection((HOST, driver.port), certificates, *WORKERS[0])

@@ -540,7 +540,7 @@ void ASumEndsNotBeforeAllPartsAreOffered() {
   CHECK(!two.Output().empty());
 }
 
-void RowsOfASumAreToldOnceTheyAreFinal() {
+void RowsOfASumAreDeliveredOnceTheyAreFinal() {
   constexpr int64_t kRows = 100001;  // several chunks a share
   for (const int size : {1, 2, 3, 4}) {
     Group group(size);
@@ -942,7 +942,7 @@ const struct {
     LAW(SumsOfFloatsAreAddedInATree),
     LAW(HalvesAreRoundedToTheNearestAndToEvenInTies),
     LAW(AMaximumIsNoNumberWhereAPartIsNone),
-    LAW(RowsOfASumAreToldOnceTheyAreFinal),
+    LAW(RowsOfASumAreDeliveredOnceTheyAreFinal),
     LAW(BytesAreCountedAsTheyTravel),
     LAW(AllOperationsGiveWhatTheyMust),
     LAW(SumsOfOfferedPartsAreTheSame),

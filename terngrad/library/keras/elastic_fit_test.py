@@ -82,8 +82,10 @@ def test_the_others_go_on_without_a_killed_worker_and_end_with_the_same_bits(ser
         for run in (runs[0], runs[2]):
             assert "factor 0.6667" in run.output
             made = re.findall(r"^epoch (\d) batch (\d+) updates (\d+)$", run.output, re.M)
-            places = [(int(epoch) % 2, int(batch)) for epoch, batch, _ in made]
-            assert places == 2 * [(epoch, batch) for epoch in range(2) for batch in range(_STEPS)]
+            positions = [(int(epoch) % 2, int(batch)) for epoch, batch, _ in made]
+            assert positions == 2 * [
+                (epoch, batch) for epoch in range(2) for batch in range(_STEPS)
+            ]
 
 
 def test_a_killed_worker_that_is_started_again_joins_and_ends_with_the_same_bits(tmp_path):

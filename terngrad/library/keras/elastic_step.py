@@ -41,8 +41,8 @@ class Position:
 
     Attributes:
       fits: calls of `fit` that this process has begun.
-      progress: int64 scalar, counts the joint operations, so it grows with each. Two
-        workers with the same number have the same state.
+      progress: int64 scalar, counts the joint operations. Two workers with the same number have
+        the same state.
       seeds: states of random layers that are those of this worker's node, by id.
       variables: these and the rest, for the state.
     """

@@ -1,4 +1,4 @@
-"""Who has the secret of a training joins; a process without it learns nothing."""
+"""Processes with the secret of a training join; one without it learns nothing."""
 
 import contextlib
 import socket
