@@ -8,6 +8,7 @@ in one word.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import io
 import multiprocessing
 import os
@@ -103,7 +104,8 @@ class ForkedProgram:
     def send_signal(self, number: int) -> None:
         """Sends a signal, unless the program has ended."""
         if self.returncode is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it has ended just now
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Sends SIGTERM."""
