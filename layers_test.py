@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from docs.layers import ROW_OF, ROWS, root_of
-from terngrad.testing.imports import Import, imports, texts
+from terngrad.testing.imports import Import, imports, parse, texts
 
 _REPO = Path(__file__).parent
 _ROOTS = ("slim", "terngrad", "inception", "benchmarks", "docs")
@@ -109,7 +109,7 @@ def circle(modules: Mapping[str, str]) -> list[str]:
 def mentioned(text: str) -> set[str]:
     """All names that a module uses or imports, and its texts, which may be names."""
     kinds = {ast.Name: "id", ast.Attribute: "attr", ast.alias: "name", ast.Constant: "value"}
-    nodes = (node for node in ast.walk(ast.parse(text)) if type(node) in kinds)
+    nodes = (node for node in ast.walk(parse(text)) if type(node) in kinds)
     return {str(getattr(node, kinds[type(node)])).rpartition(".")[2] for node in nodes}
 
 
@@ -120,7 +120,7 @@ def own_functions(modules: Mapping[str, str]) -> list[str]:
     return sorted(
         f"{module}.{node.name}"
         for module, text in modules.items()
-        for node in ast.parse(text).body
+        for node in parse(text).body
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
         if mentions[node.name] == (node.name in names[module])
         if not node.decorator_list and not for_tests(module)

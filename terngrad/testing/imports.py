@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-_parse = functools.cache(ast.parse)  # callers look at the same modules several times
+parse = functools.cache(ast.parse)  # callers look at the same modules several times
 
 
 class Import(NamedTuple):
@@ -31,7 +31,7 @@ def texts(repository: Path, folders: Iterable[str]) -> dict[str, str]:
 def imports(modules: Mapping[str, str]) -> Iterator[Import]:
     """All imports of some modules, given as texts by name."""
     for module, text in modules.items():
-        for node in ast.walk(_parse(text)):
+        for node in ast.walk(parse(text)):
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     yield Import(module, node.lineno, alias.name)
