@@ -2,8 +2,9 @@
 
 Trains a recipe with each kind of gradients, evaluates every checkpoint on the test images, and
 compares accuracy and bits: with the paper's (arXiv 1705.07878, section 4) for lenet and cifar10,
-of all codecs for codecs (cifar10_alexnet) and resnet (ResNet-20). On 2 cores lenet takes half an
-hour and cifar10 two hours. Run a stopped command again to continue it.
+of all codecs for codecs (cifar10_alexnet) and resnet (ResNet-20), with local steps for local_steps
+(cifar10_alexnet). On 2 cores lenet takes half an hour and cifar10 two hours. Run a stopped command
+again to continue it.
 
 With --tuning_steps each kind of gradients first chooses its learning rate: that with the lowest
 entropy loss after so many steps of training with seed 1.

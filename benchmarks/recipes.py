@@ -61,7 +61,8 @@ class Recipe:
 
 
 _CLIPPED = ("--clip_factor=2.5",)
-_ANTITHETIC_BY_CHANNEL = (*_CLIPPED, "--draws=antithetic", "--scale_by=channel")
+_BY_CHANNEL = ("--draws=antithetic", "--scale_by=channel")
+_ANTITHETIC_BY_CHANNEL = (*_CLIPPED, *_BY_CHANNEL)
 _CODECS = {
     "float": Gradients("float", ("--grad_bits=32",)),
     "half_batch": Gradients("float, half the batch", ("--grad_bits=32",), batch_share=0.5),
@@ -79,6 +80,10 @@ _CODECS = {
     "levels5_feedback": Gradients(
         "5 levels, feedback, by channel", ("--codec=5-level-feedback", "--scale_by=channel")
     ),
+    "levels7_channel": Gradients(
+        "7 levels, antithetic, by channel",
+        ("--grad_bits=3", "--clip_factor=4", *_BY_CHANNEL),
+    ),
 }
 _DDP = {
     f"ddp_{kind.lower().replace(' rank ', '').replace(' ', '_')}": Gradients(
@@ -86,6 +91,29 @@ _DDP = {
     )
     for kind in DDP_KINDS
 }
+
+_FEEDBACK = ("--codec=ternary-feedback", "--outer_feedback=0.75")
+_LOCAL_STEPS = {
+    f"{name}_{steps}": Gradients(f"{title}, H = {steps}", (*flags, f"--local_steps={steps}"))
+    for steps in (4, 16, 64)
+    for name, title, flags in (
+        ("float", "float", ("--grad_bits=32",)),
+        ("ternary", "ternary", ("--grad_bits=1", *_CLIPPED)),
+        ("feedback", "ternary, feedback 0.75", _FEEDBACK),
+    )
+}
+_TWO_WORKERS = Recipe(
+    title="cifar10_alexnet on CIFAR-10, 2 workers",
+    prefix="codecs",
+    dataset="cifar10",
+    net="cifar10_alexnet",
+    batch_size=128,
+    max_steps=20_000,
+    flags=("--optimizer=adam", "--weight_decay=0.004"),
+    learning_rates=(8e-4, 4e-4, 1.6e-3),
+    workers=2,
+    trainings=_CODECS | _DDP,
+)
 
 RECIPES = {
     "lenet": Recipe(
@@ -133,17 +161,13 @@ RECIPES = {
             "none": Gradients("ternary, no clipping", ("--grad_bits=1",)),
         },
     ),
-    "codecs": Recipe(
-        title="cifar10_alexnet on CIFAR-10, 2 workers",
-        prefix="codecs",
-        dataset="cifar10",
-        net="cifar10_alexnet",
-        batch_size=128,
-        max_steps=20_000,
-        flags=("--optimizer=adam", "--weight_decay=0.004"),
-        learning_rates=(8e-4, 4e-4, 1.6e-3),
-        workers=2,
-        trainings=_CODECS | _DDP,
+    "codecs": _TWO_WORKERS,
+    "local_steps": dataclasses.replace(
+        _TWO_WORKERS,
+        title=f"{_TWO_WORKERS.title}, local steps",
+        prefix="local_steps",
+        max_steps=20_480,  # rounds of 64 steps
+        trainings=_LOCAL_STEPS,
     ),
     "resnet": Recipe(
         title="ResNet-20 on CIFAR-10, 2 workers",

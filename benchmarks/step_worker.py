@@ -37,6 +37,7 @@ _CODECS = {  # fields of TrainConfig
     "ternary": {"grad_bits": 1},
     "ternary by channel": {"grad_bits": 1, **_BY_CHANNEL},
     "5 levels by channel": {"grad_bits": 2, **_BY_CHANNEL},
+    "7 levels by channel": {"grad_bits": 3, "clip_factor": 4.0, **_BY_CHANNEL},
     ONE_BY_ONE: {"grad_bits": 1},
 }
 ALONE = "compute alone"  # on every host at once, without an exchange
@@ -206,6 +207,7 @@ def _keras_side(
     optimizer = distribute(
         keras.optimizers.Adam(rate) if adam else keras.optimizers.SGD(rate, config.momentum),
         group,
+        gradients="ternary",
         clip_factor=config.clip_factor,
         bucket_elements=config.bucket_elements,
     )

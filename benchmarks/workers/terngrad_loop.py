@@ -32,7 +32,7 @@ def main(
     weights = [tf.Variable(tf.zeros(size)) for size in sizes]
     velocities = [tf.Variable(tf.zeros(size)) for size in sizes]
     gradients = [tf.random.stateless_normal([size], [group.rank, size]) for size in sizes]
-    reducer = terngrad.Reducer(weights, group)
+    reducer = terngrad.Reducer(weights, group, gradients="ternary")
 
     @tf.function
     def step() -> None:

@@ -86,6 +86,7 @@ def gradients_of(weights, step, nodes=1):
 
 def training_of(weights, group, **settings):
     settings = {"learning_rate": RATE, "max_steps": 6, "optimizer": "gd"} | settings
+    settings = {"gradients": "ternary"} | settings
     return AsynchronousTraining(weights, group, **settings)
 
 
@@ -107,7 +108,8 @@ def trained(training, weights, is_graph=True, nodes=1):
     ("optimizer", "settings", "servers"),
     [
         ("gd", {"gradients": "float32"}, 1),
-        ("momentum", {"clip_factor": 2.5, "size_to_binarize": 10, "nodes": 2}, 2),
+        ("momentum", {"gradients": "ternary", "size_to_binarize": 10, "nodes": 2}, 2),
+        ("gd", {"gradients": "7-level", "size_to_binarize": 1}, 2),
         ("adam", {"gradients": "5-level-feedback", "scale_by": "channel"}, 1),
     ],
 )

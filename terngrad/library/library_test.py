@@ -250,7 +250,8 @@ def test_an_error_under_mpirun_is_shown_once(hook):
 DIVERGING = """
 import sys, terngrad, tensorflow as tf
 group = terngrad.join(timeout_secs=20.0)
-reducer, other = (terngrad.Reducer([tf.Variable([1.0, 2.0])], group) for _ in range(2))
+weights = [tf.Variable([1.0, 2.0])]
+reducer, other = (terngrad.Reducer(weights, group, gradients="ternary") for _ in range(2))
 group.rank or eval(sys.argv[1])
 while True:
     reducer([tf.ones([2])])
@@ -313,7 +314,8 @@ def test_unequal_arrays_to_gather_are_named(servers, array, why):
 DIVERGING_IN_ONE_GRAPH = """
 import sys, terngrad, tensorflow as tf
 group = terngrad.join(timeout_secs=20.0)
-reducers = [terngrad.Reducer([tf.Variable([1.0, 2.0])], group) for _ in range(2)]
+weights = [tf.Variable([1.0, 2.0])]
+reducers = [terngrad.Reducer(weights, group, gradients="ternary") for _ in range(2)]
 
 @tf.function
 def step():

@@ -97,7 +97,9 @@ def test_fragments_take_turns_and_all_are_exchanged_at_the_end():
 
 def test_law_10_float_layers_may_be_in_any_fragment():
     weights = [tf.Variable(tf.zeros(n), name=f"{name}/kernel") for n, name in ((8, "a"), (3, "b"))]
-    local = LocalSteps(weights, ALONE, steps=2, fragments=2, float_layers=["b"])
+    local = LocalSteps(
+        weights, ALONE, steps=2, fragments=2, gradients="ternary", float_layers=["b"]
+    )
     assert [reducer.layout.coded for reducer in local.reducers] == [(0,), ()]
     with pytest.raises(ValueError, match="no variable is in layer 'c'"):
         LocalSteps(weights, ALONE, steps=2, fragments=2, float_layers=["c"])
@@ -183,7 +185,9 @@ def test_a_checkpoint_of_the_state_goes_on_with_the_same_bits(tmp_path, overlap)
 
 def test_weights_of_half_precision_keep_their_type():
     weights = tf.Variable(tf.ones([4], tf.float16))
-    local = LocalSteps([weights], ALONE, steps=1, learning_rate=1.0, momentum=0.0)
+    local = LocalSteps(
+        [weights], ALONE, steps=1, learning_rate=1.0, momentum=0.0, gradients="ternary"
+    )
     weights.assign_sub(tf.ones([4], tf.float16))
     assert local.step()
     assert weights.dtype == tf.float16

@@ -16,7 +16,13 @@ from terngrad.library import graphs
 from terngrad.library.arrays import plain
 from terngrad.library.graphs import Calls, begin_after, check_graph
 from terngrad.library.group import Group
-from terngrad.library.reducer_settings import check_settings, name_of_codec, policy_of
+from terngrad.library.reducer_settings import (
+    DEFAULT_GRADIENTS,
+    check_settings,
+    name_of_codec,
+    policy_of,
+    with_suited,
+)
 from terngrad.ops.gradient_kernels import GradientKernels, Sums
 from terngrad.training import runtime
 from terngrad.training.nodes import row_of, values_of_row
@@ -59,7 +65,7 @@ class Reducer:
     """Exchanges gradients with the other processes: `means = reducer(gradients)`.
 
         group = terngrad.join()
-        reducer = terngrad.Reducer(model.trainable_variables, group, gradients="ternary")
+        reducer = terngrad.Reducer(model.trainable_variables, group)
         ...
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(reducer(gradients), model.trainable_variables))
@@ -79,15 +85,15 @@ class Reducer:
         variables: Sequence[Any],
         group: Group,
         *,
-        gradients: str | type = "ternary",
-        clip_factor: float = 0.0,
-        scale_by: str = "variable",
-        size_to_binarize: int = 1,
+        gradients: str | type = DEFAULT_GRADIENTS,
+        clip_factor: float | None = None,
+        scale_by: str | None = None,
+        size_to_binarize: int | None = None,
         float_layers: Sequence[str] = (),
         seed: int = 1,
         nodes: int = 1,
         bucket_elements: int = DEFAULT_BUCKET_ELEMENTS,
-        draws: str = "independent",
+        draws: str | None = None,
         sum_codec: str = EXACT,
         memory_decay: float = 1.0,
     ) -> None:
@@ -96,16 +102,19 @@ class Reducer:
         Args:
           variables: tf.Variables or Keras variables of a float type, of fixed shapes.
           group: the processes, from `terngrad.join`.
-          gradients: "ternary" (3 levels, 2 bits a value or less), codes of more levels: "5-level"
-            and "7-level" (3 bits or less), "15-level" (4), "255-level" (8); "ternary-feedback" and
-            "5-level-feedback", which keep what they did not send for the next call; "float32",
-            "float16" (half precision), or a codec of your own: a subclass of
+          gradients: "7-level" (3 bits a value or less), codes of other levels: "ternary" (3 levels,
+            the paper's, 2 bits or less), "5-level" (3), "15-level" (4), "255-level" (8);
+            "ternary-feedback" and "5-level-feedback", which keep what they did not send for the
+            next call; "float32", "float16" (half precision), or a codec of your own: a subclass of
             `terngrad.codecs.codec.Codec`, or its MODULE:CLASS.
-          clip_factor: clip a gradient to this many standard deviations before it is encoded; 2.5
-            works in general, 0 = no clipping, which codecs with feedback need.
+          clip_factor: clip a gradient to this many standard deviations before it is encoded; 0 = no
+            clipping, which codecs with feedback need. None = 4 with "7-level", 2.5 with other
+            levels, else 0.
           scale_by: which values share a scale: "variable", all of a variable; "channel", those of
-            an output channel; "block:N", N neighbours; see `terngrad.parts.parts_of`.
-          size_to_binarize: variables with fewer elements stay float.
+            an output channel; "block:N", N neighbours; see `terngrad.parts.parts_of`. None =
+            "channel" with "7-level", else "variable".
+          size_to_binarize: variables with fewer elements stay float. None = 1,024 with "7-level",
+            else 1.
           float_layers: layers whose variables stay float, such as the last one: the part of a
             variable's name (of Keras' `path`) before the last "/".
           seed: of the random codes; all processes need the same.
@@ -113,7 +122,8 @@ class Reducer:
             processes of one node and one process of N nodes give the same means.
           bucket_elements: a bucket takes variables until it holds this many values.
           draws: "independent", or "antithetic": two nodes share the random numbers of their codes,
-            so that the mean of both has less noise. Codecs that round at random can do this.
+            so that the mean of both has less noise. Codecs that round at random can do this. None =
+            "antithetic" with "7-level", else "independent".
           sum_codec: how means of coded gradients travel back: "exact", as sums of codes, or
             "ternary": the process that owns a share of them codes it again, keeps what the codes
             do not say, and adds it to its next means. With an elastic group what owners keep
@@ -126,21 +136,21 @@ class Reducer:
           ValueError: an argument is wrong.
           MembershipError: names a setting that differs between two processes.
         """
-        coding = {
-            "clip_factor": clip_factor,
-            "scale_by": scale_by,
-            "size_to_binarize": size_to_binarize,
-            "float_layers": float_layers,
-            "draws": draws,
-            "sum_codec": sum_codec,
-        }
-        others = {"seed": seed, "nodes": nodes, "bucket_elements": bucket_elements}
-        check_settings(gradients=gradients, **coding, **others)
+        coding = with_suited(
+            gradients,
+            clip_factor=clip_factor,
+            scale_by=scale_by,
+            size_to_binarize=size_to_binarize,
+            float_layers=float_layers,
+            draws=draws,
+            sum_codec=sum_codec,
+        )
+        check_settings(**coding, seed=seed, nodes=nodes, bucket_elements=bucket_elements)
         _check_memory(group, sum_codec, memory_decay)
         names, tf_variables = _names_and_variables(
             variables, with_values=group.connection is not None
         )
-        shapes, policy = [v.shape for v in tf_variables], policy_of(gradients, **coding)
+        shapes, policy = [v.shape for v in tf_variables], policy_of(**coding)
         self.layout: Layout = make_layout(names, shapes, policy, bucket_elements)
         self.kernels = kernels = _kernels(tf_variables)
         step = tf.Variable(0, dtype=tf.int64, trainable=False)

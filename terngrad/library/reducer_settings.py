@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from terngrad import parts
 from terngrad.layout import (
@@ -21,6 +21,39 @@ from terngrad.layout import (
 
 _BITS = {name: BITS_OF_CODEC[name] for name in MAX_CODES} | {"float32": 32, "float16": 16}
 _FLOATS = ("float32", "float16")
+DEFAULT_GRADIENTS = "7-level"
+
+
+class _Suited(NamedTuple):
+    """What a codec takes where the caller names nothing.
+
+    Attributes:
+      clip_factor, scale_by, draws, size_to_binarize: see `Reducer`.
+    """
+
+    clip_factor: float = 0.0
+    scale_by: str = "variable"
+    draws: str = "independent"
+    size_to_binarize: int = 1
+
+
+# 2.5 is the paper's. Those of 7 levels train as float gradients do, docs/results.md.
+_SUITED = {name: _Suited(clip_factor=2.5) for name in MAX_CODES}
+# Small variables are few of a large net's bytes, and much of what a small net's precision needs.
+_SUITED[DEFAULT_GRADIENTS] = _Suited(4.0, "channel", "antithetic", size_to_binarize=1024)
+
+
+def with_suited(gradients: str | type, **settings: Any) -> dict[str, Any]:
+    """Returns settings of a reducer, where those that are None have the value that suits a codec.
+
+    Args:
+      gradients: see `Reducer`.
+      settings: further arguments of `Reducer`; may have None for `clip_factor`, `scale_by`,
+        `draws` and `size_to_binarize`.
+    """
+    suited = _SUITED.get(gradients, _Suited()) if isinstance(gradients, str) else _Suited()
+    left = {name: value for name, value in suited._asdict().items() if settings[name] is None}
+    return {"gradients": gradients, **settings, **left}
 
 
 def check_settings(

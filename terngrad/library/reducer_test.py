@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from terngrad.codecs.examples import OwnScaleTernaryCodec
 from terngrad.codecs.factory import make_codecs
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
@@ -68,6 +69,24 @@ def test_law_4_a_loop_by_hand_has_the_bits_of_the_training_step_of_the_programs(
         ours(*batch)
     for mine, other in zip(own.variables, programs.variables, strict=True):
         np.testing.assert_array_equal(mine.numpy(), other.numpy())
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({}, (3, 4.0, "channel", "antithetic", 1024)),
+        ({"clip_factor": 0, "scale_by": "variable"}, (3, 0.0, "variable", "antithetic", 1024)),
+        ({"gradients": "ternary"}, (1, 2.5, "variable", "independent", 1)),
+        ({"gradients": "15-level", "draws": "antithetic"}, (4, 2.5, "variable", "antithetic", 1)),
+        ({"gradients": "5-level-feedback"}, (32, 0.0, "variable", "independent", 1)),
+        ({"gradients": "float16"}, (16, 0.0, "variable", "independent", 1)),
+        ({"gradients": OwnScaleTernaryCodec}, (32, 0.0, "variable", "independent", 1)),
+    ],
+)
+def test_what_is_not_named_suits_the_codec(settings, wanted):
+    policy = Reducer(variables(), ALONE, **settings).layout.policy
+    names = ("grad_bits", "clip_factor", "scale_by", "draws", "size_to_binarize")
+    assert tuple(getattr(policy, name) for name in names) == wanted
 
 
 def test_a_checkpoint_of_the_state_goes_on_with_the_same_bits(tmp_path):

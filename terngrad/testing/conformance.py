@@ -48,7 +48,9 @@ POLICIES = {
     "ternary": Policy(grad_bits=1, clip_factor=2.5),
     "antithetic": Policy(grad_bits=1, clip_factor=2.5, draws="antithetic"),
     "5-level": Policy(grad_bits=2, clip_factor=2.5),
-    "7-level": Policy(grad_bits=3, clip_factor=2.5, draws="antithetic"),
+    "7-level": Policy(  # as the library's own, but for the size of small variables
+        grad_bits=3, clip_factor=4.0, size_to_binarize=10, draws="antithetic", scale_by="channel"
+    ),
     "15-level": Policy(grad_bits=4),
     "255-level": Policy(grad_bits=8, draws="antithetic"),
     "mixed": Policy(grad_bits=1, size_to_binarize=10, float_layers=("b",)),

@@ -33,7 +33,7 @@ def train(steps: int, *given: str) -> None:
     runtime.configure()
     group = join(**arguments)
     weights = tf.Variable(tf.range(float(values)))
-    reducer = Reducer([weights], group, nodes=nodes, sum_codec=sum_codec)
+    reducer = Reducer([weights], group, gradients="ternary", nodes=nodes, sum_codec=sum_codec)
     state = [reducer.state.step, weights, *(tf.Variable(tf.zeros(values)) for _ in range(slots))]
 
     @tf.function

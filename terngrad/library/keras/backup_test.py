@@ -52,9 +52,9 @@ def trained(*callbacks, group=None):
     keras.utils.set_random_seed(1)
     layers = [keras.layers.Dense(4), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
     model = keras.Sequential([keras.Input((3,)), *layers])
-    model.compile(
-        terngrad.keras.distribute(keras.optimizers.Adam(0.1), group), "mse", run_eagerly=True
-    )
+    optimizer = keras.optimizers.Adam(0.1)
+    optimizer = terngrad.keras.distribute(optimizer, group, gradients="ternary")
+    model.compile(optimizer, "mse", run_eagerly=True)
     together = terngrad.keras.DistributedCallback(group)
     fit = {"batch_size": 8, "shuffle": False, "verbose": 0, "epochs": EPOCHS}
     history = model.fit(*DATA, callbacks=[*callbacks, together], **fit).history

@@ -40,7 +40,9 @@ def seeded():
 
 def compiled(group=ALONE, model=None, nodes=1, **settings):
     model = model or keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    optimizer = terngrad.keras.distribute(keras.optimizers.SGD(0.1), group, nodes=nodes)
+    optimizer = terngrad.keras.distribute(
+        keras.optimizers.SGD(0.1), group, gradients="ternary", nodes=nodes
+    )
     model.compile(optimizer, "mse", **settings)
     return model
 

@@ -11,11 +11,14 @@ import keras
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, EXACT, FEEDBACK_CODES, MAX_CODES
 from terngrad.library.group import Group
 from terngrad.library.keras.optimizer import GradientExchange, attach, exchange_of, parts_of
-from terngrad.library.reducer_settings import check_settings
+from terngrad.library.reducer_settings import (
+    DEFAULT_GRADIENTS,
+    check_settings,
+    with_suited,
+)
 
 Optimizer = TypeVar("Optimizer", bound=keras.optimizers.Optimizer)
 
-_CLIP_FACTOR = 2.5  # the paper's
 _LEAST_EPSILON = 1e-16  # of Adafactor: smaller products of a row's and a column's are 0
 
 
@@ -23,15 +26,15 @@ def distribute(
     optimizer: Optimizer,
     group: Group,
     *,
-    gradients: str | type = "ternary",
+    gradients: str | type = DEFAULT_GRADIENTS,
     clip_factor: float | None = None,
-    scale_by: str = "variable",
-    size_to_binarize: int = 1,
+    scale_by: str | None = None,
+    size_to_binarize: int | None = None,
     float_layers: Sequence[str] = (),
     seed: int = 1,
     nodes: int = 1,
     bucket_elements: int = DEFAULT_BUCKET_ELEMENTS,
-    draws: str = "independent",
+    draws: str | None = None,
     sum_codec: str = EXACT,
 ) -> Optimizer:
     """Makes an optimizer apply the mean gradients of all processes; returns the same optimizer.
@@ -46,13 +49,13 @@ def distribute(
     Args:
       optimizer: any optimizer of Keras, or a subclass of one.
       group: the processes, from `terngrad.join`.
-      gradients: "ternary", "5-level", "7-level", "15-level", "255-level", "ternary-feedback",
+      gradients: "7-level", "ternary", "5-level", "15-level", "255-level", "ternary-feedback",
         "5-level-feedback", "float32", "float16" or a codec; see `terngrad.Reducer`.
       clip_factor: clip a gradient to this many standard deviations before it is encoded; 0 = no
-        clipping. None = 2.5, and 0 for the codecs with feedback.
+        clipping. None = what suits `gradients`, see `terngrad.Reducer`.
       scale_by: which values share a scale: "variable", all of a variable; "channel", those of an
-        output channel; "block:N", N neighbours.
-      size_to_binarize: variables with fewer elements stay float.
+        output channel; "block:N", N neighbours. None = what suits `gradients`.
+      size_to_binarize: variables with fewer elements stay float. None = what suits `gradients`.
       float_layers: layers whose variables stay float: the part of a variable's `path` before the
         last "/".
       seed: of the random codes; all processes need the same.
@@ -60,7 +63,7 @@ def distribute(
         is the batch of a node, whose gradients are encoded by themselves: one process of N nodes
         trains as N processes of one node do.
       bucket_elements: a bucket takes variables until it holds this many values.
-      draws: "independent" or "antithetic"; see `terngrad.Reducer`.
+      draws: "independent" or "antithetic"; None = what suits `gradients`, see `terngrad.Reducer`.
       sum_codec: "exact" or "ternary"; see `terngrad.Reducer`.
 
     Raises:
@@ -91,21 +94,18 @@ def distribute(
             f"distribute: nodes is {nodes}; an optimizer with gradient_accumulation_steps adds up "
             "the gradients of one node: allowed is 1"
         )
-    if clip_factor is None:
-        has_feedback = isinstance(gradients, str) and gradients in FEEDBACK_CODES
-        clip_factor = 0.0 if has_feedback else _CLIP_FACTOR
-    settings = {
-        "gradients": gradients,
-        "clip_factor": clip_factor,
-        "scale_by": scale_by,
-        "size_to_binarize": size_to_binarize,
-        "float_layers": float_layers,
-        "seed": seed,
-        "nodes": nodes,
-        "bucket_elements": bucket_elements,
-        "draws": draws,
-        "sum_codec": sum_codec,
-    }
+    settings = with_suited(
+        gradients,
+        clip_factor=clip_factor,
+        scale_by=scale_by,
+        size_to_binarize=size_to_binarize,
+        float_layers=float_layers,
+        seed=seed,
+        nodes=nodes,
+        bucket_elements=bucket_elements,
+        draws=draws,
+        sum_codec=sum_codec,
+    )
     check_settings(**settings)
     kinds = [type(part).__name__ for part in parts_of(optimizer) if _has_tiny_epsilon(part)]
     if kinds and gradients in MAX_CODES | FEEDBACK_CODES and group.is_chief:

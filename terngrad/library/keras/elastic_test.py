@@ -30,7 +30,7 @@ def compiled(group, optimizer=None, nodes=1, **settings):
     layers = [keras.Input((3,)), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)]
     model = keras.Sequential([*layers, keras.layers.Dense(2)])
     optimizer = optimizer or keras.optimizers.SGD(0.1)
-    optimizer = terngrad.keras.distribute(optimizer, group, nodes=nodes)
+    optimizer = terngrad.keras.distribute(optimizer, group, gradients="ternary", nodes=nodes)
     model.compile(optimizer, "mse", metrics=["mae"], **settings)
     return model
 

@@ -161,6 +161,7 @@ _WAYS = [  # settings, how codes travel, and how often an update is fused
     ({}, {"bucket_elements": 4}, 3),
     ({}, {"size_to_binarize": 5}, 1),  # the vector stays float
     ({}, {"scale_by": "channel"}, 1),
+    ({}, {"gradients": "7-level", "size_to_binarize": 5}, 1),
     ({}, {"sum_codec": "ternary"}, 1),
     ({"clipnorm": 0.3}, {}, 0),
     ({"loss_scale_factor": 4.0}, {}, 0),
@@ -182,6 +183,7 @@ def fused_cases():
 def test_fused_updates_give_the_bits_of_decoded_means(
     optimizer_class, own, settings, how, fused, monkeypatch
 ):
+    how = {"gradients": "ternary"} | how
     make = lambda: terngrad.keras.distribute(optimizer_class(**own, **settings), ALONE, **how)
     unused, channels = np.ones(2, "float32"), np.ones((16, 3), "float32")
     held = lambda: [keras.Variable(unused), *variables(), keras.Variable(channels)]
@@ -201,7 +203,8 @@ def test_fused_updates_give_the_bits_of_decoded_means(
     ids=lambda s: next(iter(s)),
 )
 def test_adam_of_another_form_is_not_fused(settings, monkeypatch):
-    optimizer = terngrad.keras.distribute(keras.optimizers.Adam(**settings), ALONE)
+    optimizer = keras.optimizers.Adam(**settings)
+    optimizer = terngrad.keras.distribute(optimizer, ALONE, gradients="ternary")
     with counted_updates(monkeypatch) as updates:
         found, _ = trained_in_graph(optimizer, variables())
     assert not updates
@@ -227,7 +230,8 @@ def counted_updates(monkeypatch):
 def test_gradients_of_another_type_and_variables_that_occur_twice_are_not_fused(monkeypatch):
     half = keras.Variable(np.ones((4, 3), "float16"), name="half")
     twice = keras.Variable(np.ones(3, "float32"), name="twice")
-    optimizer = terngrad.keras.distribute(keras.optimizers.SGD(0.5, momentum=0.5), ALONE)
+    optimizer = keras.optimizers.SGD(0.5, momentum=0.5)
+    optimizer = terngrad.keras.distribute(optimizer, ALONE, gradients="ternary")
     optimizer.build([half, twice])
 
     @tf.function(autograph=False)

@@ -19,7 +19,12 @@ def main(folder: str, steps: str) -> None:
     group = terngrad.join(asynchronous=held)
     weights = tf.Variable(tf.range(64.0))
     training = terngrad.AsynchronousTraining(
-        [weights], group, optimizer="adam", learning_rate=0.01, max_steps=int(steps)
+        [weights],
+        group,
+        optimizer="adam",
+        learning_rate=0.01,
+        max_steps=int(steps),
+        gradients="ternary",
     )
 
     @tf.function

@@ -101,7 +101,7 @@ def beside_gradients(group: terngrad.Group) -> None:
 
 def timeline(group: terngrad.Group) -> None:
     """A profile has a span for each bucket's exchange, from its codes to the mean gradients."""
-    reducer = terngrad.Reducer([tf.Variable(tf.zeros([_LARGE_BUCKET]))], group)
+    reducer = terngrad.Reducer([tf.Variable(tf.zeros([_LARGE_BUCKET]))], group, gradients="ternary")
     step = tf.function(lambda: reducer([tf.ones([_LARGE_BUCKET])]), autograph=False)
     step()
     with tempfile.TemporaryDirectory() as folder:

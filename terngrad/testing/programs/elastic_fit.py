@@ -103,7 +103,11 @@ def main() -> None:
         ]
     )
     optimizer = terngrad.keras.distribute(
-        keras.optimizers.Adam(0.01), group, seed=3, sum_codec=given.sum_codec
+        keras.optimizers.Adam(0.01),
+        group,
+        gradients="ternary",
+        seed=3,
+        sum_codec=given.sum_codec,
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"])

@@ -21,7 +21,8 @@ def main(steps: int, values: int, sum_codec: str, *views: str) -> None:
     weights = tf.Variable(tf.range(float(values)))
     given = [tuple(map(int, view.split(":"))) for view in views]
     for (first, nodes), (end, _) in zip(given, [*given[1:], (steps, 0)], strict=True):
-        reducer = terngrad.Reducer([weights], group, nodes=nodes, sum_codec=sum_codec)
+        settings = {"gradients": "ternary", "nodes": nodes, "sum_codec": sum_codec}
+        reducer = terngrad.Reducer([weights], group, **settings)
         reducer.state.step.assign(first)
 
         @tf.function
