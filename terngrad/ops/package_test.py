@@ -1,5 +1,6 @@
 """The contents of the package's wheel."""
 
+import fnmatch
 import os
 import shutil
 import subprocess
@@ -66,6 +67,7 @@ def test_a_wheel_holds_the_library_where_it_is_looked_for(tmp_path):
     assert "terngrad/cc/lib/kernels.h" in names
     assert set(kernels.sources()) <= names  # NVRTC compiles them where a GPU is
     assert not any(name.endswith(("_test.cc", "/fake_driver.cc")) for name in names)
+    assert not fnmatch.filter(names, "terngrad/cc/*/testing/*")
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +23,15 @@ def sanitized(sanitizers: str) -> tuple[str, ...]:
 def compiler() -> str:
     """Returns the C++ compiler; skips the test if there is none."""
     return build.compiler() or pytest.skip("needs a C++ compiler")
+
+
+def law_sources(folder: str) -> list[str]:
+    """Returns the sources of the program that checks the laws of a folder of `terngrad/cc`.
+
+    They are relative to the repository; `library.sources` has what the program is linked with.
+    """
+    found = glob.glob(os.path.join("terngrad", "cc", folder, "*_test.cc"), root_dir=ROOT)
+    return sorted(found)
 
 
 def program(

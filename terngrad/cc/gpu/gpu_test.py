@@ -1,4 +1,4 @@
-"""Checks the laws of the kernels for GPUs on the host (kernels_test.cc), and their sources."""
+"""Checks the laws of the kernels for GPUs on the host (*_test.cc), and their sources."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from terngrad.testing import native
 
 FOLDER = os.path.join("terngrad", "cc", "gpu")
 HOST = os.path.join(FOLDER, "host_entries.cc")
-LAWS = os.path.join(FOLDER, "kernels_test.cc")
+LAWS = native.law_sources("gpu")
 BUILDS = {"users": FLAGS, "sanitized": native.sanitized("address,undefined")}
 WARNINGS = (
     *(flag for flag in FLAGS if flag != "-w"),
@@ -32,13 +32,13 @@ def text(name):
     "build", ["users", pytest.param("sanitized", marks=pytest.mark.exhaustive)]
 )
 def test_the_bits_are_those_of_the_cpu(build, tmp_path):
-    laws = native.program(tmp_path, [*sources("lib", "*.cc"), HOST, LAWS], BUILDS[build])
+    laws = native.program(tmp_path, [*sources("lib", "*.cc"), HOST, *LAWS], BUILDS[build])
     assert re.search(r"^\d+ laws, \d{7,} numbers$", native.output([laws]))
 
 
 @pytest.mark.slow
 def test_sources_compile_without_warnings():
-    for source in [*sources("gpu", "*.cc"), LAWS]:
+    for source in [*sources("gpu", "*.cc"), *LAWS]:
         done = native.run([native.compiler(), *WARNINGS, "-I.", "-fsyntax-only", source])
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
 

@@ -1,4 +1,4 @@
-"""Checks the laws of the native kernels without TensorFlow (kernels_test.cc), and the sources."""
+"""Checks the laws of the native kernels without TensorFlow (*_test.cc), and the sources."""
 
 import glob
 import os
@@ -12,7 +12,7 @@ from terngrad.ops.library import FLAGS, PATHS, ROOT, sources
 from terngrad.testing import native
 
 LIBRARY = sources("lib", "*.cc")
-LAWS = os.path.join("terngrad", "cc", "lib", "kernels_test.cc")
+LAWS = native.law_sources("lib")
 NO_SUCH_PATH = 77  # kernels_test's exit code
 BUILDS = {"users": FLAGS, "sanitized": native.sanitized("address,undefined")}
 # GCC 12 finds uninitialized values in its own headers for AVX-512; clang knows only one of the two.
@@ -42,7 +42,7 @@ def found(*programs):
 def laws(request, tmp_path_factory):
     """The program that checks the laws, compiled as users do and with sanitizers."""
     folder = tmp_path_factory.mktemp(request.param)
-    return native.program(folder, [*LIBRARY, LAWS], BUILDS[request.param])
+    return native.program(folder, [*LIBRARY, *LAWS], BUILDS[request.param])
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def aarch64_laws(tmp_path_factory):
     """The program for 64-bit ARM, which has the portable path alone."""
     return native.program(
         tmp_path_factory.mktemp("aarch64"),
-        [*LIBRARY, LAWS],
+        [*LIBRARY, *LAWS],
         cxx=found("aarch64-linux-gnu-g++"),
         link_flags=["-static"],
         machine="aarch64",
@@ -76,7 +76,8 @@ def test_laws_hold_on_aarch64(aarch64_laws):
 
 @pytest.mark.slow
 def test_sources_compile_without_warnings():
-    for source in [*LIBRARY, LAWS, *sources("gpu", "*.cc"), *sources("net", "*.cc")]:
+    others = [*sources("gpu", "*.cc"), *sources("net", "*.cc"), *native.law_sources("net")]
+    for source in [*LIBRARY, *LAWS, *others]:
         own = build.flags_of(source)
         done = native.run([native.compiler(), *WARNINGS, *own, "-I.", "-fsyntax-only", source])
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
@@ -98,6 +99,6 @@ def test_no_code_is_shared_between_instruction_sets():
 
 
 def test_sources_are_formatted():
-    files = glob.glob(os.path.join(ROOT, "terngrad", "cc", "*", "*.[ch]*"))
+    files = glob.glob(os.path.join(ROOT, "terngrad", "cc", "**", "*.[ch]*"), recursive=True)
     assert {os.path.join(ROOT, source) for source in LIBRARY} <= set(files)
     native.output([found("clang-format"), "--style=file", "--dry-run", "-Werror", *files])

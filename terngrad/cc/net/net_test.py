@@ -1,7 +1,6 @@
-"""Checks the laws of the mesh without TensorFlow (mesh_test.cc), also with sanitizers."""
+"""Checks the laws of the mesh without TensorFlow (*_test.cc), also with sanitizers."""
 
 import ctypes.util
-import os
 
 import pytest
 
@@ -12,7 +11,7 @@ from terngrad.testing.certificates import make_certificates
 SOURCES = [
     *sources("lib", "*.cc"),
     *sources("net", "*.cc"),
-    os.path.join("terngrad", "cc", "net", "mesh_test.cc"),
+    *native.law_sources("net"),
 ]
 BUILDS = {
     "users": FLAGS,
