@@ -22,13 +22,14 @@ from inception.training.evaluate import measure_checkpoints
 from terngrad.training import checkpoints
 
 _TERNARY = ("--grad_bits=1", "--quantize_logits=True")
-_BY_CHANNEL = (*_TERNARY, "--clip_factor=2.5", "--draws=antithetic", "--scale_by=channel")
+_BY_CHANNEL = ("--quantize_logits=True", "--draws=antithetic", "--scale_by=channel")
 _LOCAL = ("--codec=ternary-feedback", "--outer_feedback=0.75")
 GRADIENTS = {
     "float32": ("--grad_bits=32",),
     "float16": ("--grad_bits=16",),
     "ternary": _TERNARY,
-    "ternary_channel": _BY_CHANNEL,
+    "ternary_channel": ("--grad_bits=1", "--clip_factor=2.5", *_BY_CHANNEL),
+    "levels7_channel": ("--grad_bits=3", "--clip_factor=4", *_BY_CHANNEL),
     "ternary_both_ways": (*_TERNARY, "--sum_codec=ternary"),
     "float32_local16": ("--grad_bits=32", "--local_steps=16"),
     "ternary_local4": (*_LOCAL, "--local_steps=4"),
