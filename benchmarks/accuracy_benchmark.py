@@ -124,6 +124,10 @@ def main(options: _Options) -> None:
     """Trains the missing runs, evaluates all, and reports."""
     recipe = RECIPES[options.recipe]
     steps = options.max_steps or recipe.max_steps
+    for name, length in (("max_steps", steps), ("tuning_steps", options.tuning_steps or 0)):
+        if length % recipe.round_steps:
+            allowed = f"allowed are multiples of {recipe.round_steps} with this recipe"
+            raise refuse(name, length, allowed)
     names = options.trainings
     if not names:
         names = tuple(recipe.trainings) if options.torch_python else recipe.own_trainings

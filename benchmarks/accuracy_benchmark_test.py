@@ -142,6 +142,12 @@ def test_ddp_trains_with_the_settings_of_the_recipe(recipe, name):
     assert {f"--weight_decay={options.weight_decay}", "--optimizer=adam"} == {*recipe.flags}
 
 
+def test_a_training_with_local_steps_ends_at_the_end_of_a_round(run):
+    text = "flag --tuning_steps=1000: allowed are multiples of 64 with this recipe"
+    with pytest.raises(SystemExit, match=text):
+        run("accuracy_benchmark", "--recipe=local_steps", "--tuning_steps=1000")
+
+
 def test_trainings_of_ddp_need_an_interpreter_with_torch(run):
     with pytest.raises(SystemExit, match="flag --trainings=ddp_float32: those of DDP need "):
         run("accuracy_benchmark", "--recipe=codecs", "--trainings=ddp_float32")

@@ -31,6 +31,7 @@ _TRAININGS = {
     "levels5_channel": (2, f'gradients="5-level", draws="antithetic"{_BY_CHANNEL}'),
     "levels5_feedback": (2, f'gradients="5-level-feedback"{_BY_CHANNEL}'),
     "levels7": (2, 'gradients="7-level"'),  # with all that suits it
+    "levels7_all": (2, 'gradients="7-level", size_to_binarize=1'),
 }
 _DISTRIBUTE = "distribute(optimizer, group)"
 _SEED = "set_random_seed(1)"

@@ -37,6 +37,7 @@ class Recipe:
         that of all workers together.
       trainings: the trainings, by the rest of their folders' names.
       paper_steps: length of the paper's trainings; 0 if the paper has none.
+      round_steps: the lengths of all trainings are multiples of it, as with local steps.
       workers: processes that train together by all-reduce, so that bytes are counted as they are
         sent; 1 = one process, whose nodes send nothing.
       learning_rates: initial learning rates to choose from; the first one is the recipe's own.
@@ -52,6 +53,7 @@ class Recipe:
     trainings: Mapping[str, Gradients]
     learning_rates: tuple[float, ...]
     paper_steps: int = 0
+    round_steps: int = 1
     workers: int = 1
 
     @property
@@ -63,6 +65,10 @@ class Recipe:
 _CLIPPED = ("--clip_factor=2.5",)
 _BY_CHANNEL = ("--draws=antithetic", "--scale_by=channel")
 _ANTITHETIC_BY_CHANNEL = (*_CLIPPED, *_BY_CHANNEL)
+_LEVELS7 = (
+    "7 levels, antithetic, by channel",
+    ("--grad_bits=3", "--clip_factor=4", *_BY_CHANNEL),
+)
 _CODECS = {
     "float": Gradients("float", ("--grad_bits=32",)),
     "half_batch": Gradients("float, half the batch", ("--grad_bits=32",), batch_share=0.5),
@@ -80,10 +86,7 @@ _CODECS = {
     "levels5_feedback": Gradients(
         "5 levels, feedback, by channel", ("--codec=5-level-feedback", "--scale_by=channel")
     ),
-    "levels7_channel": Gradients(
-        "7 levels, antithetic, by channel",
-        ("--grad_bits=3", "--clip_factor=4", *_BY_CHANNEL),
-    ),
+    "levels7_channel": Gradients(*_LEVELS7),
 }
 _DDP = {
     f"ddp_{kind.lower().replace(' rank ', '').replace(' ', '_')}": Gradients(
@@ -100,6 +103,7 @@ _LOCAL_STEPS = {
         ("float", "float", ("--grad_bits=32",)),
         ("ternary", "ternary", ("--grad_bits=1", *_CLIPPED)),
         ("feedback", "ternary, feedback 0.75", _FEEDBACK),
+        ("levels7", *_LEVELS7),
     )
 }
 _TWO_WORKERS = Recipe(
@@ -166,8 +170,9 @@ RECIPES = {
         _TWO_WORKERS,
         title=f"{_TWO_WORKERS.title}, local steps",
         prefix="local_steps",
-        max_steps=20_480,  # rounds of 64 steps
-        trainings=_LOCAL_STEPS,
+        max_steps=20_480,
+        round_steps=64,
+        trainings={name: _CODECS[name] for name in ("float", "ternary")} | _LOCAL_STEPS,
     ),
     "resnet": Recipe(
         title="ResNet-20 on CIFAR-10, 2 workers",

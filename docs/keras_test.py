@@ -17,7 +17,7 @@ def test_the_blocks_run():
     images, labels = draw.random((96, 4)), draw.integers(0, 3, 96)
     group = terngrad.Group()
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "softmax")])
-    optimizer = terngrad.keras.distribute(keras.optimizers.Adam(), group)
+    optimizer = terngrad.keras.distribute(keras.optimizers.Adam(), group, size_to_binarize=1)
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
     names = {"images": images, "labels": labels, "x_test": images, "y_test": labels}
     names |= {"tf": tf, "keras": keras, "terngrad": terngrad, "group": group, "model": model}

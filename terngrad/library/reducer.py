@@ -108,8 +108,8 @@ class Reducer:
             next call; "float32", "float16" (half precision), or a codec of your own: a subclass of
             `terngrad.codecs.codec.Codec`, or its MODULE:CLASS.
           clip_factor: clip a gradient to this many standard deviations before it is encoded; 0 = no
-            clipping, which codecs with feedback need. None = 4 with "7-level", 2.5 with other
-            levels, else 0.
+            clipping, which codecs with feedback need. None = 2.5 with "ternary" and "5-level",
+            4 with "7-level", 5 with "15-level", else 0.
           scale_by: which values share a scale: "variable", all of a variable; "channel", those of
             an output channel; "block:N", N neighbours; see `terngrad.parts.parts_of`. None =
             "channel" with "7-level", else "variable".

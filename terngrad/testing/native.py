@@ -34,6 +34,12 @@ def law_sources(folder: str) -> list[str]:
     return sorted(found)
 
 
+def count_laws(folder: str) -> int:
+    """Returns how many laws the sources of `law_sources` list: all that a run must check."""
+    texts = (Path(ROOT, source).read_text() for source in law_sources(folder))
+    return sum(text.count("LAW(") for text in texts)
+
+
 def program(
     folder: Path,
     sources: Sequence[str],

@@ -91,7 +91,7 @@ void FramesThatAreOffAreRefused() {
     }
   }
   Alone alone;
-  Use use(alone.mesh, alone.gather, Random(1000));
+  Use use(alone.mesh, alone.gather, RandomOctets(1000));
   const FrameHeader header = Good("floats", Kind::kFloats, 100, 400);
   const auto payload = RandomFloats(100);
   for (int i = 0; i < 2; ++i) {
@@ -193,12 +193,12 @@ void ASlowReaderGetsAll() {
   const int index = group.Declare(Bytes("x", Kind::kGather, 5 << 20));
   const int small = group.Declare(Bytes("small", Kind::kGather, 100));
   group.meshes[0]->Start();
-  Use first(*group.meshes[0], index, Random(5 << 20));
-  Use early(*group.meshes[0], small, Random(100));
+  Use first(*group.meshes[0], index, RandomOctets(5 << 20));
+  Use early(*group.meshes[0], small, RandomOctets(100));
   usleep(100000);
   group.meshes[1]->Start();
-  Use second(*group.meshes[1], index, Random(5 << 20));
-  Use late(*group.meshes[1], small, Random(100));
+  Use second(*group.meshes[1], index, RandomOctets(5 << 20));
+  Use late(*group.meshes[1], small, RandomOctets(100));
   CHECK(first.Output() == second.Output());
   CHECK(early.Output() == late.Output());
 }

@@ -34,7 +34,7 @@ void AProcessMayBeOneUseAhead() {
   // so late.
   for (int round = 0; round < 5; ++round) {
     Use first(*group.meshes[0], index, inputs[0]);
-    Use early(*group.meshes[0], slow, Random(9));
+    Use early(*group.meshes[0], slow, RandomOctets(9));
     Use second(*group.meshes[1], index, inputs[1]);
     CHECK(!first.is_done());
     Use third(*group.meshes[2], index, inputs[2]);
@@ -42,8 +42,8 @@ void AProcessMayBeOneUseAhead() {
     Use again(*group.meshes[0], index, inputs[0]);
     CHECK(second.Output() == expected[1]);
     CHECK(third.Output() == expected[2]);
-    Use late1(*group.meshes[1], slow, Random(9));
-    Use late2(*group.meshes[2], slow, Random(9));
+    Use late1(*group.meshes[1], slow, RandomOctets(9));
+    Use late2(*group.meshes[2], slow, RandomOctets(9));
     Use last1(*group.meshes[1], index, inputs[1]);
     Use last2(*group.meshes[2], index, inputs[2]);
     CHECK(again.Output() == expected[0]);
@@ -60,11 +60,11 @@ void PartsOfAnUndeclaredOperationWait() {
   std::string error;
   const auto declaration = Bytes("x", Kind::kGather, 1 << 20);
   const int here = group.meshes[0]->Declare(declaration, &error);
-  Use first(*group.meshes[0], here, Random(1 << 20));
+  Use first(*group.meshes[0], here, RandomOctets(1 << 20));
   const int other = group.Declare(Bytes("other", Kind::kGather, 1));
   CHECK(!first.is_done());
   const int there = group.meshes[1]->Declare(declaration, &error);
-  Use second(*group.meshes[1], there, Random(1 << 20));
+  Use second(*group.meshes[1], there, RandomOctets(1 << 20));
   CHECK(first.Output() == second.Output());
   (void)other;
 }
@@ -81,17 +81,17 @@ void AnUndeclaredOperationDelaysNoEarlierOne() {
       const std::string name = std::to_string(i);
       uses.push_back(std::make_unique<Use>(
           *mesh, mesh->Declare(Bytes(name, Kind::kBroadcast, rows), &error),
-          Random(rows)));
+          RandomOctets(rows)));
       if (mesh == group.meshes[0]) continue;
       uses[0]->Output();
       uses.push_back(std::make_unique<Use>(
           *group.meshes[0],
           group.meshes[0]->Declare(Bytes(name + "s", Kind::kGather, 9), &error),
-          Random(9)));
+          RandomOctets(9)));
       uses[1]->Output();
       Use last(*mesh,
                mesh->Declare(Bytes(name + "s", Kind::kGather, 9), &error),
-               Random(9));
+               RandomOctets(9));
       CHECK(last.Output() == uses[2]->Output());
     }
   }
@@ -153,12 +153,12 @@ void AProcessThatLeavesAtItsEndDisturbsNobody() {
 void AFailureEndsWhatIsUnderWay() {
   Group group(2);
   const int index = group.Declare(Bytes("x", Kind::kGather, 1));
-  Use use(*group.meshes[0], index, Random(1));
+  Use use(*group.meshes[0], index, RandomOctets(1));
   group.meshes[0]->Fail("no more");
   CHECK(use.Failure() == "no more");
   group.meshes[0]->Cancel();
   CHECK(!group.meshes[0]->was_cancelled());  // the first reason counts
-  Use other(*group.meshes[1], index, Random(1));
+  Use other(*group.meshes[1], index, RandomOctets(1));
   group.meshes[1]->Close(0);
   other.Failure();
 }

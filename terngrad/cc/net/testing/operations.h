@@ -33,7 +33,7 @@ void Repeat(std::vector<T>* values, int64_t drawn = kDraws) {
   }
 }
 
-inline std::vector<uint8_t> Random(int64_t octets) {
+inline std::vector<uint8_t> RandomOctets(int64_t octets) {
   std::vector<uint8_t> values(octets);
   for (int64_t i = 0; i < std::min(octets, kDraws); ++i) {
     values[i] = generator();
@@ -93,7 +93,7 @@ inline std::vector<uint8_t> RandomInput(const Plan& plan) {
     const int64_t row = 4 * declaration.planes_in();
     return RandomCodes(plan.InputBytes() / row, declaration.largest_in);
   }
-  return Random(plan.InputBytes());
+  return RandomOctets(plan.InputBytes());
 }
 
 using Buffers = std::vector<std::vector<uint8_t>>;
