@@ -39,14 +39,17 @@ def sent_by(figures):
 def test_steps_are_timed_and_their_bytes_are_counted(has_networks, run, tmp_path):
     png = tmp_path / "steps.png"
     flags = ("--rates=unshaped", "--batch_size=2", "--steps=2", "--rounds=2", f"--png={png}")
-    sent = sent_by(run("step_benchmark", *flags))
+    figures = run("step_benchmark", *flags)
+    sent = sent_by(figures)
     assert set(sent) == set(KINDS)
     assert sent["float32"] / sent["float16"] == pytest.approx(2.0, rel=0.05)
     assert sent["float32"] / sent["ternary"] > 32 / 1.4
-    # The share of zeros is another one with scales by channel; more levels have more bits.
+    # The share of zeros is another one with scales by channel; more levels have more bits, as long
+    # as the nets have not learned for long.
     assert 0.67 < sent["ternary by channel"] / sent["ternary"] < 1.5
+    first = {cell["side"]: cell["interface_bytes"][0] for cell in figures["cells"]}
     for levels in (5, 7):
-        assert 1 < sent[f"{levels} levels by channel"] / sent["ternary by channel"] < 2
+        assert 1 < first[f"{levels} levels by channel"] / first["ternary by channel"] < 2
     assert sent[ALONE] < 0.01 * sent["ternary"]
     for kind in (KERAS, KERAS_AT_ONCE):  # the nets differ, and so do the shares of zeros
         assert 0.5 < sent[kind] / sent["ternary"] < 2.0
