@@ -38,7 +38,7 @@ class _Suited(NamedTuple):
 
 
 _SUITED = {name: _Suited(clip_factor=2.5) for name in MAX_CODES}  # the paper's
-# Levels lie close enough for wide bounds, and clipping is what costs precision: docs/results.md.
+# Where levels lie close, clipping seems to cost more precision than noise does: docs/results.md.
 _SUITED["15-level"] = _Suited(clip_factor=5.0)
 _SUITED["255-level"] = _Suited()
 # Small variables are few of a large net's bytes, and much of what a small net's precision needs.
