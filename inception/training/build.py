@@ -2,10 +2,8 @@
 
 import contextlib
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -14,6 +12,7 @@ from inception.flags.table import naming, refuse
 from inception.training.batches import LastBatch
 from inception.training.learning_rate import learning_rate
 from inception.training.problem import Problem, net_settings
+from inception.training.runner_factory import RunnerFactory, make_optimizers
 from slim import pretrained_weights
 from slim.nets import catalog, nets_factory
 from terngrad.codecs.codec import Codec, Payload
@@ -25,16 +24,15 @@ from terngrad.layout import DRAWS, EXACT, Layout, Policy, make_layout
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.training import runtime
 from terngrad.training.averages import MovingAverages
-from terngrad.training.classifier import Classifier, IdleClassifier
-from terngrad.training.local_step import InnerOptimizer, LocalStep, keep_inner_state, make_fragments
+from terngrad.training.classifier import Classifier
+from terngrad.training.local_step import keep_inner_state, make_fragments
 from terngrad.training.memory import Memory
 from terngrad.training.nodes import spread
-from terngrad.training.optimizers import Momentum, Optimizer, make_optimizer
-from terngrad.training.reduction import Reduction, make_exchange
+from terngrad.training.optimizers import Optimizer
+from terngrad.training.reduction import make_exchange
 from terngrad.training.runner import Runner
 from terngrad.training.runtime import Choice
 from terngrad.training.sequence_lock import SequenceLock
-from terngrad.training.step import TrainStep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,108 +121,78 @@ def build_training(
       on_batch: called, from any thread, for each batch.
     """
     classifier = _make_classifier(config, goal)
-    decay = config.moving_average_decay
-    stride, has_rounds = config.local_steps, config.local_steps > 1
-    averages = MovingAverages(classifier.variables, decay, stride) if decay else None
-    step = tf.Variable(0, dtype=tf.int64, trainable=False)
-    rounds = tf.Variable(0, dtype=tf.int64, trainable=False) if has_rounds else step
+    variables, decay = classifier.variables, config.moving_average_decay
+    averages = MovingAverages(variables, decay, config.local_steps) if decay else None
+    has_rounds = config.local_steps > 1
+    step = _counter()
+    rounds = _counter() if has_rounds else step
     choice = runtime.kernels(on_gpu=any("GPU" in device for device in devices))
-    variables = classifier.variables
     exchange = make_exchange(connection, config.nodes, choice.kernels, rounds)
-    nodes, first = exchange.local_nodes, exchange.first_node
-    schedule = learning_rate(config, steps_per_epoch)
     layout = _make_layout(config, classifier, _policy(config, classifier.names))
     codecs = _codecs_by_fragment(config, classifier, layout.policy, choice)
-    towers = spread(devices, nodes)
-    memories = [Memory(each, first, nodes, towers, sum_codecs(each, exchange)) for each in codecs]
-    memory = Memory((), first, nodes)
-    for each in memories:
-        memory.add(each.variables)
-    memory.follow_owners(exchange)
-    optimizers = _make_optimizers(config, variables, choice.kernels, towers)
-    keep_inner_state(memory, optimizers.inner, classifier.names, first)
-    save_request = tf.Variable(0.0, trainable=False) if memory.variables else None
+    towers = spread(devices, exchange.local_nodes)
+    memories, memory = _make_memories(codecs, exchange, towers)
+    optimizers = make_optimizers(config, variables, choice.kernels, towers)
+    keep_inner_state(memory, optimizers.inner, classifier.names, exchange.first_node)
     repeats = connection and connection.repeats_steps and not has_rounds
-    last_batch = LastBatch(step) if repeats else None
-    take = last_batch.take if last_batch else next
-    sequence = SequenceLock()
-    noted = sequence if connection else None
-
-    def make_runner(codecs: Sequence[Codec], kept: Memory | None = None) -> Runner:
-        reduction = Reduction(codecs, exchange, rounds, config.seed, devices, kept, noted)
-        make = functools.partial(Runner, take=take, sequence=noted)
-        if has_rounds:
-            reduction.memory_decay = config.outer_feedback
-            return make(
-                LocalStep(
-                    classifier,
-                    reduction,
-                    *optimizers,
-                    schedule,
-                    averages,
-                    step,
-                    local_steps=config.steps_per_exchange,
-                    outer_rate=config.outer_learning_rate,
-                    overlaps=config.local_overlap,
-                    save_request=save_request,
-                ),
-                codecs,
-                on_batch,
-            )
-        parts = (reduction, optimizers.shared, schedule, averages)
-        make_step = functools.partial(TrainStep, save_request=save_request)
-        excluded_runner = None
-        if connection:
-            idle = make_step(IdleClassifier(classifier), *parts)
-            excluded_runner = make(idle, codecs, on_batch, is_observable=False)
-        return make(make_step(classifier, *parts), codecs, on_batch, excluded_runner)
-
-    runners = float_runners = [make_runner(*each) for each in zip(codecs, memories, strict=True)]
+    factory = RunnerFactory(
+        config=config,
+        classifier=classifier,
+        exchange=exchange,
+        optimizers=optimizers,
+        schedule=learning_rate(config, steps_per_epoch),
+        averages=averages,
+        step=step,
+        rounds=rounds,
+        devices=devices,
+        save_request=tf.Variable(0.0, trainable=False) if memory.variables else None,
+        last_batch=LastBatch(step) if repeats else None,
+        sequence=SequenceLock(),
+        on_batch=on_batch,
+        is_connected=connection is not None,
+    )
+    runners = [factory.make(*each) for each in zip(codecs, memories, strict=True)]
+    float_runners = runners
     if config.has_float_epochs:
         plain = dataclasses.replace(layout.policy, grad_bits=32, codec="", sum_codec=EXACT)
         floats = _codecs_by_fragment(config, classifier, plain, choice)
-        float_runners = [make_runner(each) for each in floats]
+        float_runners = [factory.make(each) for each in floats]
     state = _state(classifier, optimizers.shared, averages, step)
-    if has_rounds:
-        state = _with_outer_state(state, rounds)
     return Training(
-        classifier,
-        layout,
-        runners,
-        float_runners,
-        step,
-        rounds,
-        stride,
-        state,
-        exchange,
-        choice,
-        memory,
-        last_batch,
-        sequence,
+        classifier=classifier,
+        layout=layout,
+        runners=runners,
+        float_runners=float_runners,
+        step=step,
+        exchanges=rounds,
+        local_steps=config.local_steps,
+        state=_with_outer_state(state, rounds) if has_rounds else state,
+        exchange=exchange,
+        kernel_choice=choice,
+        memory=memory,
+        last_batch=factory.last_batch,
+        sequence=factory.sequence,
     )
 
 
-class _Optimizers(NamedTuple):
-    """The optimizers of the weights.
-
-    Attributes:
-      inner: with local steps, the optimizer of each of this process' nodes; else empty.
-      shared: updates the weights that all nodes share.
-    """
-
-    inner: list[InnerOptimizer]
-    shared: Optimizer
+def _counter() -> tf.Variable:
+    return tf.Variable(0, dtype=tf.int64, trainable=False)
 
 
-def _make_optimizers(
-    config: TrainConfig, variables: Sequence[tf.Variable], kernels: GradientKernels, devices
-) -> _Optimizers:
-    make = lambda own, kernels=None: make_optimizer(config.optimizer, own, config.momentum, kernels)
-    if config.local_steps == 1:
-        return _Optimizers([], make(variables, kernels))
-    own = config.local_fragments > 1 or config.local_overlap
-    inner = [InnerOptimizer(make, variables, each, has_own_weights=own) for each in devices]
-    return _Optimizers(inner, Momentum(variables, config.outer_momentum, nesterov=True))
+def _make_memories(
+    codecs: Sequence[Sequence[Codec]], exchange: Exchange, towers: Sequence[str]
+) -> tuple[list[Memory], Memory]:
+    """Returns the codecs' memory by fragment, and all of it as one."""
+    first = exchange.first_node
+    by_fragment = [
+        Memory(each, first, exchange.local_nodes, towers, sum_codecs(each, exchange))
+        for each in codecs
+    ]
+    memory = Memory((), first, exchange.local_nodes)
+    for each in by_fragment:
+        memory.add(each.variables)
+    memory.follow_owners(exchange)
+    return by_fragment, memory
 
 
 def _make_classifier(config: TrainConfig, goal: Problem) -> Classifier:
