@@ -26,7 +26,7 @@ TENSORFLOW_CPU = [  # tensorflow-cpu exists for x86 only; elsewhere tensorflow h
 ]
 SWEEP = ["optuna>=4.5,<6"]  # chooses the trials of inception.sweep and keeps their results
 # Executors as places for trials and clusters, which get rows as Arrow batches. It needs Java 17.
-SPARK = ["pyspark[sql]>=4,<5", "pandas<3"]
+SPARK = ["pyspark[sql]>=4.1,<5", "pandas<3"]
 # What scripts/build_docs.sh needs: MyST reads the guides, terngrad.spark imports pyarrow.
 DOCS = ["myst-parser>=4,<6", "pyarrow>=18", "sphinx>=8.1,<10"]
 MPI = ["mpi4py>=4,<5", "mpich>=4.3,<6"]

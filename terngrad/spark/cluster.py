@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from terngrad.cluster import interfaces
 from terngrad.spark.certificates import make_certificates
 from terngrad.spark.context import Context
+from terngrad.spark.dealing import deal
 from terngrad.spark.driver import Driver, Placement
 from terngrad.spark.jobs import Jobs, cores_of_task, num_cores, reason
 from terngrad.spark.member import SCHEMA, Member
@@ -152,14 +153,14 @@ class Cluster:
             raise ValueError("train needs a cluster that was made with InputMode.SPARK")
         if epochs < 1:
             raise ValueError(f"epochs={epochs}; allowed are 1 and more")
-        frame = self._frame(data)
+        frame, num_rows = deal(self._frame(data), self._num_workers)
         member = dataclasses.replace(
             self._member,
             gathers_in_barrier=not self._num_ps,
             epochs=epochs,
-            num_rows=frame.count(),
+            num_rows=num_rows,
         )
-        self._run(frame.repartition(self._num_workers), member)
+        self._run(frame, member)
 
     def inference(self, data: DataFrame | RDD, schema: str) -> DataFrame:
         """Returns the results of `main` for all rows, which Spark computes when they are needed.
