@@ -5,7 +5,7 @@ nodes compute gradients. They are clipped and coded with several numbers of leve
 one node and the sums of four are packed. Independent normal and Laplace values are packed beside
 them. The entropy is that of the integers of a bucket, each for itself.
 
-python -m benchmarks.packing_benchmark --mnist_dir=/tmp/mnist --cifar10_dir=/tmp/cifar10
+python -m benchmarks.packing_benchmark --cifar10_files=/tmp/cifar10/download
 """
 
 import dataclasses
@@ -39,8 +39,10 @@ Gradients = Sequence[Sequence[np.ndarray]]  # of each node and variable
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(report.Options):
-    mnist_dir: str = flag("Data", TEXT, str(_SAMPLE), "folder of MNIST's published files")
-    cifar10_dir: str = flag("Data", TEXT, "", "folder of CIFAR-10's archive; not set = without it")
+    mnist_files: str = flag("Data", TEXT, str(_SAMPLE), "folder of MNIST's published files")
+    cifar10_files: str = flag(
+        "Data", TEXT, "", "folder of CIFAR-10's archive; not set = without CIFAR-10"
+    )
     clip_factor: float = flag("Training", number(), 2.5, "standard deviations to clip to")
     steps: tuple[int, ...] = flag(
         "Training", report.counts(low=0), (0, 20, 300), "steps to look at"
@@ -73,10 +75,10 @@ def _sources(options: _Options) -> Iterator[tuple[str, Gradients]]:
     random = np.random.default_rng(0)
     for draw in (random.normal, random.laplace):
         yield draw.__name__, [[draw(size=options.samples)] for _ in range(_NODES)]
-    digits = mnist.load(options.mnist_dir)["train"]
+    digits = mnist.load(options.mnist_files)["train"]
     yield from _training("lenet", *digits, options.steps)
-    if options.cifar10_dir:
-        pictures = cifar10.load(options.cifar10_dir)["train"]
+    if options.cifar10_files:
+        pictures = cifar10.load(options.cifar10_files)["train"]
         yield from _training("cifar10_alexnet", *pictures, options.steps)
 
 

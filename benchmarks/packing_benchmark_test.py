@@ -34,5 +34,5 @@ def test_codes_of_lenets_gradients_take_at_most_a_tenth_bit_more_than_their_entr
 @pytest.mark.exhaustive
 @pytest.mark.skipif(not _CIFAR10.is_dir(), reason="needs CIFAR-10")
 def test_codes_of_real_gradients_take_at_most_a_tenth_bit_more_than_their_entropy(run):
-    options = ("--steps=0,20", "--samples=1000000", "--rounds=1", f"--cifar10_dir={_CIFAR10}")
+    options = ("--steps=0,20", "--samples=1000000", "--rounds=1", f"--cifar10_files={_CIFAR10}")
     check(run("packing_benchmark", *options), 6)
