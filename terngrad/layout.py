@@ -34,7 +34,6 @@ BITS_OF_CODEC = {
 MAX_CODES = {"ternary": 1, "5-level": 2, "7-level": 3, "15-level": 7, "255-level": 127}
 # Codecs with a memory; they round to the nearest level.
 FEEDBACK_CODES = {"ternary-feedback": 1, "5-level-feedback": 2}
-CODEC_NAMES = (*BITS_OF_CODEC, *FEEDBACK_CODES)
 # The codec that codes sums again on their way back, by the name of `Policy.sum_codec`.
 EXACT = "exact"
 SUM_CODECS = {"ternary": "ternary-feedback"}

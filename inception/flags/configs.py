@@ -21,9 +21,9 @@ from inception.flags.table import (
     refuse,
 )
 from terngrad import parts
+from terngrad.codecs.registry import CODEC_NAMES
 from terngrad.layout import (
     BITS_OF_CODEC,
-    CODEC_NAMES,
     DEFAULT_BUCKET_ELEMENTS,
     DRAWS,
     EXACT,

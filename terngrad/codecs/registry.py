@@ -18,10 +18,8 @@ CODECS: Mapping[str, str] = {
     "ternary-feedback": "terngrad.codecs.feedback_codec:TernaryFeedbackCodec",
     "5-level-feedback": "terngrad.codecs.feedback_codec:FiveLevelFeedbackCodec",
 }
-ALLOWED = (
-    f"allowed are {', '.join(dict.fromkeys([*BITS_OF_CODEC, *CODECS]))}, and MODULE:CLASS for a "
-    "class of your own"
-)
+CODEC_NAMES = tuple(dict.fromkeys([*BITS_OF_CODEC, *CODECS]))
+ALLOWED = f"allowed are {', '.join(CODEC_NAMES)}, and MODULE:CLASS for a class of your own"
 
 
 def why_unknown(name: str) -> str:

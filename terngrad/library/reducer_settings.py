@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from terngrad import parts
+from terngrad.codecs.registry import CODECS
 from terngrad.layout import (
     BITS_OF_CODEC,
     DRAWS,
@@ -77,7 +78,7 @@ def check_settings(
       TypeError: names the argument that has another type.
       ValueError: names the argument that is wrong.
     """
-    names = (*_BITS, *FEEDBACK_CODES)
+    names = dict.fromkeys([*_BITS, *CODECS])
     allowed = f"{', '.join(names)}, and a codec of your own, as class or MODULE:CLASS"
     if not isinstance(gradients, (str, type)):
         raise TypeError(f"gradients is {gradients!r}; allowed are {allowed}")

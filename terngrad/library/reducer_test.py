@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from terngrad.codecs.examples import OwnScaleTernaryCodec
 from terngrad.codecs.factory import make_codecs
+from terngrad.codecs.registry import CODECS
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
 from terngrad.library.group import Group
@@ -179,6 +180,12 @@ def test_wrong_gradients_are_named(gradients, why):
 def test_wrong_settings_of_a_reducer_are_named(given, settings, why):
     with pytest.raises(ValueError, match=why):
         Reducer(variables() if given is None else given, ALONE, **settings)
+
+
+def test_a_codec_of_the_registry_has_a_short_name_for_a_reducer(monkeypatch):
+    monkeypatch.setitem(CODECS, "three", CODECS["ternary"])
+    bits = lambda name: Reducer(variables(), ALONE, gradients=name).bits_per_parameter
+    assert bits("three") == bits("ternary") < bits("float32")
 
 
 def test_law_10_sums_are_not_coded_again_where_a_step_may_be_made_without_an_owner():
