@@ -116,7 +116,10 @@ def download(url: str, path: str, is_whole: Callable[[str], bool]) -> None:
         ) from None
     if not is_whole(partial):
         os.remove(partial)
-        raise ValueError(f"{url}: the checksum of the download is wrong; it was removed")
+        raise ValueError(
+            f"{url}: the download is not the expected file (its checksum or format differs, as "
+            "with a login page); it was removed"
+        )
     os.replace(partial, path)
 
 
