@@ -134,16 +134,17 @@ def figures_of_sums(server: SynchronousServer, worker_hosts: Sequence[str]) -> P
         f"{_took_part(worker, found)}"
         for i, worker in enumerate(found.workers)
     )
-    last = "" if found.slowest is None else f"; last comes {name_of(found.slowest, worker_hosts)}"
+    last = "" if found.slowest is None else f"; slowest: {name_of(found.slowest, worker_hosts)}"
     dropped = server.dropped
     each = ", ".join(f"{count} of worker {worker}" for worker, count in sorted(dropped.items()))
     too_late = f"; gradients that came too late: {each}" if each else ""
     sessions = server.idle_sessions
-    each = ", ".join(f"worker {worker} {count} times" for worker, count in sorted(sessions.items()))
-    idle = f"; came and left without contributing: {each}" if each else ""
+    each = ", ".join(f"worker {worker} ({count})" for worker, count in sorted(sessions.items()))
+    idle = f"; sessions without a contribution: {each}" if each else ""
     lost = f"; without ps {', '.join(map(str, server.lost_ps))}" if server.lost_ps else ""
     line = (
-        f"step {found.step}, {found.steps / found.seconds:.1f} steps/s, {held_mb:.1f} MB are held; "
+        f"step {found.step}, {found.steps / found.seconds:.1f} steps/s, "
+        f"{held_mb:.1f} MB of pushes and results in memory; "
         f"{'; '.join(workers)}{last}{too_late}{idle}{lost}."
     )
     scalars = {"ps/steps_per_sec": found.steps / found.seconds, "ps/held_mb": held_mb}

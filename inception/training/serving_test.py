@@ -52,11 +52,11 @@ def test_a_line_reports_the_traffic_the_straggler_and_what_is_held(server, clock
     clock.now = 30.0
     report.beat()
     assert capsys.readouterr().out == (
-        "ps 0: step 2, 0.1 steps/s, 5.0 MB are held; "
+        "ps 0: step 2, 0.1 steps/s, 5.0 MB of pushes and results in memory; "
         "worker 0: 0.10 MB/s in, 0.20 out, 0.0 ms after the first; "
         "worker 1: 0.10 MB/s in, 0.20 out, 10.0 ms after the first; "
-        "last comes worker 1 (b:2); gradients that came too late: 4 of worker 1; "
-        "came and left without contributing: worker 1 3 times; without ps 1, 2.\n"
+        "slowest: worker 1 (b:2); gradients that came too late: 4 of worker 1; "
+        "sessions without a contribution: worker 1 (3); without ps 1, 2.\n"
     )
     clock.now = 60.0
     report.beat()
@@ -72,7 +72,7 @@ def test_a_line_reports_in_how_many_steps_a_backup_worker_took_part(server, cloc
     report.beat()
     printed = capsys.readouterr().out
     assert "worker 1: 0.10 MB/s in, 0.20 out, in 3 of 10 steps, 10.0 ms after the first;" in printed
-    assert "last comes worker 1 (b:2)" in printed
+    assert "slowest: worker 1 (b:2)" in printed
 
 
 def test_a_folder_that_cannot_be_written_ends_the_figures_not_the_ps(server, clock, tmp_path):

@@ -19,7 +19,9 @@ from terngrad.training.runner import Runner
 from terngrad.training.signals import StopRequest
 from terngrad.training.stepper import SynchronousStepper
 
-_NEW_OWNERS = "workers came or went, or a ps did, so the shares of the means belong to other workers"
+_NEW_OWNERS = (
+    "workers came or went, or a ps did, so the shares of the means belong to other workers"
+)
 _CHIEF_SAVED = "the chief saved; the same command continues from there"
 
 
