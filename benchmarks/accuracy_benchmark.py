@@ -41,7 +41,9 @@ class _Options(report.Options):
     data_dir: str = flag("Data", TEXT, "/tmp/mydata", "folder of the record files")
     torch_python: str = flag("Runtime", TEXT, "", "interpreter with torch, for ddp_...")
     output_dir: str = flag("Training", TEXT, "results", "folder for the runs and the pictures")
-    max_steps: int | None = flag("Training", at_least(_LOG_EVERY), None, "not set = the recipe's")
+    max_steps: int | None = flag(
+        "Training", at_least(_LOG_EVERY), None, "length of each training; not set = the recipe's"
+    )
     seeds: int = flag("Training", at_least(1), 1, "trainings of each kind, with seeds 1, 2, ...")
     tuning_steps: int | None = flag(
         "Training", at_least(_LOG_EVERY), None, "steps to choose a learning rate; not set = none"

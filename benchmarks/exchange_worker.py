@@ -68,7 +68,9 @@ class Workload(table.Checked):
 
     gradients: tuple[str, ...] = some("Training", NETS, "nets whose gradients are exchanged")
     exchanges: tuple[str, ...] = some("Training", EXCHANGES, "kinds of exchange")
-    bucket_elements: int = flag("Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "their size")
+    bucket_elements: int = flag(
+        "Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "values in a bucket"
+    )
     rounds: int = flag("Runtime", at_least(1), 11, "maximum of timed exchanges per cell")
     cell_secs: float = flag("Runtime", number(), 15.0, "end a cell after this long", "seconds")
 

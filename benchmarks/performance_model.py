@@ -48,10 +48,12 @@ class _Options(report.PictureOptions):
     )
     nets: tuple[str, ...] = flag("Training", NAMES, (), "nets; not set = all that the file names")
     max_workers: int = flag("Distributed", at_least(2), 512, "workers at most", "workers")
-    topology: str = flag("Distributed", one_of(*TOPOLOGIES), "two_shot", "way of the gradients")
-    servers: int = flag("Distributed", at_least(1), 1, "parameter servers, if they are the way")
+    topology: str = flag("Distributed", one_of(*TOPOLOGIES), "two_shot", "how gradients travel")
+    servers: int = flag(
+        "Distributed", at_least(1), 1, "parameter servers, with --topology=parameter_server"
+    )
     sum_codec: str = flag(
-        "Training", one_of(*SUM_CODEC_NAMES), EXACT, "codes means on their way back"
+        "Training", one_of(*SUM_CODEC_NAMES), EXACT, "how means travel back: exact or ternary"
     )
     validate: tuple[str, ...] = flag("Data", NAMES, (), "exchange_benchmark's files to predict")
     bandwidth_png: str = flag("Runtime", TEXT, "", "PNG file for the speed-up by bandwidth")

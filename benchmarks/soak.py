@@ -66,7 +66,7 @@ class _Options(report.MnistOptions):
     ps: int = flag("Distributed", at_least(1), 2, "number of parameter servers", "servers")
     workers: int = flag("Distributed", at_least(2), 3, "workers; the last is never killed")
     worker_timeout_secs: float = flag(
-        "Distributed", number(above=True), 60.0, "the workers' flag of this name", "seconds"
+        "Distributed", number(above=True), 60.0, "--worker_timeout_secs of the workers", "seconds"
     )
     certs_dir: str = flag("Distributed", TEXT, "", "what make_certs.sh made; not set = no TLS")
     batch_size: int = flag("Training", at_least(1), 32, "images per worker and step", "images")

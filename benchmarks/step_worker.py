@@ -65,7 +65,9 @@ class StepOptions(table.Checked):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(HostOptions, StepOptions):
     dataset: str = flag("Data", TEXT, "mnist", "data set of the net")
-    bucket_elements: int = flag("Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "their size")
+    bucket_elements: int = flag(
+        "Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "values in a bucket"
+    )
     kinds: tuple[str, ...] = some("Training", KINDS, "kinds of gradients")
 
 
