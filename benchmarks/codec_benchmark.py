@@ -114,7 +114,9 @@ def _tasks(kernels: GradientKernels, values: tf.Tensor, own: Parts) -> dict[str,
     nodes = tf.Variable(_NODES)
     shapes = [tuple(values.shape)]
     keys = [_key(node) for node in range(_NODES)]
-    encode = lambda key: kernels.encode([values], [0], bound, bound, key, parts=[own])
+    encode = lambda key, encoder="ternary": kernels.encode(
+        [values], [0], bound, bound, key, encoder, [own]
+    )
     codes = [encode(key) for key in keys]
 
     def decode() -> list[tf.Tensor]:
@@ -127,12 +129,10 @@ def _tasks(kernels: GradientKernels, values: tf.Tensor, own: Parts) -> dict[str,
         "sum4": lambda: kernels.sum(codes, (2 * _NODES).bit_length()),
     }
     for name in [each for each in ENCODERS if each != "ternary"]:
-        tasks[f"encode {name}"] = functools.partial(
-            kernels.encode, [values], [0], bound, bound, keys[0], name
-        )
+        tasks[f"encode {name}"] = functools.partial(encode, keys[0], name)
     tasks |= _memory_tasks(kernels, values, own, keys[0])
     paired = dataclasses.replace(keys[0], antithetic=True)
-    tasks["encode antithetic"] = lambda: kernels.encode([values], [0], bound, bound, paired)
+    tasks["encode antithetic"] = lambda: encode(paired)
     if isinstance(kernels, NativeKernels):  # one op: a function would only add its call
         return tasks
     return {name: tf.function(task, autograph=False) for name, task in tasks.items()}

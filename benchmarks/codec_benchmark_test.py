@@ -26,6 +26,14 @@ def test_each_task_is_timed_with_each_implementation(run, tmp_path, capsys):
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
+def test_channels_have_scales_of_their_own_in_each_task(run):
+    options = ("--rounds=1", "--num_threads=0", "--scale_by=channel")
+    figures = run("codec_benchmark", "--max_values=8192", *options)
+    times = figures["ns_per_value"]["8192"]
+    assert {"encode 7-level", "encode antithetic", "fused momentum"} <= times.keys()
+
+
 def test_a_size_that_is_not_allowed_is_named(run):
     with pytest.raises(SystemExit, match="--max_values=3: "):
         run("codec_benchmark", "--max_values=3")
