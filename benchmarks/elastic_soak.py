@@ -12,6 +12,7 @@ python -m benchmarks.elastic_soak --minutes=120 --every_secs=20 --json=figures.j
 import collections
 import contextlib
 import dataclasses
+import os
 import random
 import re
 import shutil
@@ -192,8 +193,8 @@ def differences(found: Sequence[Sequence[tuple[int, str]]]) -> dict[str, int]:
 
 def main(options: _Options) -> None:
     """Injects faults into a training, and prints the observations."""
-    if "cut" in options.faults and not shutil.which("ss"):
-        raise refuse("faults", "cut", "needs the program ss")
+    if "cut" in options.faults and (os.geteuid() or not shutil.which("ss")):
+        raise refuse("faults", "cut", "needs root and the program ss")
     engine = ENGINES[options.engine]
     with contextlib.closing(Training(options, engine, more=["checksums"])) as training:
         soak = _Soak(options, training)
