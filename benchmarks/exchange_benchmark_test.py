@@ -55,7 +55,7 @@ def test_the_nets_have_the_sizes_that_their_papers_give():
         ({"hosts": (1,)}, "flag --hosts=1: must be integers from 2 to 99"),
         (
             {"engines": ("nccl",)},
-            "flag --engines=nccl: must be of sockets, sockets_tls, mpi, ",
+            "flag --engines=nccl: must be one or more of sockets, sockets_tls, mpi, ",
         ),
         ({"rounds": 0}, "flag --rounds=0"),
     ],

@@ -126,7 +126,8 @@ def _nets(options: _Options, cluster: ModeledCluster) -> Sequence[str]:
         raise ValueError("names no nets")
     for net in options.nets:
         if net not in cluster.nets:
-            raise table.refuse("nets", net, f"must be of {', '.join(cluster.nets)}")
+            allowed = f"must be one or more of {', '.join(cluster.nets)}, separated by commas"
+            raise table.refuse("nets", net, allowed)
     for net in cluster.nets:
         if net not in catalog.NETS:
             raise ValueError(f"names {net!r}; nets are {', '.join(catalog.NETS)}")

@@ -49,7 +49,7 @@ def test_measured_exchanges_are_predicted_within_15_percent_in_the_median(run):
     ("flags", "message"),
     [
         (["--cluster=none"], "--cluster=none: no such file; allowed are files and ethernet_10"),
-        (["--nets=lenet"], "--nets=lenet: must be of alexnet, googlenet, vgg_a"),
+        (["--nets=lenet"], "--nets=lenet: must be one or more of alexnet, googlenet, vgg_a"),
         (["--topology=star"], "--topology=star: must be"),
         (
             ["--sum_codec=ternary", "--topology=paper"],

@@ -71,9 +71,9 @@ def some(
     group: str, choices: Sequence[str], help: str, default: Sequence[str] | None = None
 ) -> Any:
     """Returns a flag of names, each of which is one of the choices; by default all."""
-    allowed = f"of {', '.join(choices)}"
+    allowed = f"one or more of {', '.join(choices)}, separated by commas"
     kind = Kind(NAMES.read, allowed, lambda names: set(names) <= set(choices))
-    return flag(group, kind, tuple(choices if default is None else default), f"{help}, {allowed}")
+    return flag(group, kind, tuple(choices if default is None else default), f"{help}: {allowed}")
 
 
 def counts(high: int | None = None, low: int = 1) -> Kind:

@@ -73,7 +73,9 @@ def test_steps_that_are_lost_or_made_again_are_counted():
 
 
 def test_an_unknown_kind_of_fault_is_refused():
-    with pytest.raises(ValueError, match="--faults=kill,fire: must be of kill, freeze, cut, flood"):
+    with pytest.raises(
+        ValueError, match="--faults=kill,fire: must be one or more of kill, freeze, cut, flood"
+    ):
         soak._Options(faults=("kill", "fire"))
 
 

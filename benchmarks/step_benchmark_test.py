@@ -16,7 +16,7 @@ from benchmarks.step_worker import ALONE, KERAS, KERAS_AT_ONCE, KINDS
         ),
         (
             {"engines": ("mpi",)},
-            "flag --engines=mpi: must be of sockets, sockets_tls, parameter_server",
+            "flag --engines=mpi: must be one or more of sockets, sockets_tls, parameter_server",
         ),
     ],
 )

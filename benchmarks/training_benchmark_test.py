@@ -25,5 +25,7 @@ def test_ratios_are_medians_over_the_rounds(run):
 
 
 def test_an_unknown_net_is_named(run):
-    with pytest.raises(SystemExit, match="--nets=vgg: must be of lenet_slim, cifar10_alexnet"):
+    with pytest.raises(
+        SystemExit, match="--nets=vgg: must be one or more of lenet_slim, cifar10_alexnet"
+    ):
         run("training_benchmark", "--nets=vgg")
