@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import report, timing
-from benchmarks.timing import Comparison, Side
+from benchmarks.timing import Comparison, Variant
 from inception.flags import table
 from inception.flags.configs import TrainConfig
 from inception.flags.table import TEXT, at_least, flag
@@ -31,7 +31,7 @@ from slim.preprocessing.preprocessing_factory import get_preprocessing
 
 _PROBLEMS = {"mnist": ("lenet", 64), "cifar10": ("cifar10_alexnet", 128)}
 # Untimed batches before a slice. Batches that were read ahead during a pause would make it look
-# faster, and the prefetching of the other sides would make it look slower.
+# faster, and the prefetching of the other variants would make it look slower.
 _READ_AHEAD = 10
 
 # Of photographs:
@@ -77,13 +77,13 @@ def _compare(dataset: str, folder: str, options: _Options) -> Comparison:
     net, batch_size = _PROBLEMS[dataset]
     config = TrainConfig(dataset_name=dataset, net=net, batch_size=batch_size)
     inputs = {"synthetic": None, "records": dataset_factory.get_dataset(dataset, "train", folder)}
-    sides = {
-        name: timing.suite_side(
+    variants = {
+        name: timing.suite_variant(
             config, preparation.training_batches(config, resolve(config), source, 0)
         )
         for name, source in inputs.items()
     }
-    times = timing.alternate(sides, options, _READ_AHEAD)
+    times = timing.alternate(variants, options, _READ_AHEAD)
     ratios = {
         f"{unit}/step, records to synthetic": timing.ratio(values, "records", "synthetic")
         for unit, values in (("ms", times.wall), ("CPU ms", times.cpu))
@@ -96,12 +96,12 @@ def _compare(dataset: str, folder: str, options: _Options) -> Comparison:
 def _compare_photographs(options: _Options) -> Comparison:
     """Compares images per second, by wall time and by CPU time, with bare decoding."""
     with tempfile.TemporaryDirectory() as folder:
-        sides = _pipelines(options, folder)
-        times = timing.alternate(sides, options, _READ_AHEAD)
+        variants = _pipelines(options, folder)
+        times = timing.alternate(variants, options, _READ_AHEAD)
     ratios = {
         f"images/{unit}, {name} to {_BARE}": 1 / timing.ratio(values, name, _BARE)
         for unit, values in (("s", times.wall), ("CPU s", times.cpu))
-        for name in sides
+        for name in variants
         if name != _BARE
     }
     for name, values in times.wall.items():
@@ -111,7 +111,7 @@ def _compare_photographs(options: _Options) -> Comparison:
     return found
 
 
-def _pipelines(options: _Options, folder: str) -> dict[str, Side]:
+def _pipelines(options: _Options, folder: str) -> dict[str, Variant]:
     """Returns the suite's pipelines on JPEGs and raw pixels, and bare decoding and resizing.
 
     Raises:
@@ -152,10 +152,10 @@ def _pipelines(options: _Options, folder: str) -> dict[str, Side]:
         "raw, vgg": training(raw, "vgg"),
         "raw, inception": training(raw, "inception"),
     }
-    return {name: _side(iter(made)) for name, made in batches.items()}
+    return {name: _variant(iter(made)) for name, made in batches.items()}
 
 
-def _side(batches: Iterator) -> Side:
+def _variant(batches: Iterator) -> Variant:
     def run(count: int) -> None:
         for _ in range(count):
             next(batches)

@@ -12,7 +12,7 @@ def test_the_ratio_is_the_median_over_the_rounds(run, digits, tmp_path):
     figures = run("input_benchmark", f"--mnist_dir={digits}", *options)
     (comparison,) = figures["comparisons"]
     times = comparison["times"]["wall"]
-    assert {side: len(values) for side, values in times.items()} == {"synthetic": 2, "records": 2}
+    assert {name: len(values) for name, values in times.items()} == {"synthetic": 2, "records": 2}
     expected = np.median(np.divide(times["records"], times["synthetic"]))
     assert comparison["ratios"]["ms/step, records to synthetic"] == pytest.approx(expected)
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -79,7 +79,7 @@ def main(options: _Options) -> None:
     report.print_table([_row(cell) for cell in cells], texts=2)
     panels = {
         f"{options.net}, {options.hosts} hosts, {rate}": {
-            cell["side"]: cell["ms"] for cell in cells if cell["rate"] == rate
+            cell["variant"]: cell["ms"] for cell in cells if cell["rate"] == rate
         }
         for rate in options.rates
     }
@@ -140,7 +140,7 @@ def _joined(found: Sequence[Sequence[dict]], rate: str, name: str) -> list[dict]
     return [
         {
             "rate": rate,
-            "side": cells[0]["side"] + name,
+            "variant": cells[0]["variant"] + name,
             **{
                 name: np.max([cell[name] for cell in cells], axis=0).tolist()
                 for name in _FIGURES
@@ -155,7 +155,7 @@ def _row(cell: dict) -> dict[str, str]:
     sent = {"MB/step": f"{np.median(cell['interface_bytes']) / 1e6:.2f}"}
     titles = {"cpu_ms": "CPU ms/step", "page_faults": "page faults/step"}  # DDP lacks the last
     used = {titles[name]: f"{np.median(cell[name]):.0f}" for name in titles if name in cell}
-    place = {"rate": cell["rate"], "gradients": cell["side"]}
+    place = {"rate": cell["rate"], "gradients": cell["variant"]}
     return place | report.summary("ms/step", cell["ms"]) | sent | used
 
 

@@ -32,7 +32,7 @@ def sent_by(figures):
         assert cell["rate"] == "unshaped"
         assert len(cell["ms"]) == len(cell["interface_bytes"]) == 2
         assert min(cell["ms"]) > 0
-    return {cell["side"]: min(cell["interface_bytes"]) for cell in figures["cells"]}
+    return {cell["variant"]: min(cell["interface_bytes"]) for cell in figures["cells"]}
 
 
 @pytest.mark.slow
@@ -47,7 +47,7 @@ def test_steps_are_timed_and_their_bytes_are_counted(has_networks, run, tmp_path
     # The share of zeros is another one with scales by channel; more levels have more bits, as long
     # as the nets have not learned for long.
     assert 0.67 < sent["ternary by channel"] / sent["ternary"] < 1.5
-    first = {cell["side"]: cell["interface_bytes"][0] for cell in figures["cells"]}
+    first = {cell["variant"]: cell["interface_bytes"][0] for cell in figures["cells"]}
     for levels in (5, 7):
         assert 1 < first[f"{levels} levels by channel"] / first["ternary by channel"] < 2
     assert sent[ALONE] < 0.01 * sent["ternary"]

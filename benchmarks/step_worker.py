@@ -80,15 +80,15 @@ def main(options: _Options) -> None:
 
 def _measure(options: _Options, connection: Connection) -> list[dict]:
     """Returns the figures of each kind."""
-    sides = _sides(options, connection)
-    for side in sides.values():
-        side(1)  # compiles and connects
+    variants = _variants(options, connection)
+    for variant in variants.values():
+        variant(1)  # compiles and connects
     figures = ("ms", "interface_bytes", "cpu_ms", "page_faults")
-    cells = {kind: {"side": kind, **{name: [] for name in figures}} for kind in sides}
-    for kind in list(sides) * options.rounds:
+    cells = {kind: {"variant": kind, **{name: [] for name in figures}} for kind in variants}
+    for kind in list(variants) * options.rounds:
         _join_all(connection)
         before = counters(options.interface)
-        wall, _ = timing.ms_per_step(sides[kind], options.steps)
+        wall, _ = timing.ms_per_step(variants[kind], options.steps)
         _join_all(connection)
         since = counters(options.interface).since(before)
         each = (wall, since.sent, 1000 * since.cpu_seconds, since.page_faults)
@@ -97,7 +97,7 @@ def _measure(options: _Options, connection: Connection) -> list[dict]:
     return list(cells.values())
 
 
-def _sides(options: _Options, connection: Connection) -> dict[str, timing.Side]:
+def _variants(options: _Options, connection: Connection) -> dict[str, timing.Variant]:
     config = TrainConfig(
         dataset_name=options.dataset,
         net=options.net,
@@ -114,23 +114,23 @@ def _sides(options: _Options, connection: Connection) -> dict[str, timing.Side]:
         config = dataclasses.replace(config, initial_learning_rate=_ADAMS_RATE)
     goal = resolve(config)
     batches = training_batches(config, goal, None, 0, connection.rank, connection.size)
-    sides = {}
+    variants = {}
     for kind in options.kinds:
         chosen = dataclasses.replace(config, **_CODECS.get(kind, {"grad_bits": 32}))
         if kind in (KERAS, KERAS_AT_ONCE):
             at_once = options.steps if kind == KERAS_AT_ONCE else 1
-            sides[kind] = _keras_side(config, goal.num_classes, batches, connection, at_once)
+            variants[kind] = _keras_variant(config, goal.num_classes, batches, connection, at_once)
         else:
             exchanged = None if kind == ALONE else connection
-            sides[kind] = timing.suite_side(chosen, batches, exchanged)
+            variants[kind] = timing.suite_variant(chosen, batches, exchanged)
         if kind == ONE_BY_ONE:
-            sides[kind] = functools.partial(_one_by_one, sides[kind])
-    return sides
+            variants[kind] = functools.partial(_one_by_one, variants[kind])
+    return variants
 
 
-def _one_by_one(side: timing.Side, count: int) -> None:
+def _one_by_one(variant: timing.Variant, count: int) -> None:
     for _ in range(count):
-        side(1)
+        variant(1)
 
 
 class _Turns(keras.callbacks.Callback):
@@ -193,13 +193,13 @@ def _keras_net(name: str, num_classes: int) -> keras.Model:
     return keras.Model(images, net([images, _DropoutSeed()(images)] if seed else images))
 
 
-def _keras_side(
+def _keras_variant(
     config: TrainConfig,
     num_classes: int,
     batches: tf.data.Dataset,
     connection: Connection,
     at_once: int,
-) -> timing.Side:
+) -> timing.Variant:
     """Returns steps of one call of `model.fit`."""
     membership = contextlib.nullcontext()
     group = Group(connection.rank, connection.size, connection, membership=membership)

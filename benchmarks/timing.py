@@ -1,4 +1,4 @@
-"""Times training steps of several sides, which take turns in one process."""
+"""Times training steps of several variants, which take turns in one process."""
 
 import dataclasses
 import time
@@ -15,7 +15,7 @@ from inception.training.problem import resolve
 from terngrad.exchange.connection import Connection
 from terngrad.training import runtime
 
-Side = Callable[[int], None]  # makes the given number of steps
+Variant = Callable[[int], None]  # makes the given number of steps
 
 _STEPS_PER_EPOCH = 1000.0  # for the learning rate, which does not change the time
 
@@ -24,14 +24,14 @@ _STEPS_PER_EPOCH = 1000.0  # for the learning rate, which does not change the ti
 class Options(report.PictureOptions, Threads):
     """The flags of a benchmark that times steps."""
 
-    rounds: int = flag("Runtime", at_least(1), 15, "timed slices per side", "slices")
+    rounds: int = flag("Runtime", at_least(1), 15, "timed slices per variant", "slices")
     slice_secs: float = flag("Runtime", number(), 1.0, "length of a slice", "seconds")
     deterministic: bool = flag("Runtime", BOOLEAN, True, "as in the training programs")
 
 
 @dataclasses.dataclass(frozen=True)
 class Times:
-    """Milliseconds per step, by side.
+    """Milliseconds per step, by variant.
 
     Attributes:
       wall: elapsed time.
@@ -44,11 +44,11 @@ class Times:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """A comparison of the steps of several sides.
+    """A comparison of the steps of several variants.
 
     Attributes:
       title: subject of the comparison.
-      times: times of each side in each round.
+      times: times of each variant in each round.
       ratios: results of the comparison, by name.
     """
 
@@ -57,11 +57,11 @@ class Comparison:
     ratios: Mapping[str, float]
 
     def print(self) -> None:
-        """Prints median and quartiles of each side, then the ratios, as Markdown."""
+        """Prints median and quartiles of each variant, then the ratios, as Markdown."""
         rows = []
-        for side, wall in self.times.wall.items():
-            cpu = {"CPU ms/step": f"{np.median(self.times.cpu[side]):.1f}"}
-            rows.append({"side": side} | report.summary("ms/step", wall) | cpu)
+        for variant, wall in self.times.wall.items():
+            cpu = {"CPU ms/step": f"{np.median(self.times.cpu[variant]):.1f}"}
+            rows.append({"variant": variant} | report.summary("ms/step", wall) | cpu)
         report.print_table(rows, self.title)
         report.print_lines(self.ratios)
 
@@ -75,9 +75,9 @@ def configure(threads: Threads, *, deterministic: bool) -> None:
     )
 
 
-def suite_side(
+def suite_variant(
     config: TrainConfig, batches: tf.data.Dataset, connection: Connection | None = None
-) -> Side:
+) -> Variant:
     """Returns the steps of a training program with this config, on these batches."""
     goal = resolve(config)
     training = build_training(config, goal, _STEPS_PER_EPOCH, ["/CPU:0"], connection)
@@ -91,47 +91,49 @@ def suite_side(
     return run
 
 
-def alternate(sides: Mapping[str, Side], options: Options, lead_in: int = 0) -> Times:
-    """Times a slice of each side in each round, in alternating order.
+def alternate(variants: Mapping[str, Variant], options: Options, warmup_steps: int = 0) -> Times:
+    """Times a slice of each variant in each round, in alternating order.
 
-    So load of other processes that lasts longer than a round slows all sides alike.
+    So load of other processes that lasts longer than a round slows all variants alike.
 
     Args:
-      sides: the sides to compare, by name.
+      variants: the variants to compare, by name.
       options: number and length of the slices; a slice has at least one step.
-      lead_in: untimed steps before each slice.
+      warmup_steps: untimed steps before each slice.
 
     Returns:
-      The times of each side, one figure per round.
+      The times of each variant, one figure per round.
     """
-    counts = {name: _steps_within(options.slice_secs, side) for name, side in sides.items()}
-    times = Times({name: [] for name in sides}, {name: [] for name in sides})
+    counts = {
+        name: _steps_within(options.slice_secs, variant) for name, variant in variants.items()
+    }
+    times = Times({name: [] for name in variants}, {name: [] for name in variants})
     for i in range(options.rounds):
-        for name in list(sides)[:: -1 if i % 2 else 1]:
-            sides[name](lead_in)
-            wall, cpu = ms_per_step(sides[name], counts[name])
+        for name in list(variants)[:: -1 if i % 2 else 1]:
+            variants[name](warmup_steps)
+            wall, cpu = ms_per_step(variants[name], counts[name])
             times.wall[name].append(wall)
             times.cpu[name].append(cpu)
     return times
 
 
-def ratio(times: Mapping[str, Sequence[float]], side: str, base: str) -> float:
-    """Returns a side's duration per step divided by another's: the median over the rounds."""
-    return float(np.median(np.divide(times[side], times[base])))
+def ratio(times: Mapping[str, Sequence[float]], variant: str, base: str) -> float:
+    """Returns a variant's duration per step divided by another's: the median over the rounds."""
+    return float(np.median(np.divide(times[variant], times[base])))
 
 
-def _steps_within(seconds: float, side: Side) -> int:
-    side(2)  # compiles and fills memory pools
-    wall, _ = ms_per_step(side, 1)
+def _steps_within(seconds: float, variant: Variant) -> int:
+    variant(2)  # compiles and fills memory pools
+    wall, _ = ms_per_step(variant, 1)
     if wall < 1000 * seconds:
-        wall, _ = ms_per_step(side, 5)
+        wall, _ = ms_per_step(variant, 5)
     return max(1, round(1000 * seconds / wall))
 
 
-def ms_per_step(side: Side, count: int) -> tuple[float, float]:
+def ms_per_step(variant: Variant, count: int) -> tuple[float, float]:
     """Returns mean elapsed and CPU milliseconds per step, over `count` steps."""
     wall, cpu = time.perf_counter(), time.process_time()
-    side(count)
+    variant(count)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     return 1000 * wall / count, 1000 * cpu / count
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from benchmarks import report, timing
 from benchmarks.report import some
-from benchmarks.timing import Comparison, Side, Times, ratio
+from benchmarks.timing import Comparison, Times, Variant, ratio
 from inception.flags.configs import TrainConfig
 from inception.training import preparation
 from inception.training.problem import resolve
@@ -39,7 +39,7 @@ class _Options(timing.Options):
 
 def main(options: _Options) -> None:
     """Measures each net."""
-    tf.get_logger().setLevel("ERROR")  # it mistakes the number of sides for retracing and warns
+    tf.get_logger().setLevel("ERROR")  # it mistakes the number of variants for retracing and warns
     timing.configure(options, deterministic=options.deterministic)
     comparisons = []
     for net in options.nets:
@@ -51,24 +51,24 @@ def main(options: _Options) -> None:
             clip_factor=2.5,
             quantize_logits=True,
         )
-        times = timing.alternate(_sides(config, nodes), options)
+        times = timing.alternate(_variants(config, nodes), options)
         ratios = _ratios(times, nodes)
         comparisons.append(Comparison(f"{net}, batch {batch_size}", times, ratios))
         comparisons[-1].print()
     timing.finish(comparisons, options)
 
 
-def _sides(config: TrainConfig, numbers: Sequence[int]) -> dict[str, Side]:
+def _variants(config: TrainConfig, numbers: Sequence[int]) -> dict[str, Variant]:
     batches = preparation.training_batches(config, resolve(config), None, 0)
-    sides = {_BY_HAND: _loop_by_hand(config, *next(iter(batches)))}
+    variants = {_BY_HAND: _loop_by_hand(config, *next(iter(batches)))}
     for nodes in numbers:
         for name, bits in (("float", 32), ("ternary", 1)):
             chosen = dataclasses.replace(config, num_nodes=nodes, grad_bits=bits)
-            sides[f"{name} x {nodes}"] = timing.suite_side(chosen, batches)
-    return sides
+            variants[f"{name} x {nodes}"] = timing.suite_variant(chosen, batches)
+    return variants
 
 
-def _loop_by_hand(config: TrainConfig, images: tf.Tensor, labels: tf.Tensor) -> Side:
+def _loop_by_hand(config: TrainConfig, images: tf.Tensor, labels: tf.Tensor) -> Variant:
     model = nets_factory.build_net(
         config.net,
         num_classes=resolve(config).num_classes,
@@ -102,9 +102,9 @@ def _ratios(times: Times, numbers: Sequence[int]) -> dict[str, float]:
     ratios = {"images/s, float x 1 to hand-written": ratio(times.wall, _BY_HAND, "float x 1")}
     cpu = {"CPU time, float x 1 to hand-written": ratio(times.cpu, "float x 1", _BY_HAND)}
     for nodes in numbers:
-        sides = (f"ternary x {nodes}", f"float x {nodes}")
-        ratios[f"ms/step, ternary to float x {nodes}"] = ratio(times.wall, *sides)
-        cpu[f"CPU time, ternary to float x {nodes}"] = ratio(times.cpu, *sides)
+        variants = (f"ternary x {nodes}", f"float x {nodes}")
+        ratios[f"ms/step, ternary to float x {nodes}"] = ratio(times.wall, *variants)
+        cpu[f"CPU time, ternary to float x {nodes}"] = ratio(times.cpu, *variants)
     return ratios | cpu
 
 

@@ -36,15 +36,17 @@ def main() -> None:
     arguments = _parse()
     connect(arguments)
     torch.manual_seed(1)
-    sides = {f"DDP {kind}": _side(arguments, *KINDS[kind]) for kind in arguments.kinds.split(",")}
-    for side in sides.values():
-        side(_WARM_UP)
+    variants = {
+        f"DDP {kind}": _variant(arguments, *KINDS[kind]) for kind in arguments.kinds.split(",")
+    }
+    for variant in variants.values():
+        variant(_WARM_UP)
     figures = ("ms", "interface_bytes", "cpu_ms")
-    cells = {name: {"side": name, **{figure: [] for figure in figures}} for name in sides}
-    for name in list(sides) * arguments.rounds:
+    cells = {name: {"variant": name, **{figure: [] for figure in figures}} for name in variants}
+    for name in list(variants) * arguments.rounds:
         dist.barrier()
         before = counters(arguments.interface)
-        sides[name](arguments.steps)
+        variants[name](arguments.steps)
         wall = time.perf_counter() - before[0]
         dist.barrier()
         after = counters(arguments.interface)
@@ -77,7 +79,7 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _side(
+def _variant(
     arguments: argparse.Namespace,
     hook: Callable[[DistributedDataParallel], None],
     bucket_cap_mb: int | None,
