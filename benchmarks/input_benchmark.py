@@ -23,7 +23,7 @@ from inception.flags import table
 from inception.flags.configs import TrainConfig
 from inception.flags.table import TEXT, at_least, flag
 from inception.training import preparation
-from inception.training.problem import resolve
+from inception.training.problem import problem_of
 from slim import input_pipeline
 from slim.datasets import dataset_factory, imagenet, records
 from slim.datasets.dataset_factory import Dataset
@@ -79,7 +79,7 @@ def _compare(dataset: str, folder: str, options: _Options) -> Comparison:
     inputs = {"synthetic": None, "records": dataset_factory.get_dataset(dataset, "train", folder)}
     variants = {
         name: timing.suite_variant(
-            config, preparation.training_batches(config, resolve(config), source, 0)
+            config, preparation.training_batches(config, problem_of(config), source, 0)
         )
         for name, source in inputs.items()
     }

@@ -22,7 +22,7 @@ from inception.flags import table
 from inception.flags.configs import TrainConfig
 from inception.flags.table import TEXT, at_least, flag, one_of
 from inception.training.batches import training_batches
-from inception.training.problem import resolve
+from inception.training.problem import problem_of
 from slim.nets import nets_factory
 from terngrad.exchange.connection import Connection
 from terngrad.keras import DistributedCallback, distribute
@@ -112,14 +112,15 @@ def _variants(options: _Options, connection: Connection) -> dict[str, timing.Var
     )
     if options.optimizer == "adam":
         config = dataclasses.replace(config, initial_learning_rate=_ADAMS_RATE)
-    goal = resolve(config)
-    batches = training_batches(config, goal, None, 0, connection.rank, connection.size)
+    problem = problem_of(config)
+    batches = training_batches(config, problem, None, 0, connection.rank, connection.size)
     variants = {}
     for kind in options.kinds:
         chosen = dataclasses.replace(config, **_CODECS.get(kind, {"grad_bits": 32}))
         if kind in (KERAS, KERAS_AT_ONCE):
             at_once = options.steps if kind == KERAS_AT_ONCE else 1
-            variants[kind] = _keras_variant(config, goal.num_classes, batches, connection, at_once)
+            classes = problem.num_classes
+            variants[kind] = _keras_variant(config, classes, batches, connection, at_once)
         else:
             exchanged = None if kind == ALONE else connection
             variants[kind] = timing.suite_variant(chosen, batches, exchanged)

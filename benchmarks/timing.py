@@ -11,7 +11,7 @@ from benchmarks import report
 from inception.flags.configs import Threads, TrainConfig
 from inception.flags.table import BOOLEAN, at_least, flag, number
 from inception.training.build import build_training
-from inception.training.problem import resolve
+from inception.training.problem import problem_of
 from terngrad.exchange.connection import Connection
 from terngrad.training import runtime
 
@@ -79,8 +79,8 @@ def suite_variant(
     config: TrainConfig, batches: tf.data.Dataset, connection: Connection | None = None
 ) -> Variant:
     """Returns the steps of a training program with this config, on these batches."""
-    goal = resolve(config)
-    training = build_training(config, goal, _STEPS_PER_EPOCH, ["/CPU:0"], connection)
+    problem = problem_of(config)
+    training = build_training(config, problem, _STEPS_PER_EPOCH, ["/CPU:0"], connection)
     runner = training.next_runner(is_float=False)
     iterator = iter(batches)
 

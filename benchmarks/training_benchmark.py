@@ -17,7 +17,7 @@ from benchmarks.report import some
 from benchmarks.timing import Comparison, Times, Variant, ratio
 from inception.flags.configs import TrainConfig
 from inception.training import preparation
-from inception.training.problem import resolve
+from inception.training.problem import problem_of
 from slim.nets import catalog, nets_factory
 
 _PROBLEMS = {  # net -> data set, images in a step, numbers of nodes
@@ -59,7 +59,7 @@ def main(options: _Options) -> None:
 
 
 def _variants(config: TrainConfig, numbers: Sequence[int]) -> dict[str, Variant]:
-    batches = preparation.training_batches(config, resolve(config), None, 0)
+    batches = preparation.training_batches(config, problem_of(config), None, 0)
     variants = {_BY_HAND: _loop_by_hand(config, *next(iter(batches)))}
     for nodes in numbers:
         for name, bits in (("float", 32), ("ternary", 1)):
@@ -71,7 +71,7 @@ def _variants(config: TrainConfig, numbers: Sequence[int]) -> dict[str, Variant]
 def _loop_by_hand(config: TrainConfig, images: tf.Tensor, labels: tf.Tensor) -> Variant:
     model = nets_factory.build_net(
         config.net,
-        num_classes=resolve(config).num_classes,
+        num_classes=problem_of(config).num_classes,
         weight_decay=config.weight_decay,
         dropout_keep_prob=config.dropout_keep_prob,
     )

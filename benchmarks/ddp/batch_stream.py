@@ -15,7 +15,7 @@ from inception.flags.configs import TrainConfig
 from inception.flags.table import TEXT, at_least, flag
 from inception.training.batches import naming_bad_records, training_batches
 from inception.training.preparation import open_dataset
-from inception.training.problem import resolve
+from inception.training.problem import problem_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,9 +51,9 @@ def main(options: _Options) -> None:
     """Writes the batches."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     config = options.config()
-    goal, dataset = resolve(config), open_dataset(config)
-    batches = training_batches(config, goal, dataset, 0, options.task_id, options.hosts)
-    with naming_bad_records(config, goal, dataset):
+    problem, dataset = problem_of(config), open_dataset(config)
+    batches = training_batches(config, problem, dataset, 0, options.task_id, options.hosts)
+    with naming_bad_records(config, problem, dataset):
         for images, labels in batches.take(options.max_steps):
             sys.stdout.buffer.write(images.numpy().tobytes())
             sys.stdout.buffer.write(labels.numpy().tobytes())

@@ -21,7 +21,7 @@ from benchmarks.ddp.batch_stream import StreamOptions
 from benchmarks.recipes import DDP_KINDS
 from benchmarks.report import shared_flags
 from inception.flags.table import TEXT, at_least, flag, number, one_of, refuse
-from inception.training.problem import resolve
+from inception.training.problem import problem_of
 from slim.nets import nets_factory
 from terngrad.training import checkpoints
 
@@ -65,7 +65,7 @@ def main(options: Options) -> None:
 
 
 def _num_classes(options: Options) -> int:
-    return resolve(options.config()).num_classes
+    return problem_of(options.config()).num_classes
 
 
 def _commands(options: Options, network: host_network.HostNetwork, folder: str) -> list[list[str]]:

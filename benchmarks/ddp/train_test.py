@@ -13,7 +13,7 @@ from benchmarks.ddp.batch_stream import StreamOptions
 from inception.results.report import read_scalars
 from inception.training.batches import training_batches
 from inception.training.preparation import open_dataset
-from inception.training.problem import resolve
+from inception.training.problem import problem_of
 from slim.nets import nets_factory
 from terngrad.training import checkpoints
 
@@ -30,8 +30,9 @@ def test_the_stream_has_the_batches_of_each_worker_of_a_training(digits):
         net="lenet", dataset="mnist", data_dir=str(digits), batch_size=4, max_steps=STEPS
     )
     config = options.config()
-    batches = training_batches(config, resolve(config), open_dataset(config), 0, 1, 2).take(STEPS)
-    wanted = b"".join(part.numpy().tobytes() for batch in batches for part in batch)
+    batches = training_batches(config, problem_of(config), open_dataset(config), 0, 1, 2)
+    first = batches.take(STEPS)
+    wanted = b"".join(part.numpy().tobytes() for batch in first for part in batch)
     assert found == wanted
     assert len(found) == STEPS * 4 * (28 * 28 * 4 + 4)
 

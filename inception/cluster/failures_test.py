@@ -57,7 +57,7 @@ BLOCKED = """
 
     original = preparation.training_batches
 
-    def training_batches(config, goal, dataset, step, index, count):
+    def training_batches(config, problem, dataset, step, index, count):
         def wait(i):
             if i == 30 and index == {index}:
                 time.sleep(1000)
@@ -67,7 +67,7 @@ BLOCKED = """
             with tf.control_dependencies([tf.numpy_function(wait, [i], tf.int64)]):
                 return tf.nest.map_structure(tf.identity, batch)
 
-        batches = original(config, goal, dataset, step, index, count)
+        batches = original(config, problem, dataset, step, index, count)
         return batches.enumerate().map(delayed)
 
     preparation.training_batches = training_batches

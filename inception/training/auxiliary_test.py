@@ -5,7 +5,7 @@ import pytest
 from inception.flags.configs import TrainConfig
 from inception.training import restoring
 from inception.training.build import Training, build_training
-from inception.training.problem import resolve
+from inception.training.problem import problem_of
 from slim.nets import catalog, nets_factory
 from slim.nets.catalog import NetSpec
 from slim.nets.inception_layers import STYLE
@@ -39,7 +39,7 @@ def build(**changes) -> tuple[TrainConfig, Training]:
     """Builds a training of the net."""
     settings = {"dataset_name": "cifar10", "net": "twin", "batch_size": 4, "benchmark_mode": True}
     config = TrainConfig(**(settings | changes))
-    return config, build_training(config, resolve(config), 10.0, ["/CPU:0"])
+    return config, build_training(config, problem_of(config), 10.0, ["/CPU:0"])
 
 
 @pytest.mark.parametrize(("quantized", "layers"), [(False, HEADS), (True, ())])

@@ -21,7 +21,7 @@ _NONE = -1
 
 def training_batches(
     config: TrainConfig,
-    goal: Problem,
+    problem: Problem,
     dataset: Dataset | None,
     step: int,
     worker_index: int = 0,
@@ -32,18 +32,18 @@ def training_batches(
     Each of several workers gets its share of the records.
     """
     if dataset is None:
-        shape = (goal.image_size, goal.image_size, goal.channels)
+        shape = (problem.image_size, problem.image_size, problem.channels)
         # One batch for all workers: the images of a node do not depend on its worker.
         whole = input_pipeline.synthetic_batches(
-            shape, goal.num_classes, config.batch_size * num_workers, config.seed
+            shape, problem.num_classes, config.batch_size * num_workers, config.seed
         )
         mine = slice(worker_index * config.batch_size, (worker_index + 1) * config.batch_size)
         return whole.take(1).map(lambda images, labels: (images[mine], labels[mine])).repeat()
-    _warn_of_crop(goal, dataset)
+    _warn_of_crop(problem, dataset)
     batches = input_pipeline.training_batches(
         dataset,
-        preprocessing_factory.get_preprocessing(goal.preprocessing, is_training=True),
-        image_size=goal.image_size,
+        preprocessing_factory.get_preprocessing(problem.preprocessing, is_training=True),
+        image_size=problem.image_size,
         batch_size=config.batch_size,
         seed=config.seed,
         start_step=step,
@@ -54,22 +54,22 @@ def training_batches(
         shuffle_pool=_POOL_UNIT * config.input_queue_memory_factor,
         deterministic=config.deterministic,
     )
-    return _shift_labels(batches, config.labels_offset, goal.num_classes)
+    return _shift_labels(batches, config.labels_offset, problem.num_classes)
 
 
-def evaluation_batches(config: EvalConfig, goal: Problem, dataset: Dataset) -> tf.data.Dataset:
+def evaluation_batches(config: EvalConfig, problem: Problem, dataset: Dataset) -> tf.data.Dataset:
     """Returns batches (images, labels) in one pass over `num_evaluated` examples."""
-    _warn_of_crop(goal, dataset)
+    _warn_of_crop(problem, dataset)
     batches = input_pipeline.evaluation_batches(
         dataset,
-        preprocessing_factory.get_preprocessing(goal.preprocessing, is_training=False),
-        image_size=goal.image_size,
+        preprocessing_factory.get_preprocessing(problem.preprocessing, is_training=False),
+        image_size=problem.image_size,
         batch_size=config.batch_size,
         num_examples=num_evaluated(config, dataset),
         num_readers=config.num_readers,
         num_preprocess_threads=config.num_preprocess_threads,
     )
-    return _shift_labels(batches, config.labels_offset, goal.num_classes)
+    return _shift_labels(batches, config.labels_offset, problem.num_classes)
 
 
 def num_evaluated(config: EvalConfig, dataset: Dataset) -> int:
@@ -80,20 +80,20 @@ def num_evaluated(config: EvalConfig, dataset: Dataset) -> int:
 
 @contextlib.contextmanager
 def naming_bad_records(
-    config: TrainConfig | EvalConfig, goal: Problem, dataset: Dataset | None
+    config: TrainConfig | EvalConfig, problem: Problem, dataset: Dataset | None
 ) -> Iterator[None]:
     """Names the first damaged or mislabelled record if it makes the block fail.
 
     Raises:
       ValueError: names the file and the record, what is wrong, and what is allowed.
     """
-    labels = range(config.labels_offset, config.labels_offset + goal.num_classes)
+    labels = range(config.labels_offset, config.labels_offset + problem.num_classes)
     files, shape = (dataset.files, dataset.image_shape) if dataset else ((), records.ANY_SHAPE)
     with records.naming_damage(files, labels, shape):
         yield
 
 
-def _warn_of_crop(goal: Problem, dataset: Dataset) -> None:
+def _warn_of_crop(problem: Problem, dataset: Dataset) -> None:
     """Warns if the preprocessing cuts a small part out of the images."""
     *shape, _ = dataset.image_shape
     are_alike = None not in shape
@@ -101,13 +101,13 @@ def _warn_of_crop(goal: Problem, dataset: Dataset) -> None:
         shape = records.typical_shape(dataset.files)
     if not shape:
         return
-    crop = preprocessing_factory.describe_crop(goal.preprocessing, *shape, goal.image_size)
+    crop = preprocessing_factory.describe_crop(problem.preprocessing, *shape, problem.image_size)
     remedy = "give a larger image size"
     if not are_alike:
         program = "imagenet" if dataset.name == "imagenet" else "image"
         remedy = (
             f"convert them by inception.data.build_{program}_data with --raw_pixel=True "
-            f"--resize_dimen={goal.image_size}"
+            f"--resize_dimen={problem.image_size}"
         )
     if crop:
         logging.warning("%s: %s; to see all of them, %s", dataset.name, crop, remedy)

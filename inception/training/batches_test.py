@@ -8,8 +8,9 @@ import pytest
 import tensorflow as tf
 
 from inception.flags.configs import EvalConfig, TrainConfig
-from inception.training import batches, preparation, problem
+from inception.training import batches, preparation
 from inception.training.batches import LastBatch
+from inception.training.problem import problem_of
 from slim.conversion import convert
 from slim.datasets import dataset_factory, mnist, records
 from slim.datasets.dataset_factory import Dataset
@@ -33,22 +34,22 @@ def _dataset(tmp_path_factory) -> Dataset:
 
 def labels_of(config: TrainConfig | EvalConfig, dataset: Dataset, count: int) -> list[list[int]]:
     """The labels of the first `count` batches."""
-    goal = problem.resolve(config)
+    problem = problem_of(config)
     if isinstance(config, TrainConfig):
-        made = batches.training_batches(config, goal, dataset, 0)
+        made = batches.training_batches(config, problem, dataset, 0)
     else:
-        made = batches.evaluation_batches(config, goal, dataset)
-    with batches.naming_bad_records(config, goal, dataset):
+        made = batches.evaluation_batches(config, problem, dataset)
+    with batches.naming_bad_records(config, problem, dataset):
         return [labels.numpy().tolist() for _, labels in made.take(count)]
 
 
 def test_workers_that_hold_the_same_records_do_not_train_on_the_same_batches(dataset):
     config = TrainConfig(dataset_name="mnist", net="mlp", batch_size=len(LABELS))
-    goal = problem.resolve(config)
+    problem = problem_of(config)
 
     def orders(rank):
         own = types.SimpleNamespace(split_data=False)
-        parts = {"config": config, "goal": goal, "dataset": dataset, "cluster": own}
+        parts = {"config": config, "problem": problem, "dataset": dataset, "cluster": own}
         made = preparation.worker_batches(types.SimpleNamespace(**parts, group=Group(rank, 2)), 0)
         return [labels.numpy().tolist() for _, labels in made.take(3)]
 
@@ -133,7 +134,7 @@ def test_a_crop_of_images_of_one_size_is_warned_of(dataset, caplog):
 
 def test_synthetic_batches_need_no_records():
     config = TrainConfig(dataset_name="mnist", net="mlp", batch_size=4)
-    made = batches.training_batches(config, problem.resolve(config), None, 0)
+    made = batches.training_batches(config, problem_of(config), None, 0)
     images, labels = next(iter(made))
     assert (images.shape, labels.shape) == ((4, 28, 28, 1), (4,))
 
@@ -142,7 +143,7 @@ def test_synthetic_batches_need_no_records():
 def test_no_batches_are_tuned_so_that_a_step_is_made_anew_at_once(dataset, is_synthetic):
     config = TrainConfig(dataset_name="mnist", net="mlp", batch_size=2, labels_offset=1)
     given = None if is_synthetic else dataset
-    made = batches.training_batches(config, problem.resolve(config), given, 0)
+    made = batches.training_batches(config, problem_of(config), given, 0)
     assert made.options().autotune.enabled is False  # see `slim.input_pipeline.without_tuning`
 
 

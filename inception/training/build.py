@@ -104,7 +104,7 @@ class Training:
 
 def build_training(
     config: TrainConfig,
-    goal: Problem,
+    problem: Problem,
     steps_per_epoch: float,
     devices: Sequence[str],
     connection: Connection | None = None,
@@ -114,13 +114,13 @@ def build_training(
 
     Args:
       config: settings of this process.
-      goal: what the net learns.
+      problem: what the net learns.
       steps_per_epoch: turns epochs into steps.
       devices: towers of this process.
       connection: connection to the other processes; None = this process trains alone.
       on_batch: called, from any thread, for each batch.
     """
-    classifier = _make_classifier(config, goal)
+    classifier = _make_classifier(config, problem)
     variables, decay = classifier.variables, config.moving_average_decay
     averages = MovingAverages(variables, decay, config.local_steps) if decay else None
     has_rounds = config.local_steps > 1
@@ -195,12 +195,12 @@ def _make_memories(
     return by_fragment, memory
 
 
-def _make_classifier(config: TrainConfig, goal: Problem) -> Classifier:
+def _make_classifier(config: TrainConfig, problem: Problem) -> Classifier:
     own, spec = net_settings(config), catalog.get_spec(config.net)
     model = nets_factory.build_net(
         config.net,
-        num_classes=goal.num_classes,
-        image_size=goal.image_size,
+        num_classes=problem.num_classes,
+        image_size=problem.image_size,
         weight_decay=config.weight_decay,
         dropout_keep_prob=own.dropout_keep_prob,
         seed=config.seed,

@@ -17,8 +17,8 @@ from inception.flags.table import refuse
 from inception.results import metrics
 from inception.results.logs import timestamp
 from inception.results.metrics import Metrics
-from inception.training import batches, problem, settings
-from inception.training.problem import Problem
+from inception.training import batches, settings
+from inception.training.problem import Problem, problem_of
 from slim.datasets import dataset_factory, dataset_info
 from slim.datasets.dataset_factory import Dataset
 from slim.nets import nets_factory
@@ -33,7 +33,7 @@ class Task(NamedTuple):
     """The parts of an evaluation: a net, its compiled metrics, and one pass over the data."""
 
     config: EvalConfig
-    goal: Problem
+    problem: Problem
     dataset: Dataset
     model: keras.Model
     count_hits: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -63,14 +63,17 @@ def evaluate(config: EvalConfig) -> None:
 
 def make_task(config: EvalConfig) -> Task:
     """Builds the net and the batches that `config` describes."""
-    goal = problem.resolve(config)
+    problem = problem_of(config)
     dataset = dataset_factory.get_dataset(config.dataset_name, config.subset, config.data_dir)
     model = nets_factory.build_net(
-        config.net, num_classes=goal.num_classes, image_size=goal.image_size, for_training=False
+        config.net,
+        num_classes=problem.num_classes,
+        image_size=problem.image_size,
+        for_training=False,
     )
     count_hits = metrics.hit_counter(Classifier(model).logits)
-    examples = batches.evaluation_batches(config, goal, dataset)
-    return Task(config, goal, dataset, model, count_hits, examples)
+    examples = batches.evaluation_batches(config, problem, dataset)
+    return Task(config, problem, dataset, model, count_hits, examples)
 
 
 def measure_checkpoint(path: str, task: Task) -> Metrics:
@@ -185,7 +188,7 @@ def _load(path: str, task: Task) -> None:
 
 
 def _measure(task: Task, after_batch: Callable[[int], None] = lambda examples: None) -> Metrics:
-    with batches.naming_bad_records(task.config, task.goal, task.dataset):
+    with batches.naming_bad_records(task.config, task.problem, task.dataset):
         return metrics.measure(task.count_hits, task.batches, after_batch)
 
 

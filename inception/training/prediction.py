@@ -94,7 +94,7 @@ class _StepTime:
 
 def predict(
     config: TrainConfig,
-    goal: Problem,
+    problem: Problem,
     training: Training,
     devices: Sequence[str],
     connection: Connection,
@@ -113,7 +113,7 @@ def predict(
     each_step = _TERNARY if own == _FLOAT else own
     local = own if policy.is_coded else _FEEDBACK
     sums = SUM_CODEC_NAMES if may_code_sums else (EXACT,)
-    gradients, computing = _computing(config, goal, training, devices)
+    gradients, computing = _computing(config, problem, training, devices)
     times: dict[_Gradients, _StepTime] = {}
     names = dict.fromkeys((_FLOAT, own, each_step, local))
     for way, each in _policies(names, own, policy, sums).items():
@@ -166,10 +166,10 @@ def _goes_with(policy: Policy, sum_codec: str) -> bool:
 
 
 def _computing(
-    config: TrainConfig, goal: Problem, training: Training, devices: Sequence[str]
+    config: TrainConfig, problem: Problem, training: Training, devices: Sequence[str]
 ) -> tuple[list[list[tf.Tensor]], float]:
     """Returns the gradients of each local node for a synthetic batch, and the seconds they take."""
-    images, labels = next(iter(training_batches(config, goal, None, 0)))
+    images, labels = next(iter(training_batches(config, problem, None, 0)))
     nodes = training.exchange.local_nodes
     keys = draw_keys(config.seed, training.step.read_value(), 0, nodes)
 

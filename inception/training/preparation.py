@@ -10,10 +10,10 @@ from inception.flags.checks import may_code_sums
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
-from inception.training import learning_rate, prediction, problem, settings
+from inception.training import learning_rate, prediction, settings
 from inception.training.batches import training_batches
 from inception.training.build import Training, build_training
-from inception.training.problem import Problem
+from inception.training.problem import Problem, problem_of
 from inception.training.restoring import is_finished, restore_chief, restore_memory
 from inception.training.sharded_state import (
     ShardedState,
@@ -38,7 +38,7 @@ class PreparedTraining:
     """A training that is ready for its next step.
 
     Attributes:
-      config, goal, dataset: what is trained; dataset None = synthetic images.
+      config, problem, dataset: what is trained; dataset None = synthetic images.
       steps_per_epoch: of the data set.
       settings: settings that its checkpoints note.
       training: parts of the training.
@@ -54,7 +54,7 @@ class PreparedTraining:
     """
 
     config: TrainConfig
-    goal: Problem
+    problem: Problem
     dataset: Dataset | None
     steps_per_epoch: float
     settings: str
@@ -106,7 +106,7 @@ def prepare(
     if group.size == 1 and not asynchronous and is_finished(config):
         return None
     devices = devices or set_up(config)
-    goal = problem.resolve(config)
+    problem = problem_of(config)
     if config.codec:
         # So that an unknown codec fails before other processes wait for this one.
         find_codec(config.codec, config.scale_by, config.sum_codec)
@@ -118,13 +118,13 @@ def prepare(
     network = measure_network(group.connection) if probes and group.connection else None
     epoch = examples / (config.batch_size * group.batches_per_step)
     on_batch = group.heartbeat.tick if group.size > 1 else None
-    training = build_training(config, goal, epoch, devices, group.connection, on_batch)
+    training = build_training(config, problem, epoch, devices, group.connection, on_batch)
     sharded = None
     if asynchronous:
         sharded = make_sharded_state(config, asynchronous, group, data, epoch, training)
     prepared = _restore(
         PreparedTraining(
-            config, goal, data, epoch, noted, training, group, cluster, devices, sharded
+            config, problem, data, epoch, noted, training, group, cluster, devices, sharded
         )
     )
     expected = _predict(prepared, network) if network else ""
@@ -138,7 +138,7 @@ def _predict(prepared: PreparedTraining, network: NetworkSpeed) -> str:
     # All workers measure at once: those that share a machine slow each other down as in training.
     return prediction.predict(
         prepared.config,
-        prepared.goal,
+        prepared.problem,
         prepared.training,
         prepared.devices,
         prepared.connection,
@@ -239,7 +239,7 @@ def worker_batches(prepared: PreparedTraining, step: int) -> tf.data.Dataset:
     else:  # each worker reads all its records; with equal records, the order still differs
         index, count, seed = 0, 1, config.seed + (group.rank << 32)
     config = dataclasses.replace(config, seed=seed)
-    return training_batches(config, prepared.goal, prepared.dataset, step, index, count)
+    return training_batches(config, prepared.problem, prepared.dataset, step, index, count)
 
 
 def _share_state(prepared: PreparedTraining) -> bool:

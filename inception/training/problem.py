@@ -44,7 +44,7 @@ def net_settings(config: configs.TrainConfig) -> NetSettings:
     return NetSettings(**{k: getattr(spec, k) if v is None else v for k, v in named.items()})
 
 
-def resolve(config: configs.TrainConfig | configs.EvalConfig) -> Problem:
+def problem_of(config: configs.TrainConfig | configs.EvalConfig) -> Problem:
     """Returns the problem; reads labels.txt if only that names the classes.
 
     Synthetic images of such a data set have as many classes as ImageNet: nothing is read for them.

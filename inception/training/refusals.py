@@ -6,7 +6,7 @@ import tempfile
 
 from inception.flags.configs import EvalConfig, TrainConfig
 from inception.flags.table import naming, refuse
-from inception.training import problem
+from inception.training.problem import check_net, problem_of
 from slim.datasets import dataset_factory
 from slim.nets import catalog
 from terngrad.codecs import registry
@@ -26,7 +26,7 @@ def check_training(config: TrainConfig, *, is_alone: bool = True, is_chief: bool
     """
     if not config.train_dir:
         raise refuse("train_dir", "", _NO_FOLDER)
-    problem.check_net(config)
+    check_net(config)
     if why := config.codec and registry.why_unknown(config.codec):
         raise refuse("codec", config.codec, why)
     last = _last_step(config.train_dir)
@@ -34,7 +34,7 @@ def check_training(config: TrainConfig, *, is_alone: bool = True, is_chief: bool
         return
     if not config.benchmark_mode:
         _check_data_dir(config)
-    problem.resolve(config)
+    problem_of(config)
     if not config.benchmark_mode:
         _check_records(config)
     _warn_of_small_images(config)
@@ -49,9 +49,9 @@ def check_evaluation(config: EvalConfig) -> None:
     for name in ("checkpoint_dir", "eval_dir"):
         if not getattr(config, name):
             raise refuse(name, "", _NO_FOLDER)
-    problem.check_net(config)
+    check_net(config)
     _check_data_dir(config)
-    problem.resolve(config)
+    problem_of(config)
     _check_records(config)
     if config.run_once:
         check_checkpoint(config.checkpoint_dir)
