@@ -121,7 +121,7 @@ def _read(options: _Options, folder: str, steps: int, secs: float) -> dict:
         restore_avg_var=False,
     )
     path = checkpoints.latest_checkpoint(folder)
-    metrics = evaluate.measure_checkpoint(path, evaluate.make_task(config))
+    metrics = evaluate.measure_checkpoint(path, evaluate.prepare_evaluation(config))
     scalars = read_scalars(folder)
     staleness = scalars["staleness/mean"].values
     return {

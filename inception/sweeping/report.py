@@ -16,7 +16,7 @@ from rich import console, table
 from inception.results.logs import timestamp
 from inception.sweeping import pictures
 from inception.sweeping.plan import Plan, point_of
-from inception.sweeping.study import Study, Task
+from inception.sweeping.study import RunningTrial, Study
 
 FILE = "trials.csv"
 _ROWS = 20  # of the printed table
@@ -47,14 +47,14 @@ class Report:
             flush=True,
         )
 
-    def ended(self, task: Task, place: str, again: bool) -> None:
+    def ended(self, running: RunningTrial, place: str, again: bool) -> None:
         """Prints how a trial ended, and the best one so far."""
         results = self._study.results()
-        trial = self._study.trial(task.trial.number)
+        trial = self._study.trial(running.trial.number)
         done = sum(t.state.is_finished() for t in results)
         point = " ".join(f"{name}={_short(value)}" for name, value in trial.params.items())
         how = "it will go on from its checkpoint" if again else f"{done} of {self._plan.total} done"
-        parts = [f"{timestamp()}: {task.folder} at {place}: {point}: {_outcome(trial)}", how]
+        parts = [f"{timestamp()}: {running.folder} at {place}: {point}: {_outcome(trial)}", how]
         if best := self._best():
             parts.append(f"best so far {best[0].user_attrs['folder']}: {_outcome(best[0])}")
         with self._lock:

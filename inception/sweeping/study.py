@@ -57,7 +57,7 @@ def is_alive(last: _Heartbeat) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class RunningTrial:
     """A trial that this sweep runs.
 
     Attributes:
@@ -130,13 +130,13 @@ class Study:
             self.optuna.enqueue_trial(params, user_attrs={"point": str(index), "life": 0})
         self.optuna.set_user_attr(_PLAN, plan.description)
 
-    def next(self) -> Task | None:
+    def next(self) -> RunningTrial | None:
         """Returns a trial to run, or None if there is none to start now."""
         with self._lock:
             self._recover()
             while self._may_ask():
-                if task := self._ask():
-                    return task
+                if running := self._ask():
+                    return running
         return None
 
     def _may_ask(self) -> bool:
@@ -145,7 +145,7 @@ class Study:
             return True
         return len({trial.user_attrs.get("point") for trial in trials}) < self._plan.total
 
-    def _ask(self) -> Task | None:
+    def _ask(self) -> RunningTrial | None:
         trial = self.optuna.ask(self._plan.distributions)
         number = trial.number
         trial.set_user_attr("alive", heartbeat())
@@ -159,7 +159,7 @@ class Study:
         if "folder" not in trial.user_attrs:
             trial.set_user_attr("folder", f"trial_{number:04d}")
         self._mine[number] = trial
-        return Task(trial, point_of(trial.params), trial.user_attrs["folder"])
+        return RunningTrial(trial, point_of(trial.params), trial.user_attrs["folder"])
 
     def _is_surplus(self, trial: optuna.Trial) -> bool:
         """Whether trials that were asked for earlier make this one unnecessary."""
@@ -198,15 +198,15 @@ class Study:
         with self._lock:
             return not self._may_ask() and not any(t.state in _OPEN for t in self._trials())
 
-    def report(self, task: Task, evaluation: Evaluation) -> bool:
+    def report(self, running: RunningTrial, evaluation: Evaluation) -> bool:
         """Notes an intermediate evaluation; returns whether the trial is to be pruned."""
         if not self._plan.pruner:
             return False
         with self._lock:
-            task.trial.report(evaluation.precision, evaluation.step)
-            return task.trial.should_prune()
+            running.trial.report(evaluation.precision, evaluation.step)
+            return running.trial.should_prune()
 
-    def end(self, task: Task, end: TrialEnd, pruned: bool, retries: int) -> bool:
+    def end(self, running: RunningTrial, end: TrialEnd, pruned: bool, retries: int) -> bool:
         """Notes how a trial ended; returns whether it is queued again.
 
         A trial that was stopped is queued again unless it was pruned, and one that died up to
@@ -214,7 +214,7 @@ class Study:
         """
         outcome = "pruned" if pruned and end.outcome is Outcome.STOPPED else end.outcome.value
         with self._lock:
-            trial = task.trial
+            trial = running.trial
             trial.set_user_attr("outcome", outcome)
             for name in ("reason", "seconds", "bytes_sent"):
                 trial.set_user_attr(name, getattr(end, name))

@@ -43,20 +43,20 @@ def done(precision=0.5, **others):
 
 
 def run_all(opened, end=None):
-    """Runs what there is to run; returns the tasks."""
-    tasks = []
-    while task := opened.next():
-        tasks.append(task)
-        opened.end(task, end or done(), pruned=False, retries=2)
-    return tasks
+    """Runs what there is to run; returns the trials."""
+    trials = []
+    while running := opened.next():
+        trials.append(running)
+        opened.end(running, end or done(), pruned=False, retries=2)
+    return trials
 
 
 def test_a_grid_is_tried_once_in_order_and_best_is_known(storage):
     opened, precisions = Study(storage, "s", GRID), iter((0.1, 0.9, 0.3, 0.2))
     points = []
-    while task := opened.next():
-        points.append(task.point)
-        assert not opened.end(task, done(next(precisions)), pruned=False, retries=0)
+    while running := opened.next():
+        points.append(running.point)
+        assert not opened.end(running, done(next(precisions)), pruned=False, retries=0)
     assert points == [{"x": x, "y": y} for x in "12" for y in "ab"]
     assert opened.is_over()
     assert opened.optuna.best_trial.params == {"x": "1", "y": "b"}
@@ -64,13 +64,13 @@ def test_a_grid_is_tried_once_in_order_and_best_is_known(storage):
 
 def test_two_sweeps_share_the_points(storage):
     first, second = Study(storage, "s", GRID), Study(storage, "s", GRID)
-    tasks = [opened.next() for _ in range(2) for opened in (first, second)]
-    assert len({tuple(task.point.values()) for task in tasks}) == 4
-    assert len({task.folder for task in tasks}) == 4
+    trials = [opened.next() for _ in range(2) for opened in (first, second)]
+    assert len({tuple(running.point.values()) for running in trials}) == 4
+    assert len({running.folder for running in trials}) == 4
     assert first.next() is None and second.next() is None
     assert not first.is_over()  # until the trials of the second end
-    for i, task in enumerate(tasks):
-        (first, second)[i % 2].end(task, done(), pruned=False, retries=0)
+    for i, running in enumerate(trials):
+        (first, second)[i % 2].end(running, done(), pruned=False, retries=0)
     assert first.is_over() and second.is_over()
 
 
@@ -78,7 +78,7 @@ def test_random_points_are_a_function_of_the_seed_within_their_ranges(tmp_path):
     def points(name, seed):
         plan = dataclasses.replace(RANDOM, seed=seed)
         opened = Study(study.open_storage(str(tmp_path / name)), "s", plan)
-        return [task.point for task in run_all(opened)]
+        return [running.point for running in run_all(opened)]
 
     assert points("a", 1) == points("b", 1) != points("c", 2)
     for point in points("d", 3):
@@ -87,12 +87,12 @@ def test_random_points_are_a_function_of_the_seed_within_their_ranges(tmp_path):
 
 def test_tpe_makes_as_many_trials_as_asked_for_also_with_two_sweeps(storage):
     first, second = Study(storage, "s", TPE), Study(storage, "s", TPE)
-    tasks = run_all(first)[:0]
+    trials = run_all(first)[:0]
     while not first.is_over():
         for opened in (first, second):
-            if task := opened.next():
-                tasks.append(task)
-                opened.end(task, done(), pruned=False, retries=0)
+            if running := opened.next():
+                trials.append(running)
+                opened.end(running, done(), pruned=False, retries=0)
     assert len(first.results()) == TPE.total
 
 
@@ -111,9 +111,9 @@ def test_a_trial_that_died_is_tried_again_in_its_folder_and_then_failed(storage)
     opened = Study(storage, "s", dataclasses.replace(GRID, space={"x": Choices(("1",))}, total=1))
     died = TrialEnd(Outcome.DIED, "was ended by SIGKILL", 1.0)
     folders, again = [], []
-    while task := opened.next():
-        folders.append(task.folder)
-        again.append(opened.end(task, died, pruned=False, retries=2))
+    while running := opened.next():
+        folders.append(running.folder)
+        again.append(opened.end(running, died, pruned=False, retries=2))
     assert folders == ["trial_0000"] * 3
     assert again == [True, True, False]
     assert opened.is_over()
@@ -124,26 +124,26 @@ def test_a_trial_that_died_is_tried_again_in_its_folder_and_then_failed(storage)
 
 def test_a_trial_that_failed_is_not_tried_again(storage):
     opened = Study(storage, "s", GRID)
-    task = opened.next()
-    assert not opened.end(task, TrialEnd(Outcome.FAILED, "bad flag"), pruned=False, retries=9)
+    running = opened.next()
+    assert not opened.end(running, TrialEnd(Outcome.FAILED, "bad flag"), pruned=False, retries=9)
     assert len(run_all(opened)) == 3
 
 
 def test_a_stopped_sweep_goes_on_with_the_same_trial(storage):
     opened = Study(storage, "s", GRID)
-    task = opened.next()
-    assert opened.end(task, TrialEnd(Outcome.STOPPED), pruned=False, retries=0)
+    running = opened.next()
+    assert opened.end(running, TrialEnd(Outcome.STOPPED), pruned=False, retries=0)
     rest = run_all(Study(storage, "s", GRID))
     assert len(rest) == 4
-    assert (task.point, task.folder) in [(other.point, other.folder) for other in rest]
+    assert (running.point, running.folder) in [(other.point, other.folder) for other in rest]
 
 
 def test_a_pruned_trial_is_not_tried_again(storage):
     plan = dataclasses.replace(GRID, pruner="median")
     opened = Study(storage, "s", plan)
-    task = opened.next()
-    assert not opened.end(task, TrialEnd(Outcome.STOPPED), pruned=True, retries=0)
-    assert opened.trial(task.trial.number).state is TrialState.PRUNED
+    running = opened.next()
+    assert not opened.end(running, TrialEnd(Outcome.STOPPED), pruned=True, retries=0)
+    assert opened.trial(running.trial.number).state is TrialState.PRUNED
     assert len(run_all(opened)) == 3
 
 
@@ -151,31 +151,31 @@ def test_a_pruned_trial_is_not_tried_again(storage):
 def test_trials_of_a_lost_sweep_go_on_in_another_one_exactly_once(storage, monkeypatch, ended):
     lost = Study(storage, "s", GRID)
     monkeypatch.setattr(study, "heartbeat", lambda: DEAD)
-    task = lost.next()
+    running = lost.next()
     monkeypatch.undo()
     if ended:
-        lost.optuna.tell(task.trial.number, state=TrialState.FAIL)
+        lost.optuna.tell(running.trial.number, state=TrialState.FAIL)
     others = [Study(storage, "s", GRID) for _ in range(2)]
-    tasks = [task for opened in others for task in run_all(opened)]
-    assert len(tasks) == 4
-    assert (task.point, task.folder) in [(other.point, other.folder) for other in tasks]
+    trials = [running for opened in others for running in run_all(opened)]
+    assert len(trials) == 4
+    assert (running.point, running.folder) in [(other.point, other.folder) for other in trials]
     assert len(others[0].results()) == 4
 
 
 def test_trials_of_a_living_sweep_are_left_to_it(storage):
     first, second = Study(storage, "s", GRID), Study(storage, "s", GRID)
-    task = first.next()
+    running = first.next()
     first.beat()
-    assert task.point not in [other.point for other in run_all(second)]
+    assert running.point not in [other.point for other in run_all(second)]
 
 
 def test_a_trial_below_the_median_of_the_others_is_pruned(storage):
     plan = dataclasses.replace(RANDOM, total=8, pruner="median")
     opened = Study(storage, "s", plan)
     for _ in range(6):
-        task = opened.next()
-        assert not opened.report(task, Evaluation(5, 0.9, 1.0))
-        opened.end(task, done(0.9), pruned=False, retries=0)
+        running = opened.next()
+        assert not opened.report(running, Evaluation(5, 0.9, 1.0))
+        opened.end(running, done(0.9), pruned=False, retries=0)
     assert opened.report(opened.next(), Evaluation(5, 0.1, 1.0))
 
 

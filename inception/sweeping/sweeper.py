@@ -21,7 +21,7 @@ from inception.sweeping.plan import BANDWIDTH, Plan, point_of
 from inception.sweeping.program import TRAIN_DIR, Program
 from inception.sweeping.report import FILE, Report
 from inception.sweeping.settings import SweepFlags
-from inception.sweeping.study import BEAT_SECS, Study, Task, open_storage
+from inception.sweeping.study import BEAT_SECS, RunningTrial, Study, open_storage
 
 _JOURNAL = "study.journal"
 _BANDWIDTH = Flag("Machines", namespaces.BANDWIDTH, "see inception.launch")
@@ -118,9 +118,9 @@ class Commands:
     plan: Plan
     eval_flags: Sequence[str]
 
-    def spec(self, task: Task, folder: Path, place: Place) -> TrialSpec:
+    def spec(self, running: RunningTrial, folder: Path, place: Place) -> TrialSpec:
         """Returns the specification of a trial in a folder at a place."""
-        launcher, chosen = self.plan.training(task.point)
+        launcher, chosen = self.plan.training(running.point)
         follow = bool(self.plan.pruner)
         return TrialSpec(
             str(folder),
@@ -205,9 +205,9 @@ class Sweeper:
         losses = 0
         try:
             while not self._stop.is_set() and losses < _LOSSES:
-                task = self._study.next()
-                if task:
-                    losses = losses + 1 if self._run(place, task) is Outcome.LOST else 0
+                running = self._study.next()
+                if running:
+                    losses = losses + 1 if self._run(place, running) is Outcome.LOST else 0
                 elif self._study.is_over():
                     return
                 else:
@@ -220,9 +220,9 @@ class Sweeper:
         if losses == _LOSSES:
             self._report.lost(place.label)
 
-    def _run(self, place: Place, task: Task) -> Outcome:
+    def _run(self, place: Place, running: RunningTrial) -> Outcome:
         end, pruned = TrialEnd(Outcome.LOST), False
-        spec = self._commands.spec(task, self._folder / task.folder, place)
+        spec = self._commands.spec(running, self._folder / running.folder, place)
         with place.start(spec) as channel:
             self._channels.add(channel)
             if self._stop.is_set():
@@ -230,12 +230,12 @@ class Sweeper:
             for event in channel.events():
                 if isinstance(event, TrialEnd):
                     end = event
-                elif not pruned and self._study.report(task, event):
+                elif not pruned and self._study.report(running, event):
                     pruned = True
                     channel.stop()
             self._channels.discard(channel)
-        again = self._study.end(task, end, pruned, self._retries)
-        self._report.ended(task, place.label, again)
+        again = self._study.end(running, end, pruned, self._retries)
+        self._report.ended(running, place.label, again)
         return end.outcome
 
 

@@ -29,7 +29,7 @@ _BATCHES_PER_LINE = 20
 _FIRST_POLL_SECS = 5.0  # while there is no checkpoint yet
 
 
-class Task(NamedTuple):
+class PreparedEvaluation(NamedTuple):
     """The parts of an evaluation: a net, its compiled metrics, and one pass over the data."""
 
     config: EvalConfig
@@ -55,13 +55,13 @@ def evaluate(config: EvalConfig) -> None:
     if config.num_inter_threads:
         tf.config.threading.set_inter_op_parallelism_threads(config.num_inter_threads)
     with tf.device(choose_device(config.device, len(tf.config.list_logical_devices("GPU")))):
-        task = make_task(config)
+        prepared = prepare_evaluation(config)
         with contextlib.closing(_open_writer(config.eval_dir)) as writer:
             for path in _paths(config):
-                _evaluate_and_log(path, task, writer)
+                _evaluate_and_log(path, prepared, writer)
 
 
-def make_task(config: EvalConfig) -> Task:
+def prepare_evaluation(config: EvalConfig) -> PreparedEvaluation:
     """Builds the net and the batches that `config` describes."""
     problem = problem_of(config)
     dataset = dataset_factory.get_dataset(config.dataset_name, config.subset, config.data_dir)
@@ -73,17 +73,17 @@ def make_task(config: EvalConfig) -> Task:
     )
     count_hits = metrics.hit_counter(Classifier(model).logits)
     examples = batches.evaluation_batches(config, problem, dataset)
-    return Task(config, problem, dataset, model, count_hits, examples)
+    return PreparedEvaluation(config, problem, dataset, model, count_hits, examples)
 
 
-def measure_checkpoint(path: str, task: Task) -> Metrics:
-    """Returns the metrics of a checkpoint. The task's net keeps its weights.
+def measure_checkpoint(path: str, prepared: PreparedEvaluation) -> Metrics:
+    """Returns the metrics of a checkpoint. The evaluation's net keeps its weights.
 
     Raises:
       ValueError: the checkpoint belongs to another net, or a record is damaged.
     """
-    _load(path, task)
-    return _measure(task)
+    _load(path, prepared)
+    return _measure(prepared)
 
 
 def measure_checkpoints(
@@ -98,9 +98,9 @@ def measure_checkpoints(
         batch_size=500,
         num_examples=-1,
     )
-    task = make_task(config)
-    task = task._replace(batches=task.batches.cache())
-    return [measure_checkpoint(path, task) for path in paths]
+    prepared = prepare_evaluation(config)
+    prepared = prepared._replace(batches=prepared.batches.cache())
+    return [measure_checkpoint(path, prepared) for path in paths]
 
 
 def choose_device(name: str, num_gpus: int) -> str:
@@ -179,23 +179,27 @@ def _open_writer(eval_dir: str) -> tf.summary.SummaryWriter:
     return tf.summary.create_file_writer(eval_dir)
 
 
-def _load(path: str, task: Task) -> None:
-    settings.check_net(path, task.config.net)
-    records = f"the records of {task.config.data_dir}"
-    dataset_info.check_labels(os.path.dirname(path), task.dataset.class_names, records)
-    weights = nets_factory.named_variables(task.model)
-    checkpoints.restore_weights(path, weights, averages=task.config.restore_avg_var)
+def _load(path: str, prepared: PreparedEvaluation) -> None:
+    settings.check_net(path, prepared.config.net)
+    records = f"the records of {prepared.config.data_dir}"
+    dataset_info.check_labels(os.path.dirname(path), prepared.dataset.class_names, records)
+    weights = nets_factory.named_variables(prepared.model)
+    checkpoints.restore_weights(path, weights, averages=prepared.config.restore_avg_var)
 
 
-def _measure(task: Task, after_batch: Callable[[int], None] = lambda examples: None) -> Metrics:
-    with batches.naming_bad_records(task.config, task.problem, task.dataset):
-        return metrics.measure(task.count_hits, task.batches, after_batch)
+def _measure(
+    prepared: PreparedEvaluation, after_batch: Callable[[int], None] = lambda examples: None
+) -> Metrics:
+    with batches.naming_bad_records(prepared.config, prepared.problem, prepared.dataset):
+        return metrics.measure(prepared.count_hits, prepared.batches, after_batch)
 
 
-def _evaluate_and_log(path: str, task: Task, writer: tf.summary.SummaryWriter) -> None:
-    config, step = task.config, checkpoints.step_of(path)
+def _evaluate_and_log(
+    path: str, prepared: PreparedEvaluation, writer: tf.summary.SummaryWriter
+) -> None:
+    config, step = prepared.config, checkpoints.step_of(path)
     try:
-        _load(path, task)
+        _load(path, prepared)
     except ValueError:
         if _exists(path):
             raise
@@ -203,8 +207,8 @@ def _evaluate_and_log(path: str, task: Task, writer: tf.summary.SummaryWriter) -
         return
     print(f"Succesfully loaded model from {path} at step={step}.")
     print(f"{timestamp()}: starting evaluation on ({config.subset}).", flush=True)
-    examples = batches.num_evaluated(config, task.dataset)
-    found = _measure(task, _speed_lines(math.ceil(examples / config.batch_size)))
+    examples = batches.num_evaluated(config, prepared.dataset)
+    found = _measure(prepared, _speed_lines(math.ceil(examples / config.batch_size)))
     print(f"{timestamp()}: {found}", flush=True)
     with writer.as_default(step=step):
         tf.summary.scalar("Precision @ 1", found.precision_at_1)

@@ -122,12 +122,12 @@ def test_checkpoints_are_measured_as_the_program_prints_and_compile_nothing_anew
     data_dir, train_dir
 ):
     config = configs.EvalConfig(dataset_name="mnist", net="mlp", subset="test", data_dir=data_dir)
-    task = evaluate.make_task(config)
+    prepared = evaluate.prepare_evaluation(config)
     traces = []
     for step in (40, 50):
-        found = evaluate.measure_checkpoint(save(train_dir, step), task)
+        found = evaluate.measure_checkpoint(save(train_dir, step), prepared)
         assert (found.precision_at_1, found.examples) == (0.12, 50)
-        traces.append(task.count_hits.experimental_get_tracing_count())
+        traces.append(prepared.count_hits.experimental_get_tracing_count())
     assert traces[0] == traces[1]
 
 
