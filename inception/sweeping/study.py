@@ -6,11 +6,13 @@ once more with the same values. The two share a folder, so the training goes on 
 User attributes of the trials:
 
     point      what the trial tries: its index in the queue, or the number of the first such trial
-    life       0, then 1 more each time that the point is queued again
-    deaths     how many lives ended because a program was killed or a machine was lost
+    attempt    0, then 1 more each time that the point is queued again
+    losses     how many attempts ended because a program was killed or a machine was lost
     outcome    how it ended; missing if its sweep was lost
-    surplus    set if another trial tries the same values
+    duplicate  set if another trial tries the same values
     alive      last heartbeat of the process that runs it
+
+Studies from before 2026-11-29 have other names for some; see `_FORMER_NAMES`.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ BEAT_SECS = 20.0  # between two heartbeats
 
 _Heartbeat = Mapping[str, Any]
 _PLAN = "plan"
+_FORMER_NAMES = {"attempt": "life", "losses": "deaths", "duplicate": "surplus"}
 _OPEN = (TrialState.WAITING, TrialState.RUNNING)
 
 
@@ -86,14 +89,20 @@ def open_storage(place: str) -> BaseStorage:
         raise refuse("storage", place, f"cannot be opened: {reason}") from error
 
 
+def _count(trial: FrozenTrial | optuna.Trial, name: str) -> int:
+    """Returns an attribute of a trial, of whichever name; 0 if it has none."""
+    attributes = trial.user_attrs
+    return attributes.get(name, attributes.get(_FORMER_NAMES[name], 0))
+
+
 def _identity(trial: FrozenTrial | optuna.Trial) -> tuple[str | None, int]:
-    """Returns point and life of a trial."""
-    return trial.user_attrs.get("point"), trial.user_attrs.get("life", 0)
+    """Returns point and attempt of a trial."""
+    return trial.user_attrs.get("point"), _count(trial, "attempt")
 
 
 def _was_cut_off(trial: FrozenTrial) -> bool:
     """Whether a trial ended, but its sweep was lost before it could queue it again."""
-    if trial.state is not TrialState.FAIL or "surplus" in trial.user_attrs:
+    if trial.state is not TrialState.FAIL or _count(trial, "duplicate"):
         return False
     return trial.user_attrs.get("outcome", Outcome.STOPPED) == Outcome.STOPPED
 
@@ -127,7 +136,7 @@ class Study:
             plan.check_same(known, name)
             return
         for index, params in enumerate(plan.queued()):
-            self.optuna.enqueue_trial(params, user_attrs={"point": str(index), "life": 0})
+            self.optuna.enqueue_trial(params, user_attrs={"point": str(index), "attempt": 0})
         self.optuna.set_user_attr(_PLAN, plan.description)
 
     def next(self) -> RunningTrial | None:
@@ -150,10 +159,10 @@ class Study:
         number = trial.number
         trial.set_user_attr("alive", heartbeat())
         if "point" not in trial.user_attrs:
-            trial.set_user_attr("life", 0)
+            trial.set_user_attr("attempt", 0)
             trial.set_user_attr("point", f"trial {number}")
-        if self._is_surplus(trial):
-            trial.set_user_attr("surplus", True)
+        if self._is_duplicate(trial):
+            trial.set_user_attr("duplicate", True)
             self.optuna.tell(number, state=TrialState.FAIL)
             return None
         if "folder" not in trial.user_attrs:
@@ -161,37 +170,37 @@ class Study:
         self._mine[number] = trial
         return RunningTrial(trial, point_of(trial.params), trial.user_attrs["folder"])
 
-    def _is_surplus(self, trial: optuna.Trial) -> bool:
+    def _is_duplicate(self, trial: optuna.Trial) -> bool:
         """Whether trials that were asked for earlier make this one unnecessary."""
         earlier = [_identity(t) for t in self._trials() if t.number < trial.number]
-        point, life = _identity(trial)
-        if (point, life) in earlier:
+        point, attempt = _identity(trial)
+        if (point, attempt) in earlier:
             return True
-        return life == 0 and len({point for point, _ in earlier}) >= self._plan.total
+        return attempt == 0 and len({point for point, _ in earlier}) >= self._plan.total
 
     def _recover(self) -> None:
         """Queues the trials of lost sweeps again."""
         followed = {_identity(trial) for trial in self._trials()}
         for trial in self._trials():
-            point, life = _identity(trial)
-            if trial.number in self._mine or (point, life + 1) in followed:
+            point, attempt = _identity(trial)
+            if trial.number in self._mine or (point, attempt + 1) in followed:
                 continue
             is_open = trial.state is TrialState.RUNNING or _was_cut_off(trial)
             seen = trial.user_attrs.get("alive")
             if is_open and seen and not is_alive(seen):
-                self._queue_again(trial, trial.user_attrs.get("deaths", 0))
+                self._queue_again(trial, _count(trial, "losses"))
 
-    def _queue_again(self, trial: FrozenTrial, deaths: int) -> None:
+    def _queue_again(self, trial: FrozenTrial, losses: int) -> None:
         """Ends a trial, unless it has ended, and queues its point again.
 
-        If two sweeps do the same, the second trial is surplus.
+        If two sweeps do the same, the second trial is a duplicate.
         """
         attributes = trial.user_attrs
         kept = {name: attributes[name] for name in ("point", "folder") if name in attributes}
-        life = {"life": attributes["life"] + 1, "deaths": deaths}
+        counts = {"attempt": _count(trial, "attempt") + 1, "losses": losses}
         with contextlib.suppress(ValueError, optuna.exceptions.UpdateFinishedTrialError):
             self.optuna.tell(trial.number, state=TrialState.FAIL)
-        self.optuna.enqueue_trial(trial.params, user_attrs=kept | life)
+        self.optuna.enqueue_trial(trial.params, user_attrs=kept | counts)
 
     def is_over(self) -> bool:
         """Whether all trials have ended, also those of other sweeps."""
@@ -221,9 +230,9 @@ class Study:
             trial.set_user_attr("evaluation", end.last and dataclasses.asdict(end.last))
             del self._mine[trial.number]
             died = outcome in (Outcome.DIED, Outcome.LOST)
-            deaths = trial.user_attrs.get("deaths", 0) + died
-            if outcome == Outcome.STOPPED or (died and deaths <= retries):
-                self._queue_again(self.trial(trial.number), deaths)
+            losses = _count(trial, "losses") + died
+            if outcome == Outcome.STOPPED or (died and losses <= retries):
+                self._queue_again(self.trial(trial.number), losses)
                 return True
             if outcome == Outcome.DONE and (values := self._values(end)):
                 self.optuna.tell(trial, values)
@@ -249,13 +258,13 @@ class Study:
                 trial.set_user_attr("alive", heartbeat())
 
     def results(self) -> list[FrozenTrial]:
-        """Returns the trials that count: the last life of each point."""
+        """Returns the trials that count: the last attempt of each point."""
         last: dict[str, FrozenTrial] = {}
         for trial in self._trials():
-            point, life = _identity(trial)
-            if point is None or "surplus" in trial.user_attrs:
+            point, attempt = _identity(trial)
+            if point is None or _count(trial, "duplicate"):
                 continue
-            if point not in last or life > _identity(last[point])[1]:
+            if point not in last or attempt > _identity(last[point])[1]:
                 last[point] = trial
         return list(last.values())
 

@@ -103,7 +103,7 @@ def test_a_trial_that_more_sweeps_asked_for_than_are_needed_does_not_run(storage
     other.ask(plan.distributions)  # takes the only queued trial
     late = other.ask(plan.distributions)
     late.set_user_attr("point", "trial 1")
-    opened.optuna.enqueue_trial({"n": 3}, user_attrs={"point": "trial 1", "life": 0})
+    opened.optuna.enqueue_trial({"n": 3}, user_attrs={"point": "trial 1", "attempt": 0})
     assert opened.next() is None
 
 
@@ -120,6 +120,20 @@ def test_a_trial_that_died_is_tried_again_in_its_folder_and_then_failed(storage)
     (result,) = opened.results()
     assert result.state is TrialState.FAIL
     assert result.user_attrs["reason"] == "was ended by SIGKILL"
+
+
+def test_a_study_with_the_former_names_of_attributes_goes_on(storage):
+    opened = Study(storage, "s", dataclasses.replace(GRID, space={"x": Choices(("1",))}, total=1))
+    died = TrialEnd(Outcome.DIED, "was ended by SIGKILL", 1.0)
+    assert not opened.end(opened.next(), died, pruned=False, retries=0)
+    former = {"point": "0", "life": 1, "deaths": 2, "folder": "trial_0000"}
+    opened.optuna.enqueue_trial({"x": "1"}, user_attrs=former)
+    running = opened.next()
+    assert running.folder == "trial_0000"
+    assert not opened.end(running, died, pruned=False, retries=2)  # the third loss
+    surplus = former | {"life": 2, "surplus": True}
+    opened.optuna.enqueue_trial({"x": "1"}, user_attrs=surplus)
+    assert [trial.number for trial in opened.results()] == [running.trial.number]
 
 
 def test_a_trial_that_failed_is_not_tried_again(storage):
