@@ -36,8 +36,8 @@ _MAX_PENDING = 64  # connections at a time that have not sent the secret
 _SETTINGS = {"spark.task.maxFailures": "1"}  # the sweep itself retries lost trials elsewhere
 
 
-class Channel(Protocol):
-    """The two pipes of a running trial."""
+class TrialConnection(Protocol):
+    """Connects a sweep with a running trial."""
 
     def events(self) -> Iterator[Evaluation | TrialEnd]:
         """Yields the events of the trial; the last is always its end."""
@@ -59,7 +59,7 @@ class Place(Protocol):
     slot: int
     slots: int
 
-    def start(self, spec: TrialSpec) -> contextlib.AbstractContextManager[Channel]:
+    def start(self, spec: TrialSpec) -> contextlib.AbstractContextManager[TrialConnection]:
         """Starts a trial, which ends with the block."""
 
 
@@ -72,7 +72,7 @@ class ProcessPlace:
         self._command = command
 
     @contextlib.contextmanager
-    def start(self, spec: TrialSpec) -> Iterator[Channel]:
+    def start(self, spec: TrialSpec) -> Iterator[TrialConnection]:
         """Starts a trial, which ends with the block."""
         with tempfile.TemporaryFile("w+") as errors:
             process = subprocess.Popen(
@@ -85,12 +85,12 @@ class ProcessPlace:
                 start_new_session=True,  # Ctrl-C reaches the sweep alone
             )
             with process:
-                channel = _ProcessChannel(process, errors, self.label)
-                channel.send(messages.write(spec))
+                connection = _ProcessConnection(process, errors, self.label)
+                connection.send(messages.write(spec))
                 try:
-                    yield channel
+                    yield connection
                 finally:
-                    channel.stop()
+                    connection.stop()
 
     def check(self) -> None:
         """Raises ValueError if trials cannot run here."""
@@ -111,7 +111,7 @@ class ProcessPlace:
             )
 
 
-class _ProcessChannel:
+class _ProcessConnection:
     def __init__(self, process: subprocess.Popen, errors: IO[str], label: str):
         self._process, self._errors, self._label = process, errors, label
 
@@ -183,18 +183,18 @@ class SparkPlace:
         self._workspace = workspace or WORKSPACE
 
     @contextlib.contextmanager
-    def start(self, spec: TrialSpec) -> Iterator[_SocketChannel]:
+    def start(self, spec: TrialSpec) -> Iterator[_SocketConnection]:
         """Starts a trial, which ends with the block."""
         secret = secrets.token_hex()
         host = self._context.getConf().get("spark.driver.host")
         server = socket.create_server(("", 0))
         task = _Task(host, server.getsockname()[1], secret, self._workspace)
         job = _Job(self._context, task)
-        channel = _SocketChannel(server, secret, job, spec, self.label)
+        connection = _SocketConnection(server, secret, job, spec, self.label)
         try:
-            yield channel
+            yield connection
         finally:
-            channel.stop()
+            connection.stop()
             job.join()
 
 
@@ -244,8 +244,8 @@ class _Job(threading.Thread):
             self.error = reason(error)
 
 
-class _SocketChannel:
-    """See `Channel`."""
+class _SocketConnection:
+    """See `TrialConnection`."""
 
     def __init__(
         self, server: socket.socket, secret: str, job: _Job, spec: TrialSpec, label: str

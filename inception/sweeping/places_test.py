@@ -55,14 +55,14 @@ def workspace(tmp_path):
     return tmp_path
 
 
-def run(session, workspace, secs, act=lambda channel, folder: None):
+def run(session, workspace, secs, act=lambda connection, folder: None):
     """Runs a trial whose training takes so many seconds; acts once it trains."""
     folder = workspace / f"trial_{secs}"
     spec = TrialSpec(str(folder), ["stand_in_train", str(folder), str(secs)], EVALUATION, False)
-    with places.SparkPlace(session, 3, str(workspace)).start(spec) as channel:
-        acting = threading.Thread(target=lambda: act(channel, wait_for(folder)))
+    with places.SparkPlace(session, 3, str(workspace)).start(spec) as connection:
+        acting = threading.Thread(target=lambda: act(connection, wait_for(folder)))
         acting.start()
-        *evaluations, end = channel.events()
+        *evaluations, end = connection.events()
         acting.join()
     return evaluations, end
 
@@ -85,7 +85,7 @@ def ancestor(folder, word):
 
 @pytest.mark.exhaustive
 def test_a_trial_outlives_the_executor_that_started_it(session, workspace):
-    def kill(channel, folder):
+    def kill(connection, folder):
         os.kill(ancestor(folder, b"CoarseGrainedExecutorBackend"), signal.SIGKILL)
 
     assert run(session, workspace, 2, kill)[1].outcome is Outcome.DONE
@@ -104,13 +104,13 @@ def test_connections_without_the_secret_are_not_the_trial_and_do_not_keep_it_out
     server = socket.create_server(("127.0.0.1", 0))
     call = lambda: socket.create_connection(server.getsockname(), HANG_SECS)
     spec = TrialSpec(str(tmp_path), [], [], False)
-    channel = places._SocketChannel(server, "secret", _Idle(), spec, "a task")
+    connection = places._SocketConnection(server, "secret", _Idle(), spec, "a task")
     with call(), call() as wrong, call() as task, call() as second:
         wrong.sendall(b"Secret")
         assert wrong.recv(1) == b""
         task.sendall(b"secret")
         events = []
-        reading = threading.Thread(target=lambda: events.extend(channel.events()))
+        reading = threading.Thread(target=lambda: events.extend(connection.events()))
         reading.start()
         assert task.makefile().readline() == messages.write(spec)
         with contextlib.suppress(OSError):  # the port is closed
@@ -119,7 +119,7 @@ def test_connections_without_the_secret_are_not_the_trial_and_do_not_keep_it_out
         task.shutdown(socket.SHUT_RDWR)
         reading.join(HANG_SECS)
     assert [(each.outcome, each.reason) for each in events] == [(Outcome.LOST, "a task: ended")]
-    channel.stop()
+    connection.stop()
 
 
 def test_law_10_a_master_that_is_none_is_reported():

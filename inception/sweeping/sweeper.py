@@ -16,7 +16,7 @@ from inception.flags import table
 from inception.flags.table import Flag, refuse
 from inception.sweeping import places, program, space
 from inception.sweeping.messages import Outcome, TrialEnd, TrialSpec
-from inception.sweeping.places import Channel, Place
+from inception.sweeping.places import Place, TrialConnection
 from inception.sweeping.plan import BANDWIDTH, Plan, point_of
 from inception.sweeping.program import TRAIN_DIR, Program
 from inception.sweeping.report import FILE, Report
@@ -150,7 +150,7 @@ class Sweeper:
         self._study, self._commands, self._folder = study, commands, folder
         self._retries, self._report = retries, report
         self._stop = threading.Event()
-        self._channels: set[Channel] = set()
+        self._connections: set[TrialConnection] = set()
         self._problems: list[BaseException] = []
 
     def run(self, places: Sequence[Place]) -> None:
@@ -178,8 +178,8 @@ class Sweeper:
 
     def _end(self, workers: Sequence[threading.Thread]) -> None:
         self._stop.set()
-        for channel in list(self._channels):
-            channel.stop()
+        for connection in list(self._connections):
+            connection.stop()
         for worker in workers:
             worker.join()
 
@@ -215,25 +215,25 @@ class Sweeper:
         except Exception as error:  # raised by the main thread, after the others have saved
             self._problems.append(error)
             self._stop.set()
-            for channel in list(self._channels):
-                channel.stop()
+            for connection in list(self._connections):
+                connection.stop()
         if losses == _LOSSES:
             self._report.lost(place.label)
 
     def _run(self, place: Place, running: RunningTrial) -> Outcome:
         end, pruned = TrialEnd(Outcome.LOST), False
         spec = self._commands.spec(running, self._folder / running.folder, place)
-        with place.start(spec) as channel:
-            self._channels.add(channel)
+        with place.start(spec) as connection:
+            self._connections.add(connection)
             if self._stop.is_set():
-                channel.stop()
-            for event in channel.events():
+                connection.stop()
+            for event in connection.events():
                 if isinstance(event, TrialEnd):
                     end = event
                 elif not pruned and self._study.report(running, event):
                     pruned = True
-                    channel.stop()
-            self._channels.discard(channel)
+                    connection.stop()
+            self._connections.discard(connection)
         again = self._study.end(running, end, pruned, self._retries)
         self._report.ended(running, place.label, again)
         return end.outcome

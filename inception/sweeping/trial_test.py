@@ -62,22 +62,22 @@ class Events:
     end: TrialEnd
 
 
-def run(spec, act=lambda channel: None):
+def run(spec, act=lambda connection: None):
     """Runs a trial as a sweep does; acts once it has started."""
     (place,) = places.on_this_machine(1)
-    with place.start(spec) as channel:
-        act(channel)
-        *evaluations, end = channel.events()
+    with place.start(spec) as connection:
+        act(connection)
+        *evaluations, end = connection.events()
     return Events(evaluations, end)
 
 
 def when_ready(spec, action):
-    def act(channel):
+    def act(connection):
         deadline = time.monotonic() + HANG_SECS
         while not os.path.exists(f"{spec.folder}/ready"):
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        action(channel)
+        action(connection)
 
     return act
 
@@ -104,7 +104,7 @@ def test_a_trial_uses_its_share_of_cores_and_gpus(spec, monkeypatch, tmp_path):
 @pytest.mark.parametrize("follow", [False, True])
 def test_a_trial_that_is_stopped_saves(spec, tmp_path, follow):
     given = spec(WAIT, follow=follow)
-    events = run(given, when_ready(given, lambda channel: channel.stop()))
+    events = run(given, when_ready(given, lambda connection: connection.stop()))
     assert events.end.outcome is Outcome.STOPPED
     assert (tmp_path / "trial" / "saved").exists()
 
@@ -134,8 +134,8 @@ def test_a_training_that_is_killed_is_distinguished_from_one_that_fails(spec):
 def test_a_trial_whose_process_is_lost_is_reported_as_lost(spec):
     given = spec(WAIT.replace("60", "3"))
 
-    def kill(channel):
-        channel._process.send_signal(signal.SIGKILL)
+    def kill(connection):
+        connection._process.send_signal(signal.SIGKILL)
 
     end = run(given, when_ready(given, kill)).end
     assert end.outcome is Outcome.LOST
@@ -183,11 +183,11 @@ def test_trials_run_on_hosts_that_greet_and_lost_hosts_are_named(spec, ssh):
     good.check()
     with pytest.raises(ValueError, match="lost cannot run trials: ssh: connect to host lost: ref"):
         lost.check()
-    with good.start(spec()) as channel:
-        *_, end = channel.events()
+    with good.start(spec()) as connection:
+        *_, end = connection.events()
     assert end.outcome is Outcome.DONE
-    with lost.start(spec()) as channel:
-        (end,) = channel.events()
+    with lost.start(spec()) as connection:
+        (end,) = connection.events()
     assert (end.outcome, end.reason) == (Outcome.LOST, "lost: ssh: connect to host lost: refused")
 
 
