@@ -11,14 +11,14 @@ import functools
 from absl.flags import FlagValues
 
 from inception import app, programs
-from inception.flags import slim, table
+from inception.flags import table, tf_slim
 
 
 def main(values: FlagValues) -> None:
     """Evaluates as the flags say."""
-    with slim.own_names(slim.EvalFlags):
-        programs.run_evaluation(table.read(slim.EvalFlags, values).config())
+    with tf_slim.own_names(tf_slim.EvalFlags):
+        programs.run_evaluation(table.read(tf_slim.EvalFlags, values).config())
 
 
 if __name__ == "__main__":
-    app.run(main, functools.partial(table.define, slim.EvalFlags))
+    app.run(main, functools.partial(table.define, tf_slim.EvalFlags))

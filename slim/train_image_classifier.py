@@ -19,21 +19,21 @@ import os
 from absl.flags import FlagValues
 
 from inception import app, programs
-from inception.flags import slim
+from inception.flags import tf_slim
 
-_own_names = functools.partial(slim.own_names, slim.TrainFlags)
+_own_names = functools.partial(tf_slim.own_names, tf_slim.TrainFlags)
 
 
 def main(values: FlagValues) -> None:
     """Trains as the flags say."""
     with _own_names():
-        cluster = slim.cluster_config(values, os.environ)
+        cluster = tf_slim.cluster_config(values, os.environ)
         if cluster:
-            read = lambda values: (slim.train_config(values), None)
+            read = lambda values: (tf_slim.train_config(values), None)
             programs.take_part(cluster, values, read, _own_names)
         else:
-            programs.run_training(slim.train_config(values))
+            programs.run_training(tf_slim.train_config(values))
 
 
 if __name__ == "__main__":
-    app.run(main, slim.define_train)
+    app.run(main, tf_slim.define_train)

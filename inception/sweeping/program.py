@@ -12,7 +12,7 @@ from absl import flags
 from absl.flags import FlagValues
 
 from inception import app
-from inception.flags import command_line, slim, table
+from inception.flags import command_line, table, tf_slim
 from inception.flags.command_line import flags_of
 from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
@@ -114,7 +114,7 @@ class Program:
 def _reader(values: FlagValues) -> ModuleType | None:
     """Returns the module that reads a training's flags; None for a program with its own flags."""
     if "model_name" in values:
-        return slim
+        return tf_slim
     return command_line if all(name in values for name in table.table(TrainConfig)) else None
 
 

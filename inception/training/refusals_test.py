@@ -17,14 +17,14 @@ _ALL = """
 import json, sys
 import functools
 from inception import app, export, label_image, programs
-from inception.flags import slim, table
+from inception.flags import table, tf_slim
 from slim import train_image_classifier
 
 said = []
 for program, arguments in json.loads(sys.argv[1]):
     if program == "slim":
         main = train_image_classifier.main
-        run = lambda: app.run(main, slim.define_train, ["program", *arguments])
+        run = lambda: app.run(main, tf_slim.define_train, ["program", *arguments])
     elif program in ("export", "label_image"):
         module = globals()[program]
         define = functools.partial(table.define, module._Options)

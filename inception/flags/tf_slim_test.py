@@ -6,7 +6,7 @@ import pytest
 from absl.flags import FlagValues
 
 from inception import app
-from inception.flags import configs, slim, table
+from inception.flags import configs, table, tf_slim
 from inception.flags.rates import ENDLESS
 
 
@@ -29,46 +29,46 @@ def test_training_keeps_tf_slims_defaults():
         "dropout_keep_prob": None,
         "num_gpus": 1,
     }
-    trained = config(slim.TrainFlags)
+    trained = config(tf_slim.TrainFlags)
     assert expected.items() <= dataclasses.asdict(trained).items()
     assert trained.last_step == ENDLESS
 
 
 def test_lenet_is_tf_slims():
-    assert config(slim.TrainFlags, "--model_name=lenet").net == "lenet_slim"
-    assert config(slim.EvalFlags, "--model_name=cifarnet").net == "cifarnet"
+    assert config(tf_slim.TrainFlags, "--model_name=lenet").net == "lenet_slim"
+    assert config(tf_slim.EvalFlags, "--model_name=cifarnet").net == "cifarnet"
 
 
 @pytest.mark.parametrize(
     ("name", "optimizer"), [("sgd", "gd"), ("momentum", "momentum"), ("adam", "adam")]
 )
 def test_optimizers_have_tf_slims_names(name, optimizer):
-    assert config(slim.TrainFlags, f"--optimizer={name}").optimizer == optimizer
+    assert config(tf_slim.TrainFlags, f"--optimizer={name}").optimizer == optimizer
 
 
 def test_every_clone_has_a_batch_of_its_own():
-    trained = config(slim.TrainFlags, "--num_clones=2", "--num_nodes=4")
+    trained = config(tf_slim.TrainFlags, "--num_clones=2", "--num_nodes=4")
     assert (trained.batch_size, trained.num_gpus, trained.nodes) == (64, 2, 4)
 
 
 def test_scopes_are_separated_by_commas():
     trained = config(
-        slim.TrainFlags, "--trainable_scopes=fc3, logits", "--checkpoint_exclude_scopes="
+        tf_slim.TrainFlags, "--trainable_scopes=fc3, logits", "--checkpoint_exclude_scopes="
     )
     assert trained.trainable_scopes == ("fc3", "logits")
     assert trained.checkpoint_exclude_scopes == ()
 
 
 def test_a_number_of_batches_is_a_number_of_examples():
-    assert config(slim.EvalFlags, "--max_num_batches=3").num_examples == 300
+    assert config(tf_slim.EvalFlags, "--max_num_batches=3").num_examples == 300
 
 
 def test_a_fixed_decay_means_that_the_averages_are_evaluated():
-    assert config(slim.EvalFlags, "--moving_average_decay=0.99").restore_avg_var
+    assert config(tf_slim.EvalFlags, "--moving_average_decay=0.99").restore_avg_var
 
 
 def test_the_suites_own_flags_reach_the_config():
-    trained = config(slim.TrainFlags, "--grad_bits=1", "--clip_factor=2.5", "--seed=7")
+    trained = config(tf_slim.TrainFlags, "--grad_bits=1", "--clip_factor=2.5", "--seed=7")
     own = {field.name for field in dataclasses.fields(configs.Trainer)}
     assert {"grad_bits", "clip_factor", "seed", "num_nodes", "deterministic"} <= own
     assert (trained.grad_bits, trained.clip_factor, trained.seed) == (1, 2.5, 7)
@@ -87,7 +87,7 @@ def test_the_suites_own_flags_reach_the_config():
 )
 def test_what_does_not_exist_here_is_refused_at_the_start(arguments, message):
     with pytest.raises(Exception) as error_info:
-        config(slim.TrainFlags, *arguments)
+        config(tf_slim.TrainFlags, *arguments)
     assert str(error_info.value) == message
 
 
@@ -106,7 +106,7 @@ def test_what_does_not_exist_here_is_refused_at_the_start(arguments, message):
     ],
 )
 def test_errors_name_flags_as_tf_slim_does(error, message):
-    with pytest.raises(ValueError) as error_info, slim.own_names(slim.EvalFlags):
+    with pytest.raises(ValueError) as error_info, tf_slim.own_names(tf_slim.EvalFlags):
         raise error
     assert str(error_info.value) == message
 
@@ -123,7 +123,7 @@ def test_errors_name_flags_as_tf_slim_does(error, message):
     ],
 )
 def test_a_flag_without_effect_is_named_as_tf_slim_names_it(arguments, inert, capsys):
-    slim.train_config(parsed(*arguments))
+    tf_slim.train_config(parsed(*arguments))
     named = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
     assert named == [f"--{name}" for name in inert]
 
@@ -131,14 +131,14 @@ def test_a_flag_without_effect_is_named_as_tf_slim_names_it(arguments, inert, ca
 def parsed(*arguments):
     """The flags of slim's program that trains."""
     values = FlagValues()
-    slim.define_train(values)
+    tf_slim.define_train(values)
     app.parse(values, ["--dataset_dir=/tmp/d", *arguments])
     return values
 
 
 def cluster(*arguments, environment=MappingProxyType({})):
     """Which process slim's program is."""
-    return slim.cluster_config(parsed(*arguments), environment)
+    return tf_slim.cluster_config(parsed(*arguments), environment)
 
 
 _TWO = "--worker_hosts=a:1,b:1"
@@ -179,7 +179,7 @@ def test_what_names_other_processes_is_not_for_a_local_training(argument):
 @pytest.mark.parametrize("engine", [[], ["--variable_update=local"]])
 def test_flags_of_several_workers_are_named_where_a_program_trains_alone(engine, capsys):
     of_workers = ["--task_id=1", "--split_data=False"]
-    slim.train_config(parsed(*engine, *of_workers, "--save_interval_secs=1"))
+    tf_slim.train_config(parsed(*engine, *of_workers, "--save_interval_secs=1"))
     assert capsys.readouterr().out.splitlines() == [
         f"--{name}: has no effect with --variable_update=local."
         for name in ("split_data", "task_id")
