@@ -118,7 +118,7 @@ def _reader(values: FlagValues) -> ModuleType | None:
     return command_line if all(name in values for name in table.table(TrainConfig)) else None
 
 
-def of(module: str, evaluator: str) -> Program:
+def find_program(module: str, evaluator: str) -> Program:
     """Returns a program; without `evaluator` that of its name (mnist_train: mnist_eval).
 
     Raises:

@@ -39,7 +39,7 @@ def sweep(settings: SweepFlags, given: Sequence[str]) -> None:
     Raises:
       ValueError: a flag does not fit, all machines were lost, or no trial is complete.
     """
-    trained = program.of(settings.program, settings.eval_program)
+    trained = program.find_program(settings.program, settings.eval_program)
     plan = make_plan(settings, trained, given)
     folder = Path(settings.sweep_dir).absolute()
     try:

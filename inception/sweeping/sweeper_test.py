@@ -21,7 +21,7 @@ def settings_of(*own):
 
 def plan(*own):
     settings = settings_of(*own)
-    return sweeper.make_plan(settings, program.of(settings.program, ""), [])
+    return sweeper.make_plan(settings, program.find_program(settings.program, ""), [])
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,14 @@ class NetSpec:
         return max(self.min_image_size, self.image_size // 2)
 
 
-def _of(module: str, function: str = "", **arguments: object) -> BuildFn:
-    """Returns a function of a module of slim/nets, which is loaded when it is called."""
+def _build_fn(module: str, function: str = "", **arguments: object) -> BuildFn:
+    """Returns the function that builds a net; its module is loaded when it is called.
+
+    Args:
+      module: name of the module in slim/nets.
+      function: name of the function; "" = that of the module.
+      arguments: further arguments of the function.
+    """
 
     def build(
         images: keras.KerasTensor, num_classes: int, builder: NetBuilder
@@ -102,7 +108,7 @@ def _large(build: BuildFn, image_size: int, min_image_size: int, logits_layer: s
 def _resnets(version: str) -> dict[str, NetSpec]:
     return {
         f"{version}_{depth}": NetSpec(
-            _of("resnet", version, depth=depth),
+            _build_fn("resnet", version, depth=depth),
             224,
             3,
             "vgg",
@@ -113,46 +119,46 @@ def _resnets(version: str) -> dict[str, NetSpec]:
     }
 
 
-_INCEPTION_V1 = _inception(_of("inception_v1"), 224, "InceptionV1/Logits/Conv2d_0c_1x1")
+_INCEPTION_V1 = _inception(_build_fn("inception_v1"), 224, "InceptionV1/Logits/Conv2d_0c_1x1")
 
 NETS = {
-    "lenet": NetSpec(_of("small_nets", "lenet"), 28, 1, "lenet", min_image_size=4),
+    "lenet": NetSpec(_build_fn("small_nets", "lenet"), 28, 1, "lenet", min_image_size=4),
     "lenet_slim": NetSpec(
-        _of("small_nets", "lenet_slim"), 28, 1, "lenet", has_dropout=True, min_image_size=4
+        _build_fn("small_nets", "lenet_slim"), 28, 1, "lenet", has_dropout=True, min_image_size=4
     ),
     "cifarnet": NetSpec(
-        _of("small_nets", "cifarnet"), 32, 3, "cifarnet", has_dropout=True, min_image_size=4
+        _build_fn("small_nets", "cifarnet"), 32, 3, "cifarnet", has_dropout=True, min_image_size=4
     ),
-    "cifar10_alexnet": NetSpec(_of("alexnet", "cifar10_alexnet"), 24, 3, "cifarnet"),
+    "cifar10_alexnet": NetSpec(_build_fn("alexnet", "cifar10_alexnet"), 24, 3, "cifarnet"),
     "resnet_20": NetSpec(
-        _of("resnet", "resnet_20"), 32, 3, "cifarnet", logits_layers=("resnet_20/logits",)
+        _build_fn("resnet", "resnet_20"), 32, 3, "cifarnet", logits_layers=("resnet_20/logits",)
     ),
-    "mlp": NetSpec(_of("small_nets", "mlp"), 28, 1, "unit"),
-    "alexnet": _large(_of("alexnet"), 224, 217, "alexnet/logits"),
-    "alexnet_v2": _large(_of("alexnet", "alexnet_v2"), 224, 195, "alexnet_v2/fc8"),
-    "overfeat": _large(_of("alexnet", "overfeat"), 231, 231, "overfeat/fc8"),
+    "mlp": NetSpec(_build_fn("small_nets", "mlp"), 28, 1, "unit"),
+    "alexnet": _large(_build_fn("alexnet"), 224, 217, "alexnet/logits"),
+    "alexnet_v2": _large(_build_fn("alexnet", "alexnet_v2"), 224, 195, "alexnet_v2/fc8"),
+    "overfeat": _large(_build_fn("alexnet", "overfeat"), 231, 231, "overfeat/fc8"),
     **{
-        name: _large(_of("vgg", name=name), 224, 224, f"{name}/fc8")
+        name: _large(_build_fn("vgg", name=name), 224, 224, f"{name}/fc8")
         for name in ("vgg_a", "vgg_16", "vgg_19")
     },
     "inception_v1": _INCEPTION_V1,
     "googlenet": _INCEPTION_V1,
-    "inception_v2": _inception(_of("inception_v2"), 224, "InceptionV2/Logits/Conv2d_1c_1x1"),
+    "inception_v2": _inception(_build_fn("inception_v2"), 224, "InceptionV2/Logits/Conv2d_1c_1x1"),
     "inception_v3": _inception(
-        _of("inception_v3"),
+        _build_fn("inception_v3"),
         299,
         "InceptionV3/Logits/Conv2d_1c_1x1",
         "InceptionV3/AuxLogits/Conv2d_2b_1x1",
         label_smoothing=0.1,
     ),
     "inception_v4": _inception(
-        _of("inception_v4"),
+        _build_fn("inception_v4"),
         299,
         "InceptionV4/Logits/Logits",
         "InceptionV4/AuxLogits/Aux_logits",
     ),
     "inception_resnet_v2": _inception(
-        _of("inception_v4", "inception_resnet_v2"),
+        _build_fn("inception_v4", "inception_resnet_v2"),
         299,
         "InceptionResnetV2/Logits/Logits",
         "InceptionResnetV2/AuxLogits/Logits",
