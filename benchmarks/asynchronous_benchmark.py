@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from benchmarks import report
-from benchmarks.report import counts, some
+from benchmarks.report import counts, names_flag
 from inception.flags.configs import EvalConfig
 from inception.flags.table import at_least, flag
 from inception.results.report import read_scalars
@@ -40,7 +40,7 @@ _LAST_LINES = 20
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(report.MnistOptions):
     workers: tuple[int, ...] = flag("Distributed", counts(), (1, 2, 3), "number of workers, by run")
-    gradients: tuple[str, ...] = some("Training", tuple(GRADIENTS), "kinds of gradients")
+    gradients: tuple[str, ...] = names_flag("Training", tuple(GRADIENTS), "kinds of gradients")
     epochs: int = flag("Training", at_least(1), 20, "epochs that each worker trains", "epochs")
 
 

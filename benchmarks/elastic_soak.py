@@ -44,7 +44,7 @@ class _Options(TrainingOptions):
         "all_reduce_elastic",
         "how gradients are exchanged",
     )
-    faults: tuple[str, ...] = report.some(
+    faults: tuple[str, ...] = report.names_flag(
         "Runtime", _FAULTS, "kinds of faults (cut needs root and the program ss)"
     )
     minutes: float = flag("Runtime", number(above=True), 30.0, "length of the run")

@@ -40,7 +40,9 @@ _SEED = "set_random_seed(1)"
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(report.Options):
     examples: tuple[str, ...] = flag("Training", NAMES, (), "programs to run; not set = all")
-    trainings: tuple[str, ...] = report.some("Training", tuple(_TRAININGS), "kinds of gradients")
+    trainings: tuple[str, ...] = report.names_flag(
+        "Training", tuple(_TRAININGS), "kinds of gradients"
+    )
     seeds: int = flag("Training", at_least(1), 1, "trainings of each kind, with seeds 1, 2, ...")
     train_size: int = flag("Training", at_least(1), 3000, "images or reviews to train on")
     test_size: int = flag("Training", at_least(1), 1000, "images or reviews to test with")

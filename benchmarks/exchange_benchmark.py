@@ -19,7 +19,7 @@ from benchmarks.exchange_worker import NETS, Workload
 from benchmarks.host import ENGINES
 from benchmarks.host_network import BITS_PER_SECOND, RATES, HostNetwork
 from benchmarks.performance.traffic import RING, all_reduce_traffic, packed_bits, server_traffic
-from benchmarks.report import counts, some
+from benchmarks.report import counts, names_flag
 from inception.flags.table import flag, number
 from terngrad.planes import plane_count
 
@@ -30,8 +30,8 @@ _PLACE = ("gradients", "hosts", "rate", "engine", "exchange")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(report.PictureOptions, Workload):
     hosts: tuple[int, ...] = flag("Distributed", counts(99, 2), (2, 4, 8), "numbers of workers")
-    rates: tuple[str, ...] = some("Distributed", RATES, "bandwidths")
-    engines: tuple[str, ...] = some("Distributed", ENGINES, "engines", ENGINES[:1])
+    rates: tuple[str, ...] = names_flag("Distributed", RATES, "bandwidths")
+    engines: tuple[str, ...] = names_flag("Distributed", ENGINES, "engines", ENGINES[:1])
     servers: tuple[int, ...] = flag("Distributed", counts(9), (1,), "numbers of parameter servers")
     cell_timeout_secs: float = flag("Runtime", number(), 400.0, "time-out of a cell", "seconds")
 

@@ -19,7 +19,7 @@ import tensorflow as tf
 from benchmarks import report, timing
 from benchmarks.host import HostOptions, counters, cpu_seconds, joined, write_cells
 from benchmarks.performance.traffic import RING
-from benchmarks.report import some
+from benchmarks.report import names_flag
 from inception.flags import table
 from inception.flags.table import NAMES, at_least, flag, number
 from slim.nets import nets_factory
@@ -66,8 +66,8 @@ NETS = (*_CIFAR10, *_KERNELS)
 class Workload(table.Checked):
     """The flags of the exchanged gradients and the number of exchanges."""
 
-    gradients: tuple[str, ...] = some("Training", NETS, "nets whose gradients are exchanged")
-    exchanges: tuple[str, ...] = some("Training", EXCHANGES, "kinds of exchange")
+    gradients: tuple[str, ...] = names_flag("Training", NETS, "nets whose gradients are exchanged")
+    exchanges: tuple[str, ...] = names_flag("Training", EXCHANGES, "kinds of exchange")
     bucket_elements: int = flag(
         "Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "values in a bucket"
     )

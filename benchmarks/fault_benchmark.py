@@ -94,7 +94,7 @@ class TrainingOptions(report.Options):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(TrainingOptions):
-    engines: tuple[str, ...] = report.some(
+    engines: tuple[str, ...] = report.names_flag(
         "Distributed",
         tuple(ENGINES),
         "engines",

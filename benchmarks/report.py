@@ -67,7 +67,7 @@ class MnistOptions(PictureOptions):
         return folders
 
 
-def some(
+def names_flag(
     group: str, choices: Sequence[str], help: str, default: Sequence[str] | None = None
 ) -> Any:
     """Returns a flag of names, each of which is one of the choices; by default all."""

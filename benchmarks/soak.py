@@ -73,7 +73,7 @@ class _Options(report.MnistOptions):
     pause_ms: float = flag("Training", number(), 0.0, "a worker's mean pause before each batch")
     minutes: float = flag("Runtime", number(above=True), 30.0, "length of the disturbed run")
     every_secs: float = flag("Runtime", number(above=True), 60.0, "mean time between two faults")
-    faults: tuple[str, ...] = report.some(
+    faults: tuple[str, ...] = report.names_flag(
         "Runtime", tuple(_COLOURS), "kinds of faults (cut needs root and the program ss)"
     )
     seed: int = flag("Runtime", at_least(0), 1, "determines the faults and their moments")

@@ -19,7 +19,7 @@ from benchmarks import host_network, report
 from benchmarks.host import ENGINES
 from benchmarks.host_network import RATES, HostNetwork
 from benchmarks.recipes import DDP_KINDS
-from benchmarks.report import counts, some
+from benchmarks.report import counts, names_flag
 from benchmarks.step_worker import KERAS, KERAS_AT_ONCE, KINDS, StepOptions
 from inception.flags import table
 from inception.flags.table import BOOLEAN, TEXT, at_least, flag, number
@@ -40,11 +40,11 @@ _ENGINES = tuple(engine for engine in ENGINES if engine != "mpi")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(report.PictureOptions, StepOptions):
     hosts: int = flag("Distributed", at_least(2), 2, "number of hosts", "hosts")
-    rates: tuple[str, ...] = some("Distributed", RATES, "bandwidths", RATES[::-1])
+    rates: tuple[str, ...] = names_flag("Distributed", RATES, "bandwidths", RATES[::-1])
     # parameter_server is one ps, on a host of its own.
-    engines: tuple[str, ...] = some("Distributed", _ENGINES, "engines", _ENGINES[:1])
-    kinds: tuple[str, ...] = some("Training", KINDS, "kinds of gradients")
-    ddp_kinds: tuple[str, ...] = some(
+    engines: tuple[str, ...] = names_flag("Distributed", _ENGINES, "engines", _ENGINES[:1])
+    kinds: tuple[str, ...] = names_flag("Training", KINDS, "kinds of gradients")
+    ddp_kinds: tuple[str, ...] = names_flag(
         "Training", DDP_KINDS, "kinds of gradients with DDP", DDP_KINDS[:3]
     )
     apart: bool = flag("Runtime", BOOLEAN, False, "each kind in processes of its own: less memory")

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from benchmarks import report, timing
 from benchmarks.host import HostOptions, counters, joined, write_cells
-from benchmarks.report import some
+from benchmarks.report import names_flag
 from inception.flags import table
 from inception.flags.configs import TrainConfig
 from inception.flags.table import TEXT, at_least, flag, one_of
@@ -68,7 +68,7 @@ class _Options(HostOptions, StepOptions):
     bucket_elements: int = flag(
         "Training", at_least(1), DEFAULT_BUCKET_ELEMENTS, "values in a bucket"
     )
-    kinds: tuple[str, ...] = some("Training", KINDS, "kinds of gradients")
+    kinds: tuple[str, ...] = names_flag("Training", KINDS, "kinds of gradients")
 
 
 def main(options: _Options) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from benchmarks import host_network, report
-from benchmarks.report import some
+from benchmarks.report import names_flag
 from inception.cluster.namespaces import BANDWIDTH
 from inception.flags.table import at_least, flag, number
 from inception.results.report import read_run
@@ -40,7 +40,7 @@ _REPORTED = ("hosts", "rate", "batch_size", "initial_learning_rate", "max_steps"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(report.MnistOptions):
-    gradients: tuple[str, ...] = some(
+    gradients: tuple[str, ...] = names_flag(
         "Training", tuple(GRADIENTS), "kinds of gradients", ("float32", "ternary")
     )
     hosts: int = flag("Distributed", at_least(2), 4, "number of hosts", "hosts")

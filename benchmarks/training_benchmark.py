@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 
 from benchmarks import report, timing
-from benchmarks.report import some
+from benchmarks.report import names_flag
 from benchmarks.timing import Comparison, Times, Variant, ratio
 from inception.flags.configs import TrainConfig
 from inception.training import preparation
@@ -34,7 +34,7 @@ _BY_HAND = "hand-written"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(timing.Options):
-    nets: tuple[str, ...] = some("Training", tuple(_PROBLEMS), "nets to measure", _SMALL)
+    nets: tuple[str, ...] = names_flag("Training", tuple(_PROBLEMS), "nets to measure", _SMALL)
 
 
 def main(options: _Options) -> None:
