@@ -33,7 +33,7 @@ def write_shards(
     """Writes record files; each gets its name and its stored count as soon as it is complete.
 
     Args:
-      shares: places of each file's images in the source, by path.
+      shares: indices of each file's images in the source, by path.
       source: the images.
       options: how to convert.
       bar: shows how many images are written.
@@ -102,17 +102,17 @@ def written_shards(
 
 
 def _read(
-    source: Source, skip_broken: bool, warn: Callable[[str], None], places: Sequence[int]
+    source: Source, skip_broken: bool, warn: Callable[[str], None], indices: Sequence[int]
 ) -> list[bytes | str]:
     """Returns the serialized records of some images, or why an image is broken."""
     try:
-        return [record.serialize() for record in source.records(places, warn)]
+        return [record.serialize() for record in source.records(indices, warn)]
     except ValueError as error:
         if not skip_broken:
             raise ValueError(f"{error}; --skip_broken leaves such pictures out") from None
-        if len(places) == 1:
+        if len(indices) == 1:
             return [str(error)]
-    return [_read(source, skip_broken, warn, [place])[0] for place in places]
+    return [_read(source, skip_broken, warn, [index])[0] for index in indices]
 
 
 def _chunks(share: Sequence[int], at_once: int) -> Iterator[Sequence[int]]:

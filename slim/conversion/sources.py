@@ -31,14 +31,14 @@ class Source(Protocol):
     def __len__(self) -> int:
         """Number of images."""
 
-    def part(self, places: Sequence[int]) -> Source:
+    def part(self, indices: Sequence[int]) -> Source:
         """Returns some of the images, in this order, as another process needs them."""
 
-    def records(self, places: Sequence[int], warn: Callable[[str], None]) -> Iterator[ImageRecord]:
+    def records(self, indices: Sequence[int], warn: Callable[[str], None]) -> Iterator[ImageRecord]:
         """Yields the records of some images; several threads call it at once.
 
         Args:
-          places: the images.
+          indices: of the images.
           warn: is called with a line about an image with a fault.
 
         Raises:
@@ -65,16 +65,16 @@ class ArraySource:
         digest.update(np.ascontiguousarray(self._labels, np.int64))
         return f"{len(self)} images ({digest.hexdigest()[:16]})"
 
-    def part(self, places: Sequence[int]) -> ArraySource:
+    def part(self, indices: Sequence[int]) -> ArraySource:
         """See base class."""
-        return ArraySource(self._images[places], self._labels[places], self._info)
+        return ArraySource(self._images[indices], self._labels[indices], self._info)
 
-    def records(self, places: Sequence[int], warn: Callable[[str], None]) -> Iterator[ImageRecord]:
+    def records(self, indices: Sequence[int], warn: Callable[[str], None]) -> Iterator[ImageRecord]:
         """See base class."""
         del warn
-        encoded = tf.io.encode_png(self._images[places], self._info.png_compression).numpy()
-        for place, png in zip(places, encoded, strict=True):
-            label = int(self._labels[place])
+        encoded = tf.io.encode_png(self._images[indices], self._info.png_compression).numpy()
+        for index, png in zip(indices, encoded, strict=True):
+            label = int(self._labels[index])
             text = self._info.class_names[label]
             yield ImageRecord(png, "png", *self._images.shape[1:], label, text)
 
@@ -98,15 +98,15 @@ class PictureSource:
         kind = f"raw pixels{side}" if self._form.raw_pixel else "JPEG"
         return f"{describe(self._pictures.items)} as {kind}"
 
-    def part(self, places: Sequence[int]) -> PictureSource:
+    def part(self, indices: Sequence[int]) -> PictureSource:
         """See base class."""
-        items = [self._pictures.items[place] for place in places]
+        items = [self._pictures.items[index] for index in indices]
         return PictureSource(dataclasses.replace(self._pictures, items=items), self._form)
 
-    def records(self, places: Sequence[int], warn: Callable[[str], None]) -> Iterator[ImageRecord]:
+    def records(self, indices: Sequence[int], warn: Callable[[str], None]) -> Iterator[ImageRecord]:
         """See base class."""
-        for place in places:
-            picture = self._pictures.items[place]
+        for index in indices:
+            picture = self._pictures.items[index]
             try:
                 stored = picture_reader.read(
                     picture.read(), self._form, is_upright=self._pictures.is_upright
