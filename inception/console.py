@@ -1,6 +1,7 @@
 """The commands of an installed package: terngrad-mnist-train is python -m inception.mnist_train.
 
-terngrad-run is python -m terngrad.launch, as terngrad-launch is python -m inception.launch.
+terngrad-launch is python -m inception.launch, for the suite's programs. terngrad-run is python -m
+terngrad.launch, for scripts of your own.
 
 setup.py reads the table before any package is installed, so this module imports none.
 """

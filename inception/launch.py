@@ -110,6 +110,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     if options.command[0].startswith("-"):
         own = "launch's own flags stand before WORKERS"
         parser.error(f"PROGRAM is {options.command[0]!r}; {own}")
+    if options.command[0].endswith(".py"):
+        other = "for a script of your own use terngrad-run (python -m terngrad.launch)"
+        parser.error(f"PROGRAM is {options.command[0]!r}; allowed is the name of a module; {other}")
     return options
 
 

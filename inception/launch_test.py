@@ -273,6 +273,10 @@ def test_workers_end_by_themselves_after_a_killed_launcher(launch, tmp_path):
     [
         (["2", "--max_restarts=1", "program"], "PROGRAM is '--max_restarts=1'; launch's own flags"),
         (["--max_restarts", "x", "2", "program"], "--max_restarts: 'x'; allowed are whole"),
+        (
+            ["2", "train.py"],
+            "PROGRAM is 'train.py'; allowed is the name of a module; for a script of",
+        ),
         (["two", "program"], "WORKERS: 'two'; allowed are whole numbers"),
         (["--max_restarts=-1", "1", "program"], "--max_restarts: '-1'; allowed are whole"),
         (["--log_dir=/proc/x", "1", "program"], "--log_dir: cannot make /proc/x: "),
