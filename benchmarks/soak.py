@@ -33,7 +33,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import report
-from benchmarks.workers import soak as soak_worker
+from benchmarks.workers import paced_mnist
 from inception.flags import table
 from inception.flags.table import TEXT, at_least, flag, number
 from inception.training.evaluate import measure_checkpoints
@@ -174,11 +174,11 @@ def _disturb(options: _Options, folder: str) -> _Watch:
     """Runs the training for `minutes` with faults."""
     watch = _Watch()
     launcher = subprocess.Popen(
-        _command(options, "benchmarks.workers.soak", folder, _ENDLESS, _RESTARTS),
+        _command(options, "benchmarks.workers.paced_mnist", folder, _ENDLESS, _RESTARTS),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=os.environ | {soak_worker.PAUSE_MS: str(options.pause_ms)},
+        env=os.environ | {paced_mnist.PAUSE_MS: str(options.pause_ms)},
     )
     reader = threading.Thread(target=_read, args=(launcher, watch), daemon=True)
     reader.start()
