@@ -82,7 +82,7 @@ _PROGRAMS = Path(__file__).parent / "workers"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingOptions(report.Options):
-    """The options of its processes."""
+    """The flags of a training that a benchmark disturbs."""
 
     workers: int = flag("Distributed", at_least(3), 4, "number of workers")
     timeout_secs: float = flag(
@@ -229,6 +229,7 @@ class Training:
         self._network.set_connected(self._host_of[name], connected)
 
     def start_again(self, name: str) -> None:
+        """Starts a new process in the place of one that has ended."""
         self.processes[name] = self._start(name)
 
     def worker(self, rank: int) -> str:
@@ -237,6 +238,7 @@ class Training:
         return ranks.get(rank, f"worker {rank}")
 
     def workers(self, but: Sequence[str] = ()) -> list[Process | LaunchedProcess]:
+        """Returns the processes of all workers but those of some names."""
         return [
             process
             for name, process in self.processes.items()

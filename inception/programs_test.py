@@ -1,3 +1,5 @@
+"""What all programs do: their help, and the end of a training that has nothing left to do."""
+
 import pytest
 import tensorflow as tf
 

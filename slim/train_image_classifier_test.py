@@ -1,3 +1,5 @@
+"""TF-Slim's programs train, evaluate and fine-tune a net."""
+
 import subprocess
 import sys
 

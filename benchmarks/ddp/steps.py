@@ -206,6 +206,7 @@ class Cifar10AlexNet(nn.Module):
         self._normalize = nn.LocalResponseNorm(9, alpha=0.001, beta=0.75, k=1.0)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Returns the logits [N, 10] of images [N, 3, 24, 24]."""
         net = self._normalize(self._pool(torch.relu(self.conv1(images))))
         net = self._pool(self._normalize(torch.relu(self.conv2(net))))
         net = net.permute(0, 2, 3, 1).flatten(1)  # TensorFlow's order of values

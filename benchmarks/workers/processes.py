@@ -52,9 +52,11 @@ class Output:
                     self.lines = [*self.lines[1 - _LINES :], line]
 
     def steps_after(self, moment: float) -> int:
+        """Returns how many steps were made after a moment."""
         return sum(step > moment for step in self.steps)
 
     def first_step_after(self, moment: float) -> float:
+        """Returns when the first step after a moment was made."""
         return next(step for step in self.steps if step > moment)
 
     def waits(self, begin: float, until: float = math.inf) -> list[float]:
@@ -83,14 +85,17 @@ class Process(Output):
         self.pid = self._run.pid
 
     def is_running(self) -> bool:
+        """Whether the process has not ended."""
         return self._run.poll() is None
 
     def send(self, number: signal.Signals) -> None:
+        """Sends a signal; waits for the end of a process that it kills."""
         self._run.send_signal(number)
         if number == signal.SIGKILL:
             self._run.wait()
 
     def close(self) -> None:
+        """Kills the process if it runs."""
         self._run.kill()
         self._run.wait()
 
@@ -103,14 +108,17 @@ class LaunchedProcess(Output):
         super().__init__(pipe.open)
 
     def is_running(self) -> bool:
+        """Whether the process has printed its id and has not ended."""
         return self.pid > 0 and self._reader.is_alive()
 
     def send(self, number: signal.Signals) -> None:
+        """Sends a signal; waits for the end of a process that it kills."""
         os.kill(self.pid, number)
         if number == signal.SIGKILL:
             self._reader.join()
 
     def close(self) -> None:
+        """Kills the process if it runs."""
         if self.is_running():
             with contextlib.suppress(ProcessLookupError):
                 self.send(signal.SIGKILL)

@@ -1,3 +1,5 @@
+"""Flags become configs; what is wrong, or has no effect, is named."""
+
 import shlex
 
 import pytest

@@ -1,3 +1,5 @@
+"""TF-Slim's flags become the suite's configs, and errors name them as TF-Slim does."""
+
 import dataclasses
 import json
 from types import MappingProxyType

@@ -1,3 +1,5 @@
+"""Precision and recall count each example once."""
+
 import math
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Batches of a training and of an evaluation: which images, which labels, and which again."""
+
 import dataclasses
 import functools
 import re

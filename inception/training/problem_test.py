@@ -1,3 +1,5 @@
+"""A data set and a net make a problem, or the flag that does not fit is named."""
+
 import dataclasses
 
 import pytest

@@ -1,3 +1,5 @@
+"""Settings that differ from those of a checkpoint or of another worker are named."""
+
 import dataclasses
 
 import pytest
