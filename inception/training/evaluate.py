@@ -205,6 +205,7 @@ def _evaluate_and_log(
             raise
         print(f"{path} was removed by the training before it was read.", flush=True)
         return
+    # The original programs spell it like this, and scripts look for these lines.
     print(f"Succesfully loaded model from {path} at step={step}.")
     print(f"{timestamp()}: starting evaluation on ({config.subset}).", flush=True)
     examples = batches.num_evaluated(config, prepared.dataset)
