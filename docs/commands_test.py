@@ -122,7 +122,7 @@ def test_each_flag_that_a_sweep_tries_has_an_effect(own, trainings, capsys, monk
     values = command_line.flags_of("inception.sweep")
     app.parse(values, own)
     settings = table.read(SweepFlags, values)
-    sweeper.make_plan(settings, program.of(settings.program, ""), trainings)
+    sweeper.make_plan(settings, program.find_program(settings.program, ""), trainings)
     assert "has no effect" not in capsys.readouterr().out
 
 
