@@ -23,17 +23,19 @@ from terngrad.training import checkpoints
 
 _TERNARY = ("--grad_bits=1", "--quantize_logits=True")
 _BY_CHANNEL = ("--quantize_logits=True", "--draws=antithetic", "--scale_by=channel")
+_LEVELS7 = ("--grad_bits=3", "--clip_factor=4", *_BY_CHANNEL)
 _LOCAL = ("--codec=ternary-feedback", "--outer_feedback=0.75")
 GRADIENTS = {
     "float32": ("--grad_bits=32",),
     "float16": ("--grad_bits=16",),
     "ternary": _TERNARY,
     "ternary_channel": ("--grad_bits=1", "--clip_factor=2.5", *_BY_CHANNEL),
-    "levels7_channel": ("--grad_bits=3", "--clip_factor=4", *_BY_CHANNEL),
+    "levels7_channel": _LEVELS7,
     "ternary_both_ways": (*_TERNARY, "--sum_codec=ternary"),
     "float32_local16": ("--grad_bits=32", "--local_steps=16"),
     "ternary_local4": (*_LOCAL, "--local_steps=4"),
     "ternary_local16": (*_LOCAL, "--local_steps=16"),
+    "levels7_local16": (*_LEVELS7, "--local_steps=16"),
 }
 _REPORTED = ("hosts", "rate", "batch_size", "initial_learning_rate", "max_steps", "save_iter")
 
