@@ -81,22 +81,21 @@ class Search:
           was_there: whether the ps was reached before, for messages.
           refused_secs: the same where nobody listens at its address; None = timeout_secs.
         """
-        began = time.monotonic()
-        self._until = began + timeout_secs
-        self._refused_until = began + min(timeout_secs, refused_secs or timeout_secs)
-        self._name, self._within = name, f"within {timeout_secs:g} s"
+        began, refused_secs = time.monotonic(), min(timeout_secs, refused_secs or timeout_secs)
+        self._until = began + timeout_secs, f"within {timeout_secs:g} s"  # with the error's words
+        self._refused_until = began + refused_secs, f"within {refused_secs:g} s"
+        self._name = name
         self.was_there = was_there
         self._next_secs = _FIRST_PAUSE_SECS
 
     @property
     def left_secs(self) -> float:
         """Time after which the search ends; at least a short one for the last attempt."""
-        return max(_FIRST_PAUSE_SECS, self._until - time.monotonic())
+        return max(_FIRST_PAUSE_SECS, self._until[0] - time.monotonic())
 
     def shorten(self, secs: float) -> None:
         """Ends the search within `secs` seconds, because this worker must end."""
-        self._until = min(self._until, time.monotonic() + secs)
-        self._within = "before this worker had to end"
+        self._until = min(self._until[0], time.monotonic() + secs), "before this worker had to end"
 
     def pause_secs(self, error: PsUnreachableError) -> float:
         """Returns the pause before the next attempt, after one that failed with `error`.
@@ -105,9 +104,10 @@ class Search:
           MembershipError: the time is over.
         """
         until = min(self._until, self._refused_until) if error.nobody_listens else self._until
-        if time.monotonic() > until:
+        deadline, within = until
+        if time.monotonic() > deadline:
             what = "did not come back" if self.was_there else "cannot be reached"
-            raise MembershipError(f"{self._name} {what} {self._within}: {error}") from None
+            raise MembershipError(f"{self._name} {what} {within}: {error}") from None
         secs, self._next_secs = self._next_secs, min(2 * self._next_secs, _LONGEST_PAUSE_SECS)
         return secs
 

@@ -59,7 +59,6 @@ class ChannelLink:
         *,
         own_name: str = "",
         waits: bool = True,
-        return_secs: float | None = None,
         nobody_listens: Callable[[], bool] = lambda: False,
     ) -> None:
         """Opens the first channel; waits for a ps that does not listen yet.
@@ -67,12 +66,10 @@ class ChannelLink:
         Args:
           name: of the ps, for messages.
           open_channel: opens a channel to it, or raises MembershipError.
-          timeout_secs: how long `open_channel` tries, for messages.
+          timeout_secs: how long an ending link waits until its messages are sent.
           events: calls to the user of this link.
           own_name: of this process, for messages.
           waits: see `SocketNetwork.open`.
-          return_secs: how long it tries to open another channel, for messages; None =
-            timeout_secs.
           nobody_listens: see the property.
 
         Raises:
@@ -80,7 +77,6 @@ class ChannelLink:
         """
         self._name, self._own_name, self._open_channel = name, own_name, open_channel
         self._timeout_secs, self._events = timeout_secs, events
-        self._return_secs = return_secs or timeout_secs
         self._nobody_listens = nobody_listens
         self._over, self._last_message = False, None
         self._is_up = threading.Event()
@@ -186,8 +182,7 @@ class ChannelLink:
             except MembershipError as error:
                 if self._over:
                     return None
-                late = f"{why}; it did not come back within {self._return_secs:g} s: {error}"
-                if not self._events.on_loss(late if why else str(error)):
+                if not self._events.on_loss(f"{why}; {error}" if why else str(error)):
                     return None
                 continue
             with self._events.lock:
@@ -258,7 +253,6 @@ class SocketNetwork:
             events,
             own_name=self._config.name,
             waits=waits,
-            return_secs=return_secs,
             nobody_listens=lambda: caller.nobody_listens,
         )
 

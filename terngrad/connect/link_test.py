@@ -2,9 +2,11 @@
 
 import socket
 import threading
+from unittest import mock
 
 import pytest
 
+from terngrad.cluster.errors import MembershipError
 from terngrad.connect import link
 from terngrad.connect.calling import RefusedError
 from terngrad.connect.channel import Channel, ChannelEnd, Ending
@@ -94,6 +96,20 @@ def test_a_broken_channel_is_opened_again_and_a_refused_one_is_not(begin):
         ("on_open",),
         ("on_refusal", "ps 0 refused this worker: bad frame"),
     ]
+
+
+def test_a_loss_is_reported_with_the_end_of_the_last_channel_and_the_time_of_the_search(begin):
+    (ps, worker), losses = pair(), []
+    late = "ps 0 cannot be reached within 0.3 s: Connection refused"
+    opened = iter([lambda: worker])
+
+    def open_channel():
+        return next(opened, mock.Mock(side_effect=MembershipError(late)))()
+
+    begun = begin(open_channel, on_loss=losses.append)
+    ps.finish(Ending(ChannelEnd.DONE))
+    begun.join(SECS)
+    assert losses == [f"ps 0 ended before this worker; {late}"]
 
 
 def test_a_worker_that_ends_looks_for_no_ps_any_more():
