@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 
 from terngrad.cluster.errors import MembershipError
 from terngrad.connect.calling import ChannelOpener, RefusedError, why_ended
-from terngrad.connect.channel import Channel, ChannelEnd, KeepAlive, Outbox
+from terngrad.connect.channel import Channel, ChannelEnd, FrameError, KeepAlive, Outbox
 from terngrad.connect.config import ConnectConfig
 
 _PAUSE_SECS = 2.0  # after a refusal by a ps that may be started again with other flags
@@ -23,7 +23,7 @@ class LinkEvents:
     Attributes:
       lock: the user's lock; held while a stream replaces a broken one, so that the messages of
         `on_open` are sent first.
-      on_message: called with each message.
+      on_message: called with each message; a FrameError says that it cannot be read.
       on_break: called when a stream breaks.
       on_open: called when another stream is open.
       on_loss: called with the reason if no stream can be opened in time; the link goes on trying
@@ -136,7 +136,9 @@ class ChannelLink:
         try:
             self._read_channels()
         except Exception as error:  # otherwise the worker would wait forever
-            self._events.on_loss(f"{self._name} sent a message that cannot be read: {error!r}")
+            unread = f"{self._name} sent a message that cannot be read: {error}"
+            failed = f"this worker failed while it handled its link to {self._name}: {error!r}"
+            self._events.on_loss(unread if isinstance(error, FrameError) else failed)
             raise
 
     def _read_channels(self) -> None:

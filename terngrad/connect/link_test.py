@@ -9,7 +9,7 @@ import pytest
 from terngrad.cluster.errors import MembershipError
 from terngrad.connect import link
 from terngrad.connect.calling import RefusedError
-from terngrad.connect.channel import Channel, ChannelEnd, Ending
+from terngrad.connect.channel import Channel, ChannelEnd, Ending, FrameError
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.link import LinkEvents
 from terngrad.testing.addresses import free_addresses
@@ -110,6 +110,22 @@ def test_a_loss_is_reported_with_the_end_of_the_last_channel_and_the_time_of_the
     ps.finish(Ending(ChannelEnd.DONE))
     begun.join(SECS)
     assert losses == [f"ps 0 ended before this worker; {late}"]
+
+
+@pytest.mark.parametrize(
+    ("error", "loss"),
+    [
+        (FrameError("bad"), "ps 0 sent a message that cannot be read: bad"),
+        (KeyError("x"), "this worker failed while it handled its link to ps 0: KeyError('x')"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_ps_is_not_blamed_for_an_error_of_this_worker(begin, error, loss):
+    (ps, worker), losses = pair(), []
+    begun = begin(lambda: worker, on_loss=losses.append, on_message=mock.Mock(side_effect=error))
+    ps.send(b"x")
+    begun.join(SECS)
+    assert losses == [loss]
 
 
 def test_a_worker_that_ends_looks_for_no_ps_any_more():

@@ -8,8 +8,11 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from google.protobuf.message import DecodeError
+
 from terngrad.cluster.errors import FinishedError, MembershipError
 from terngrad.cluster.heartbeat import Heartbeat
+from terngrad.connect.channel import FrameError
 from terngrad.connect.link import ChannelLink
 from terngrad.coordination import groups
 from terngrad.service.messages import Order, Report, Values, View
@@ -263,8 +266,15 @@ class CoordinatorClient:
                 self._send(self._state_report)
 
     def take(self, message: bytes, counts: Callable[[], bool] = lambda: True) -> None:
-        """Handles an order, unless `counts` returns that its sender no longer coordinates."""
-        order = Order.FromString(message)
+        """Handles an order, unless `counts` returns that its sender no longer coordinates.
+
+        Raises:
+          FrameError: it is not an order.
+        """
+        try:
+            order = Order.FromString(message)
+        except DecodeError:
+            raise FrameError("it is not a valid Order") from None
         with self.changed:
             if not counts():
                 return

@@ -4,6 +4,7 @@ import pytest
 
 from terngrad.cluster.errors import MembershipError
 from terngrad.cluster.heartbeat import Heartbeat
+from terngrad.connect.channel import FrameError
 from terngrad.coordination.client import CoordinatorClient, Events, InterruptionError
 from terngrad.coordination.coordinator import Coordinator
 from terngrad.coordination.states import Rules
@@ -55,6 +56,13 @@ def test_workers_share_values_and_a_view_and_report_anew_when_one_joins_again(jo
         clients[0].check()
     assert clients[0].next_view(3, is_live=True) == again()
     assert again().number > first.number
+
+
+def test_bytes_that_are_no_order_are_refused(joined):
+    (client, _), _, events = joined
+    with pytest.raises(FrameError, match="it is not a valid Order"):
+        client.take(b"\xff")
+    assert not events
 
 
 def test_a_worker_that_begins_anew_hears_that_the_others_are_calls_ahead(joined):
