@@ -102,8 +102,10 @@ class Placement:
 
     def _refusal(self, process: ProcessId, address: str) -> str:
         """Returns why a process may not take part, "" if it may."""
-        if process.index not in range(self._sizes.get(process.job, 0)):
-            return f"there is no {process.label}"
+        size = self._sizes.get(process.job, 0)
+        if process.index not in range(size):
+            allowed = f"allowed are 0 to {size - 1}" if size else "this cluster has none"
+            return f"there is no {process.job} {process.index}; {allowed}"
         known = self._addresses.get(process, address)
         host = _host(known if process.job == "worker" else address)
         if self._sizes["ps"] and host not in self._hosts:  # a ps would refuse its certificate

@@ -85,8 +85,17 @@ def test_the_end_refuses_waiting_processes():
     assert placement.wait_for_start(0)
 
 
-def test_a_process_that_does_not_exist_is_refused():
-    assert run_all(Placement(1, 0, HOSTS), WORKERS[1]) == {WORKERS[1][0]: "there is no 1"}
+@pytest.mark.parametrize(
+    ("workers", "process", "why"),
+    [
+        (1, ProcessId("worker", 1), "there is no worker 1; allowed are 0 to 0"),
+        (0, ProcessId("worker", 1), "there is no worker 1; this cluster has none"),
+        (1, PS[0], "there is no ps 0; this cluster has none"),
+        (1, ProcessId("other", 0), "there is no other 0; this cluster has none"),
+    ],
+)
+def test_a_process_that_does_not_exist_is_refused(workers, process, why):
+    assert run_all(Placement(workers, 0, HOSTS), (process, "a:1")) == {process: why}
 
 
 def test_a_restarted_process_keeps_its_address_but_a_ps_must_not_move():
@@ -150,7 +159,7 @@ def test_a_refused_process_learns_why(driver, certificates):
     connection = DriverConnection(
         (HOST, driver.port), certificates, ProcessId("worker", 4), "c:3", needs_addresses=True
     )
-    with pytest.raises(ValueError, match="there is no 4"):
+    with pytest.raises(ValueError, match="there is no worker 4; allowed are 0 to 0"):
         connection.addresses()
     connection.close()
 
