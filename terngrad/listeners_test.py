@@ -187,7 +187,7 @@ def spark_driver(tls, folder):
     """The driver of a cluster on Spark, which has certificates of its own."""
     certificates = make_spark_certificates([HOST])
     driver = Driver(certificates, 1, print)
-    driver.expect(Placement(1, 0, [HOST]))
+    driver.serve(Placement(1, 0, [HOST]))
 
     def join():
         own = ProcessId("worker", 0)

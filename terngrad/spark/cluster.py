@@ -218,7 +218,7 @@ class Cluster:
     def _try(self, data: DataFrame, member: Member) -> tuple[Exception, bool] | None:
         """Runs all processes; returns why one failed, and whether all may start again."""
         placement = Placement(self._num_workers, self._num_ps, self._hosts)
-        self._driver.expect(placement)
+        self._driver.serve(placement)
         rdds = self._rdds(data, member)
         context = self._spark.sparkContext
         jobs = Jobs(context, rdds, lambda: placement.end("the other processes have ended"))

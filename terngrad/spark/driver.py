@@ -155,8 +155,8 @@ class Driver:
         )
         self._acceptor.start()
 
-    def expect(self, placement: Placement) -> None:
-        """Waits for the processes of the next attempt."""
+    def serve(self, placement: Placement) -> None:
+        """Serves the processes of the next attempt from now on."""
         self._placement = placement
 
     def stop(self) -> None:

@@ -128,7 +128,7 @@ def test_the_key_is_not_shown(certificates):
 
 
 def test_lines_have_the_label_of_their_process_and_requests_reach_it(driver, certificates):
-    driver.expect(Placement(0, 1, HOSTS))
+    driver.serve(Placement(0, 1, HOSTS))
     connection = DriverConnection(
         (HOST, driver.port), certificates, ProcessId("ps", 0), "c:3", needs_addresses=True
     )
@@ -145,7 +145,7 @@ def test_lines_have_the_label_of_their_process_and_requests_reach_it(driver, cer
 
 def test_a_process_runs_while_its_connection_is_open(driver, certificates):
     placement = Placement(2, 0, HOSTS)
-    driver.expect(placement)
+    driver.serve(placement)
     connection = DriverConnection((HOST, driver.port), certificates, *WORKERS[0])
     while placement.num_running != 1:
         pass
@@ -155,7 +155,7 @@ def test_a_process_runs_while_its_connection_is_open(driver, certificates):
 
 
 def test_a_refused_process_learns_why(driver, certificates):
-    driver.expect(Placement(1, 0, HOSTS))
+    driver.serve(Placement(1, 0, HOSTS))
     connection = DriverConnection(
         (HOST, driver.port), certificates, ProcessId("worker", 4), "c:3", needs_addresses=True
     )
@@ -176,7 +176,7 @@ def test_unknown_callers_get_no_answer_and_do_no_harm(driver, certificates):
     others = make_certificates([HOST])
     with pytest.raises(OSError, match="certificate"):
         DriverConnection((HOST, driver.port), others, ProcessId("worker", 0), "x:1")
-    driver.expect(Placement(1, 0, HOSTS))
+    driver.serve(Placement(1, 0, HOSTS))
     connection = DriverConnection(
         (HOST, driver.port), certificates, ProcessId("worker", 0), "a:1", needs_addresses=True
     )
