@@ -106,7 +106,7 @@ class Server:
         return self._asked_to_end or self.workers.is_over
 
     def _update(self, worker: int, channel: Channel) -> Sequence[Callable[[], None]]:
-        """See `Open`."""
+        """See `streams.OpenStream`."""
         self.workers.arrive(worker, channel)
         caller, requests = CallHandler(self.workers, worker, channel), _Requests()
 

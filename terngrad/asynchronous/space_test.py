@@ -29,7 +29,7 @@ def test_each_variable_has_a_place_and_none_share_an_element(bits):
 
 @pytest.mark.parametrize("bits", [1, 32])
 @pytest.mark.parametrize("count", [1, 2, 3, 40])
-def test_shares_cover_the_row_evenly_and_each_code_has_its_scale(bits, count):
+def test_shards_cover_the_row_evenly_and_each_code_has_its_scale(bits, count):
     layout = layout_of(bits)
     space, shards = make_space(layout), make_shards(layout, count, 1, 7)
     assert sum(shard.size for shard in shards) == space.size

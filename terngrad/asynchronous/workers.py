@@ -77,7 +77,7 @@ class Workers:
         self._end: Call | None = None  # the call by which worker 0 ended the run
         self._end_at, self._left_at = 0.0, time.monotonic()
         self.failure = ""
-        self._seen: set[int] = set()  # that have connected to a training that has not begun
+        self._seen: set[int] = set()  # workers that have entered, and a chief that failed
 
     @property
     def present(self) -> list[int]:

@@ -10,7 +10,7 @@ def test_sets_of_workers_survive_their_bytes(workers):
     assert groups.unpack(groups.pack(workers)) == workers
 
 
-def test_the_bytes_are_those_of_service_proto():
+def test_worker_i_is_bit_i_mod_8_of_byte_i_div_8():
     assert groups.pack([1, 9]).hex(" ") == "02 02"
 
 

@@ -27,7 +27,7 @@ def test_protobuf_reads_and_writes_the_same_frames(payload):
         assert (header, bytes(found)) == (HEADER, payload)
 
 
-def test_the_golden_bytes_of_version_1():
+def test_golden_bytes_of_a_frame():
     frame = join_frame(Header(step=3, operation=1, piece=2), b"xy")
     assert frame.hex(" ") == "0a 06 08 03 10 01 18 02 12 00 1a 02 78 79"
 

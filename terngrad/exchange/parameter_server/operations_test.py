@@ -135,7 +135,7 @@ def test_operations_survive_their_message(max_code):
     assert Operation.read(whole.message(3), 2) == whole
 
 
-def test_ternary_operations_keep_the_message_of_version_1():
+def test_golden_bytes_of_a_ternary_operation():
     assert (
         operation().message(3).SerializeToString()
         == b"\x08\x03\x12\x01a\x18\x02\x20\xe8\x07\x28\x01"

@@ -152,7 +152,7 @@ class Server:
         self._log.flush(is_end=True)
 
     def _exchange(self, worker: int, channel: Channel) -> Sequence[Callable[[], None]]:
-        """See `Open`."""
+        """See `streams.OpenStream`."""
         outbox = Outbox(channel)
         if not self._service.open_exchange(worker, outbox):
             raise self._streams.refuse_second(worker)
@@ -170,7 +170,7 @@ class Server:
         return [send, lambda: self._read(worker, stream, read)]
 
     def _connect_coordinator(self, worker: int, channel: Channel) -> Sequence[Callable[[], None]]:
-        """See `Open`."""
+        """See `streams.OpenStream`."""
         outbox = Outbox(channel)
         if not self._service.open_coordination(worker, outbox):
             raise self._streams.refuse_second(worker)
