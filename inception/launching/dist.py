@@ -87,7 +87,7 @@ def status(settings: Settings, arguments: Sequence[str]) -> None:
             except OSError:
                 found.problems.append(f"cannot write {path}")
     _show([*found.lines, *found.problems, *([f"Logs: {folder}"] if folder else [])])
-    if found.problems or found.ended:
+    if found.problems or found.unexpected:
         sys.exit(1)
 
 
@@ -99,10 +99,9 @@ def stop(settings: Settings, arguments: Sequence[str]) -> None:
     fleet = Fleet(settings.processes(), settings.command)
     found = fleet.stop(int(settings["STOP_SECS"]))
     _show(found.lines)
-    if found.problems:
-        raise ValueError(f"processes may still run: {'; '.join([*found.problems, *found.ended])}")
-    if found.ended:
-        raise ValueError("; ".join(found.ended))
+    may_run = [f"processes may still run: {'; '.join(found.problems)}"] if found.problems else []
+    if may_run or found.unexpected:
+        raise ValueError("; ".join([*found.unexpected, *may_run]))
 
 
 def run_here(settings: Settings, arguments: Sequence[str]) -> None:

@@ -92,10 +92,12 @@ class Fleet:
         except (ValueError, TypeError):
             return _unreachable(host, "its working copy is of another version")
         printable = lambda texts, name="": [f"{name}{hosts.printable(each)}" for each in texts]
-        problems, ended = (printable(each, f"{host}: ") for each in (answer.problems, answer.ended))
+        named = lambda texts: printable(texts, f"{host}: ")
         own = {process.label for process in self.processes if process.host == host}
         logs = {label: answer.logs[label] for label in own & answer.logs.keys()}
-        return Answer(printable(answer.lines), problems, ended, logs)
+        return Answer(
+            printable(answer.lines), named(answer.problems), named(answer.unexpected), logs
+        )
 
 
 def _unreachable(host: str, why: str) -> Answer:
@@ -107,6 +109,6 @@ def _joined(answers: Sequence[Answer]) -> Answer:
     for answer in answers:
         joined.lines += answer.lines
         joined.problems += [text for text in answer.problems if text not in joined.problems]
-        joined.ended += answer.ended
+        joined.unexpected += answer.unexpected
         joined.logs |= answer.logs
     return joined

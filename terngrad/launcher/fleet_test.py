@@ -26,7 +26,7 @@ def as_text(answer, before="Welcome!\n"):
 def test_problems_name_their_host_and_control_characters_never_reach_the_terminal():
     found = answering(as_text(Answer(["\x1b[2Jfine"], ["bad\x07"], ["dead"]))).ask("status")
     assert found.lines == ["[2Jfine"] * 2
-    assert (found.problems, found.ended) == (["a: bad", "b: bad"], ["a: dead", "b: dead"])
+    assert (found.problems, found.unexpected) == (["a: bad", "b: bad"], ["a: dead", "b: dead"])
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_problems_name_their_host_and_control_characters_never_reach_the_termina
     [
         ("closed", 0, "closed"),
         (f"\n{MARK}\n", 0, "its working copy is of another version"),
-        (as_text(Answer()).replace("ended", "other"), 0, "its working copy is of another version"),
+        (as_text(Answer()).replace("logs", "other"), 0, "its working copy is of another version"),
         (as_text(Answer()), 255, "Welcome!"),
     ],
 )

@@ -35,8 +35,8 @@ class Answer:
     lines: list[str] = dataclasses.field(default_factory=list)  # for the user
     # What went wrong; after a stop, which processes may still run.
     problems: list[str] = dataclasses.field(default_factory=list)
-    # Processes in an unexpected state that needs no action.
-    ended: list[str] = dataclasses.field(default_factory=list)
+    # Processes that have failed, were killed or were never started: none of them runs.
+    unexpected: list[str] = dataclasses.field(default_factory=list)
     logs: dict[str, str] = dataclasses.field(default_factory=dict)  # by label; see BYTES
 
 

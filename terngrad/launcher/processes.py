@@ -111,7 +111,7 @@ def status(processes: Sequence[Process], lines: int, with_logs: bool = False) ->
         line = f"{process.label}: {condition.text}"
         answer.lines.append(line)
         if condition.is_problem:
-            answer.ended.append(line)
+            answer.unexpected.append(line)
         why = "it was not started on this host"
         try:
             if record and with_logs:
@@ -149,7 +149,7 @@ def stop(processes: Sequence[Process], secs: float) -> Answer:
         if killed and killed.is_problem:
             answer.problems.append(line)
         elif killed or not file.read():
-            answer.ended.append(line)
+            answer.unexpected.append(line)
     return answer
 
 
