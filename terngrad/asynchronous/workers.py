@@ -186,10 +186,11 @@ class Workers:
                 self.store.end()
 
     def fail(self, worker: int, why: str) -> None:
-        """Notes why worker 0 ends before it has begun or confirmed a run; others are not missed.
+        """Notes why worker 0 ends before it has begun or confirmed a run.
 
-        It may have entered by then. If a process of worker 0 begins a run all the same, `begin`
-        forgets the failure, which was that of another one.
+        A failure of another worker is ignored. Worker 0 may have entered by then. If a process of
+        worker 0 begins a run all the same, `begin` forgets the failure, which was that of another
+        process.
         """
         with self._changed:
             if worker == 0 and self.store.status.waits:

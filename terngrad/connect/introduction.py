@@ -1,4 +1,4 @@
-"""The handshake of two processes: who connects to whom, and proofs of the secret, if any.
+"""The introduction of two processes: who connects to whom, and proofs of the secret, if any.
 
 All are frames: 4 bytes of length, little-endian, then JSON. The caller sends `MAGIC` and its hello.
 Where there is a secret, the listener answers with a nonce and the proof that it has the secret, and

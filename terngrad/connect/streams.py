@@ -67,8 +67,8 @@ def _open_files() -> int:
         return 128
 
 
-# Opens a stream of a worker; returns what threads of the ps then do with it. It must not wait.
-# AdmissionError says why it does not.
+# Opens a worker's channel; returns functions that threads of the ps then run. Must not block.
+# Raises AdmissionError to refuse the worker.
 OpenStream = Callable[[int, Channel], Sequence[Callable[[], object]]]
 
 

@@ -108,13 +108,13 @@ class StateFile:
             path.unlink(missing_ok=True)
 
     def ask_to_stop(self) -> None:
-        """Prevents a restart of the process."""
+        """Notes that the process must not be started again; sends no signal."""
         if self._path.exists():
             self._stopping.touch()
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a restart of the process is prevented."""
+        """Whether the process must not be started again."""
         return self._stopping.exists()
 
     def condition(self) -> Condition:

@@ -89,7 +89,7 @@ class Event(NamedTuple):
     """A process has ended, or the launcher was asked to end."""
 
     secs: float  # when, on the monotonic clock
-    status: int  # exit status of the process, or which the request gives the run
+    status: int  # exit status of the process; for a request: of the launcher
     text: str = ""  # for the user
     label: str = ""  # of the process; "" = a request
 

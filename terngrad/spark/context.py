@@ -20,7 +20,7 @@ class Context:
       control_port: port at which worker 0 may listen for the others.
       tls: paths of the files "ca", "cert" and "key", by which the processes know each other.
       num_rows: rows of all workers in an epoch; None if Spark feeds none.
-      feed: this worker's rows; that of a ps has none. None if Spark feeds no rows.
+      feed: the rows of this process, none on a ps; None if Spark feeds no rows.
     """
 
     job_name: str

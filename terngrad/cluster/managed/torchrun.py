@@ -78,5 +78,6 @@ def _gathered(
 def _received(peer: Peer) -> dict:
     message = peer.receive()
     if message is None:
-        raise MembershipError(f"process {peer.rank} was lost while the processes met")
+        during = "while the processes exchanged their addresses"
+        raise MembershipError(f"process {peer.rank} was lost {during}")
     return message
