@@ -260,7 +260,7 @@ def test_a_failure_that_the_chief_reports_counts_until_a_run_begins(empty):
     client.close()
 
 
-def test_a_failing_newcomer_ends_no_run(served):
+def test_a_process_that_fails_before_it_joins_does_not_end_a_run(served):
     server, host = served
     report_failure(host, "why")
     assert not server.workers.failure

@@ -42,7 +42,7 @@ def test_who_is_behind_while_nothing_moves_is_late(moments, expected):
         ([], False),
     ],
 )
-def test_where_all_wait_for_very_long_there_is_no_hope(moments, expected):
+def test_a_training_without_progress_for_ten_time_outs_is_given_up(moments, expected):
     now = moments[-1][0] if moments else 9999
     assert after(*moments).should_give_up(now) == expected
 

@@ -366,7 +366,7 @@ def test_a_pause_of_the_processes_of_a_job_loses_nobody():
 @pytest.mark.parametrize(
     "stderr", ["closed", "broken", pytest.param("full", marks=pytest.mark.slow)]
 )
-def test_a_process_ends_even_if_nobody_reads_its_last_words(stderr):
+def test_a_process_ends_even_if_nobody_reads_its_last_message(stderr):
     code = "from terngrad.cluster.membership import end_process; end_process('x' * 1000)"
     if stderr == "closed":
         code = f"import sys; sys.stderr.close(); {code}"
@@ -406,7 +406,7 @@ def test_a_process_that_awaits_a_loss_does_not_end_while_another_thread_handles_
         assert len(handled) == 1 and "worker 1" in handled[0]
 
 
-def test_an_act_that_fails_does_not_keep_a_process_from_its_last_words():
+def test_an_act_that_fails_does_not_suppress_the_last_message():
     def broken():
         raise RuntimeError("no more threads")
 

@@ -89,7 +89,7 @@ def test_last_messages_to_a_ps_that_cannot_be_reached_are_given_up_without_an_er
 
 
 @pytest.mark.parametrize("said", ["NaN", "1" + 400 * "0", "-1", "0", "true", "null", '"x"'])
-def test_law_10_a_time_that_is_none_is_as_long_as_the_own(said):
+def test_law_10_an_invalid_time_out_in_the_welcome_is_replaced_by_the_own(said):
     text = b'{"welcome": ' + said.encode() + b"}"
     with answering(len(text).to_bytes(4, "little") + text) as call:
         channel = call(8.0)

@@ -65,7 +65,7 @@ def test_messages_of_all_sizes_arrive_whole_in_both_directions_at_once(members):
             assert [bytes(next(got)) for _ in SIZES] == contents()
 
 
-def test_a_cut_ends_who_reads_and_who_sends(members):
+def test_a_cut_ends_readers_and_senders(members):
     with connected(members) as (here, _):
         ended = []
 
@@ -155,7 +155,7 @@ def test_an_ending_says_why_after_the_last_message_also_if_messages_are_left_unr
         finished.result(SECS)
 
 
-def test_who_does_not_end_is_not_awaited_for_long(monkeypatch):
+def test_finish_waits_only_briefly_for_the_other_side(monkeypatch):
     monkeypatch.setattr(channels, "_LINGER_SECS", 0.05)
     with connected() as (here, there):
         here.finish(Ending(ChannelEnd.DONE))
@@ -163,7 +163,7 @@ def test_who_does_not_end_is_not_awaited_for_long(monkeypatch):
         assert there.ending == Ending(ChannelEnd.DONE)
 
 
-def test_who_does_not_end_is_not_awaited_for_long_where_another_thread_reads(members, monkeypatch):
+def test_finish_waits_only_briefly_where_another_thread_reads(members, monkeypatch):
     monkeypatch.setattr(channels, "_LINGER_SECS", 0.05)
     with connected(members) as (here, there), futures.ThreadPoolExecutor() as pool:
         there.send(b"read")
@@ -176,7 +176,7 @@ def test_who_does_not_end_is_not_awaited_for_long_where_another_thread_reads(mem
         assert there.ending == Ending(ChannelEnd.REFUSED, "why")
 
 
-def test_who_hears_nothing_ends_a_channel_that_signs_of_life_would_keep(members):
+def test_heartbeats_keep_a_channel_and_without_them_it_ends_as_silent(members):
     with connected(members, secs=0.4) as (here, there), futures.ThreadPoolExecutor() as pool:
         alive = KeepAlive()
         for each in (here, there):
@@ -195,7 +195,7 @@ def test_a_reader_that_was_stopped_first_reads_what_has_come(members):
         assert bytes(next(iter(there))) == b"message"
 
 
-def test_a_sign_of_life_never_waits(members):
+def test_a_heartbeat_never_blocks(members):
     with connected(members) as (here, _), futures.ThreadPoolExecutor() as pool:
         sending = pool.submit(here.send, bytes(1 << 26))
         while not here._sending.locked():

@@ -1,4 +1,4 @@
-"""How a listener hears an introduction."""
+"""A listener checks a caller again at the end of its introduction."""
 
 import dataclasses
 
@@ -12,8 +12,7 @@ SECRET = b"a secret of many characters"
 HELLO = Hello("Exchange", 1, 0, ["one:1", "two:2"], ["ps:1"])
 
 
-def test_who_may_come_no_more_when_it_has_shown_the_secret_is_refused():
-    """Such as with a certificate that was revoked meanwhile."""
+def test_a_caller_revoked_during_its_introduction_is_refused():
     sent, why, nonce = [], [], run_secret.new_nonce()
 
     def check(hello):

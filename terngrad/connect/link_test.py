@@ -98,7 +98,7 @@ def test_a_broken_channel_is_opened_again_and_a_refused_one_is_not(begin):
     ]
 
 
-def test_a_loss_is_reported_with_the_end_of_the_last_channel_and_the_time_of_the_search(begin):
+def test_a_loss_tells_why_the_channel_ended_and_how_long_the_link_searched(begin):
     (ps, worker), losses = pair(), []
     late = "ps 0 cannot be reached within 0.3 s: Connection refused"
     opened = iter([lambda: worker])

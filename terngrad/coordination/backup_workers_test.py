@@ -191,7 +191,7 @@ def test_a_backup_worker_that_leaves_before_its_first_step_interrupts_nobody():
 
 
 @pytest.mark.parametrize("says", [{"ready": 1}, {"is_required_in_next_step": True}])
-def test_a_backup_worker_that_a_step_may_wait_for_is_missed_when_it_leaves(says):
+def test_a_backup_worker_that_a_step_may_wait_for_interrupts_the_others_by_leaving(says):
     cluster = entered()
     cluster.send(2, **says)
     cluster.leave()

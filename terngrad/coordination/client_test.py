@@ -65,7 +65,7 @@ def test_bytes_that_are_no_order_are_refused(joined):
     assert not events
 
 
-def test_a_worker_that_begins_anew_hears_that_the_others_are_calls_ahead(joined):
+def test_a_restarted_worker_gets_an_error_if_the_others_are_calls_ahead(joined):
     (live, again), _, _ = joined
     for call in range(4):
         asked = [client.ask_values("sizes", b"a", call) for client in (live, again)]

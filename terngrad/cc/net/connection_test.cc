@@ -61,7 +61,7 @@ FrameHeader Good(const std::string& name, Kind kind, uint64_t rows,
   return header;
 }
 
-void FramesThatAreOffAreRefused() {
+void InvalidFramesAreRefused() {
   struct {
     const char* what;
     void (*spoil)(FrameHeader&);
@@ -165,7 +165,7 @@ void GoodCodesAreTaken() {
 }
 
 // Whole, cut and changed frames in any order end well or with a name.
-void AnyBytesEndInAResultOrAName() {
+void RandomBytesGiveAResultOrNameTheSender() {
   for (int i = 0; i < 300; ++i) {
     Alone alone;
     Use use(alone.mesh, alone.floats, RandomFloats(100));
@@ -207,9 +207,12 @@ void ASlowReaderGetsAll() {
 
 Laws ConnectionLaws() {
   return {
-      LAW(FramesThatAreOffAreRefused),  LAW(CodesOfAnImpossibleSizeAreRefused),
-      LAW(BytesOfNoCodeAreRefused),     LAW(GoodCodesAreTaken),
-      LAW(AnyBytesEndInAResultOrAName), LAW(ASlowReaderGetsAll),
+      LAW(InvalidFramesAreRefused),
+      LAW(CodesOfAnImpossibleSizeAreRefused),
+      LAW(BytesOfNoCodeAreRefused),
+      LAW(GoodCodesAreTaken),
+      LAW(RandomBytesGiveAResultOrNameTheSender),
+      LAW(ASlowReaderGetsAll),
   };
 }
 

@@ -81,7 +81,7 @@ void AnOfferForARefusedUseIsIgnored() {
 }
 
 // The sum of few floats may be there before all others have the own part.
-void ASumEndsNotBeforeAllPartsAreOffered() {
+void ASumWaitsForAllOfferedParts() {
   Group group(3);
   const int operation = group.Declare(Bytes("few", Kind::kFloats, 5));
   const int next = group.Declare(Bytes("next", Kind::kFloats, 5));
@@ -109,7 +109,7 @@ Laws OfferLaws() {
       LAW(SumsOfOfferedPartsAreTheSame),
       LAW(AnOfferAfterAFailureIsIgnored),
       LAW(AnOfferForARefusedUseIsIgnored),
-      LAW(ASumEndsNotBeforeAllPartsAreOffered),
+      LAW(ASumWaitsForAllOfferedParts),
   };
 }
 

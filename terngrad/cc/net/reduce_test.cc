@@ -42,7 +42,7 @@ void HalvesAreRoundedToTheNearestAndToEvenInTies() {
   CHECK(HalfOfFloat(std::nanf("")) == 0x7e00);
 }
 
-void AMaximumIsNoNumberWhereAPartIsNone() {
+void MaximaOfNaNAreNaN() {
   const Plan plan(Bytes("x", Kind::kMaxima, 3), 3);
   const float none = std::nanf("");
   const float parts[3][3] = {{1, none, 2}, {3, 5, none}, {2, 4, 6}};
@@ -62,7 +62,7 @@ Laws ReduceLaws() {
   return {
       LAW(SumsOfFloatsAreAddedInATree),
       LAW(HalvesAreRoundedToTheNearestAndToEvenInTies),
-      LAW(AMaximumIsNoNumberWhereAPartIsNone),
+      LAW(MaximaOfNaNAreNaN),
   };
 }
 
