@@ -28,8 +28,8 @@ enum class Kind : uint8_t {
   kHalves,  // [n] -> means [n], added as floats; a row is a float16
 };
 
-// Shares of the last two are multiples of so many rows; see SUM_BLOCK of
-// terngrad/planes.py.
+// Shares of kScatterCodes and kGatherCodes are multiples of so many rows; see
+// SUM_BLOCK of terngrad/planes.py.
 inline constexpr int64_t kShareRows = 32;
 
 // Returns whether rows are codes, which travel in a prefix code.

@@ -99,9 +99,10 @@ std::string TlsChannel::Handshake(const TlsFiles& files,
   if (!reason.empty() || !is_server) return reason;
   // The client's messages are part of what both have signed.
   const char* const said = ssl_.SSL_get_servername(session_, 0);
-  return name == (said ? said : "")
-             ? ""
-             : "it is at the end of another one's connection";
+  return name == (said ? said : "") ? ""
+                                    : "it opened this TLS connection under "
+                                      "another name: it belongs to "
+                                      "another pair of workers or another run";
 }
 
 // Returns null, and leaves the reason with OpenSSL, if a file is not right.

@@ -22,16 +22,15 @@ struct TlsFiles {
 
 class TlsChannel : public Channel {
  public:
-  // Takes ownership of a socket. `FindOpenSsl` must have found it; see
-  // `Handshake`.
+  // Takes ownership of a socket. Call `FindOpenSsl` before, and `Handshake`
+  // after.
   explicit TlsChannel(int fd);
   ~TlsChannel() override;
 
   // Makes the handshake, for at most `secs`. The other side must have a
   // certificate of the authority for `host`, a name or an address. One side is
   // the server. Both must give the connection the same `name`, at most 255
-  // bytes. Returns why it failed; empty if it did
-  // not.
+  // bytes. Returns why it failed; empty if it did not.
   std::string Handshake(const TlsFiles& files, const std::string& host,
                         const std::string& name, bool is_server, double secs);
 
