@@ -23,9 +23,9 @@
 
 namespace terngrad {
 
-// One use of an operation. Input and output live as long as `owner`, which is
-// released when all is sent. Meanwhile the caller only writes to rows of an
-// input in parts that are not offered yet.
+// What one use of an operation needs. Input and output live as long as `owner`,
+// which is released when all is sent. Meanwhile the caller only writes to rows
+// of an input in parts that are not offered yet.
 struct Submission {
   int operation = -1;  // see Mesh::Declare
   const uint8_t* input = nullptr;
@@ -39,7 +39,9 @@ struct Submission {
   int64_t* octets = nullptr;
   // Whether the input of a sum is not complete yet: its parts will be offered.
   bool comes_in_parts = false;
-  uint64_t use = 0;  // its number; Mesh::Submit sets it
+  // The id of this submission, for Mesh::Offer; Mesh::Submit sets it. Unlike a
+  // round it counts the uses of all operations together.
+  uint64_t use = 0;
   // Called once, from any thread, with an empty text when the output is
   // complete, else with the reason of the failure.
   std::function<void(const std::string& failure)> done;
@@ -68,7 +70,7 @@ class Mesh : private Receiver {
   const Plan* FindPlan(int operation) const;
 
   // Starts an operation. Each one must be done before it is submitted again.
-  // Returns the number of this use, for `Offer`.
+  // Returns the id of this use, for `Offer`.
   uint64_t Submit(Submission submission);
 
   // Offers the rows of a chunk for process `to`, one of Plan::Receivers: they
@@ -101,7 +103,9 @@ class Mesh : private Receiver {
   using Block = std::unique_ptr<uint8_t[]>;
   using Clock = std::chrono::steady_clock;
 
-  // One use of an operation, or what has arrived of it before it is submitted.
+  // The progress of one use of an operation: what was sent and what has
+  // arrived, which may begin before this process submits it. Rounds are counted
+  // for each operation.
   struct Round {
     bool is_submitted = false;
     Submission submission;
@@ -169,7 +173,7 @@ class Mesh : private Receiver {
   void Arrive(Operation& operation, Round& round, int peer,
               const FrameHeader& header, Block block);
   void AddChunk(Operation& operation, Round& round, uint32_t chunk);
-  static void Tell(const Round& round, int64_t first, int64_t count);
+  static void ReportFinal(const Round& round, int64_t first, int64_t count);
   uint8_t* OutputOf(const Operation& operation, const Round& round, int shot,
                     int peer, uint32_t chunk) const;
   void CopyOut(const Operation& operation, const Round& round, int peer,

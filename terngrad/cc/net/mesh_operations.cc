@@ -8,9 +8,34 @@
 namespace terngrad {
 namespace {
 
+// The names that `Kind` of terngrad/ops/mesh.py has; a number if it has none.
+std::string NameOf(Kind kind) {
+  switch (kind) {
+    case Kind::kGather:
+      return "gather";
+    case Kind::kAllToAll:
+      return "all_to_all";
+    case Kind::kBroadcast:
+      return "broadcast";
+    case Kind::kCodes:
+      return "codes";
+    case Kind::kFloats:
+      return "floats";
+    case Kind::kScatterCodes:
+      return "scatter_codes";
+    case Kind::kGatherCodes:
+      return "gather_codes";
+    case Kind::kMaxima:
+      return "maxima";
+    case Kind::kHalves:
+      return "halves";
+  }
+  return std::to_string(static_cast<int>(kind));
+}
+
 std::string Text(Kind kind, uint64_t rows, int planes_in, int planes_out) {
-  std::string text = "kind " + std::to_string(static_cast<int>(kind)) + ", " +
-                     std::to_string(rows) + " rows";
+  std::string text =
+      "kind " + NameOf(kind) + ", " + std::to_string(rows) + " rows";
   if (HasCodes(kind)) {
     text += " of " + std::to_string(planes_in) + " and " +
             std::to_string(planes_out) + " planes";
@@ -183,7 +208,7 @@ void Mesh::Arrive(Operation& operation, Round& round, int peer,
     GiveBlock(std::move(packed));
     if (!is_code) {
       Refuse(peer, "it sent chunk " + std::to_string(header.chunk) + " of " +
-                       plan.declaration().name + " with bytes of no code");
+                       plan.declaration().name + ", which cannot be decoded");
       return;
     }
   }
@@ -193,7 +218,7 @@ void Mesh::Arrive(Operation& operation, Round& round, int peer,
       AddChunk(operation, round, header.chunk);
     }
   } else if (header.shot == 1) {
-    Tell(round, range.First(header.chunk), range.Count(header.chunk));
+    ReportFinal(round, range.First(header.chunk), range.Count(header.chunk));
   } else if (block && round.is_submitted) {
     CopyOut(operation, round, peer, header.chunk, block.get());
     GiveBlock(std::move(block));
@@ -345,12 +370,12 @@ void Mesh::AddChunk(Operation& operation, Round& round, uint32_t chunk) {
   }
   if (plan.shots() == 2) QueueFrames(operation, 1, chunk, total, others_);
   --round.pending;
-  Tell(round, first + plan.SumsOffset(rank_) / plan.RowBytes(1),
-       range.Count(chunk));
+  ReportFinal(round, first + plan.SumsOffset(rank_) / plan.RowBytes(1),
+              range.Count(chunk));
 }
 
 // Reports to the submitter that rows of the output, which are sums, are final.
-void Mesh::Tell(const Round& round, int64_t first, int64_t count) {
+void Mesh::ReportFinal(const Round& round, int64_t first, int64_t count) {
   if (round.submission.ready) round.submission.ready(first, count);
 }
 

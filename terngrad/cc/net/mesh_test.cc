@@ -110,12 +110,13 @@ void ADifferentDeclarationIsNamed() {
   }
   const bool is_first = group.meshes[1]->failure().empty();
   const std::string failure = (is_first ? first : second).Failure();
-  CHECK(Contains(failure, is_first ? "worker 1: x has kind 5, 21 rows there"
-                                   : "worker 0: x has kind 5, 20 rows there"));
+  CHECK(Contains(failure, is_first
+                              ? "worker 1: x has kind floats, 21 rows there"
+                              : "worker 0: x has kind floats, 20 rows there"));
   CHECK(Contains(failure, is_first ? "20 rows here" : "21 rows here"));
   // The same name for another operation of one process.
   CHECK(group.meshes[0]->Declare(Bytes("x", Kind::kGather, 20), &error) == -1);
-  CHECK(Contains(error, "kind 5, 20 rows"));
+  CHECK(Contains(error, "kind floats, 20 rows"));
 }
 
 void ALostProcessIsNamedToAll() {
