@@ -21,7 +21,7 @@ _REFUSED, _CANCELLED = 2, 3  # see terngrad_mesh_failure
 
 
 class Kind(enum.IntEnum):
-    """What an operation does; see `Kind` of cc/net/reduce.h."""
+    """What an operation does; see `Kind` of cc/net/plan.h."""
 
     GATHER = 1
     ALL_TO_ALL = 2

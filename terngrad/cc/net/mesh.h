@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "terngrad/cc/net/connection.h"
-#include "terngrad/cc/net/reduce.h"
+#include "terngrad/cc/net/plan.h"
 
 namespace terngrad {
 

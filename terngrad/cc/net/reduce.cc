@@ -7,9 +7,6 @@ namespace terngrad {
 namespace {
 
 constexpr int64_t kBlock = 512;  // floats of a part that stay in the cache
-// In one shot, with fewer messages: such as losses, and scales.
-constexpr int64_t kFewFloats = 8;
-constexpr int64_t kFewMaxima = 256;
 
 void AddPair(const float* a, const float* b, int64_t n, float* total) {
   for (int64_t i = 0; i < n; ++i) total[i] = a[i] + b[i];
@@ -34,42 +31,6 @@ void TreeSumBlock(const std::vector<const float*>& parts, int64_t first,
     }
   }
   std::copy_n(scratch, n, total + first);
-}
-
-// A part that is not a number makes the result so.
-void Maxima(const std::vector<const float*>& parts, int64_t n, float* largest) {
-  std::copy_n(parts[0], n, largest);
-  for (size_t part = 1; part < parts.size(); ++part) {
-    for (int64_t i = 0; i < n; ++i) {
-      const float a = largest[i], b = parts[part][i];
-      largest[i] = a > b || a != a ? a : b;
-    }
-  }
-}
-
-void MeanOfHalves(const std::vector<const uint8_t*>& parts, int64_t n,
-                  uint8_t* mean) {
-  std::vector<float> wide(parts.size() * kBlock), total(kBlock);
-  const float count = parts.size();
-  std::vector<const float*> floats;
-  for (size_t part = 0; part < parts.size(); ++part) {
-    floats.push_back(wide.data() + part * kBlock);
-  }
-  for (int64_t first = 0; first < n; first += kBlock) {
-    const int64_t rows = std::min(kBlock, n - first);
-    for (size_t part = 0; part < parts.size(); ++part) {
-      for (int64_t i = 0; i < rows; ++i) {
-        uint16_t half;
-        std::memcpy(&half, parts[part] + 2 * (first + i), sizeof(half));
-        wide[part * kBlock + i] = FloatOfHalf(half);
-      }
-    }
-    TreeSum(floats, rows, total.data());
-    for (int64_t i = 0; i < rows; ++i) {
-      const uint16_t half = HalfOfFloat(total[i] / count);
-      std::memcpy(mean + 2 * (first + i), &half, sizeof(half));
-    }
-  }
 }
 
 }  // namespace
@@ -119,122 +80,39 @@ void TreeSum(const std::vector<const float*>& parts, int64_t n, float* total) {
   }
 }
 
-Plan::Plan(const Declaration& declaration, int size)
-    : declaration_(declaration), size_(size) {
-  const Kind kind = declaration.kind;
-  const bool codes = HasCodes(kind);
-  const bool maxima = kind == Kind::kMaxima, halves = kind == Kind::kHalves;
-  const bool for_all =
-      kind == Kind::kCodes || kind == Kind::kFloats || maxima || halves;
-  reduces_ = for_all || kind == Kind::kScatterCodes;
-  const int64_t few_rows = maxima ? kFewMaxima : kFewFloats;
-  const bool few = !codes && declaration.rows <= few_rows;
-  shots_ = for_all && size > 2 && !few ? 2 : 1;
-  in_bytes_ = codes      ? 4 * declaration.planes_in()
-              : halves   ? 2
-              : reduces_ ? 4
-                         : 1;
-  out_bytes_ = codes ? 4 * declaration.planes_out() : in_bytes_;
-  // Multiples of these rows keep the vectors of all kernels full.
-  constexpr int64_t kEven = 16;
-  chunk_rows_ = kChunkBytes / std::max(in_bytes_, out_bytes_) / kEven * kEven;
-}
-
-Range Plan::Chunked(int64_t begin, int64_t end) const {
-  const int64_t chunks = (end - begin + chunk_rows_ - 1) / chunk_rows_;
-  return {begin, end, chunk_rows_, static_cast<uint32_t>(chunks)};
-}
-
-int64_t Plan::ShareRows() const {
-  const Kind kind = declaration_.kind;
-  const int64_t unit = HasCodes(kind) && kind != Kind::kCodes ? kShareRows : 1;
-  return (declaration_.rows + unit * size_ - 1) / (unit * size_) * unit;
-}
-
-Range Plan::Share(int i) const {
-  const int64_t share = ShareRows();
-  const int64_t begin = std::min(i * share, declaration_.rows);
-  return Chunked(begin, std::min(begin + share, declaration_.rows));
-}
-
-Range Plan::Sent(int shot, int from, int to) const {
-  if (declaration_.kind == Kind::kBroadcast && from != 0) {
-    Range answer = Chunked(0, 0);
-    answer.chunks = to == 0;
-    return answer;
-  }
-  if (declaration_.kind == Kind::kGatherCodes) return Share(from);
-  if (!scatters()) return Chunked(0, declaration_.rows);
-  return Share(shot ? from : to);
-}
-
-Range Plan::Added(int rank) const {
-  if (!reduces_) return Chunked(0, 0);
-  return scatters() ? Share(rank) : Chunked(0, declaration_.rows);
-}
-
-std::vector<int> Plan::Receivers(int rank) const {
-  std::vector<int> receivers;
-  for (int i = 1; i < size_; ++i) receivers.push_back((rank + i) % size_);
-  if (scatters() || size_ == 1) receivers.push_back(rank);
-  return receivers;
-}
-
-int64_t Plan::InputBytes() const {
-  const bool all = declaration_.kind == Kind::kAllToAll;
-  const bool share = declaration_.kind == Kind::kGatherCodes;
-  return (all ? size_ : 1) * (share ? ShareRows() : declaration_.rows) *
-         in_bytes_;
-}
-
-int64_t Plan::OutputBytes() const {
-  const Kind kind = declaration_.kind;
-  if (kind == Kind::kScatterCodes) return ShareRows() * out_bytes_;
-  const bool many = kind == Kind::kGather || kind == Kind::kAllToAll;
-  return (many ? size_ : 1) * declaration_.rows * out_bytes_;
-}
-
-int64_t Plan::InputOffset(int rank, int to) const {
-  if (declaration_.kind == Kind::kGatherCodes) {
-    return -Share(rank).begin * in_bytes_;
-  }
-  return declaration_.kind == Kind::kAllToAll ? to * declaration_.rows : 0;
-}
-
-int64_t Plan::OutputOffset(int from) const {
-  const Kind kind = declaration_.kind;
-  const bool many = kind == Kind::kGather || kind == Kind::kAllToAll;
-  return many ? from * declaration_.rows : 0;
-}
-
-int64_t Plan::SumsOffset(int rank) const {
-  const bool share = declaration_.kind == Kind::kScatterCodes;
-  return share ? -Share(rank).begin * out_bytes_ : 0;
-}
-
-void Plan::Add(const std::vector<const uint8_t*>& parts, int64_t rows,
-               uint8_t* total) const {
-  if (HasCodes(declaration_.kind)) {
-    std::vector<Planes> inputs;
-    for (const uint8_t* part : parts) {
-      inputs.push_back(
-          {reinterpret_cast<const uint32_t*>(part), declaration_.planes_in()});
+void Maxima(const std::vector<const float*>& parts, int64_t n, float* largest) {
+  std::copy_n(parts[0], n, largest);
+  for (size_t part = 1; part < parts.size(); ++part) {
+    for (int64_t i = 0; i < n; ++i) {
+      const float a = largest[i], b = parts[part][i];
+      largest[i] = a > b || a != a ? a : b;
     }
-    declaration_.kernels->sum(inputs.data(), inputs.size(),
-                              declaration_.planes_out(), 0, rows,
-                              reinterpret_cast<uint32_t*>(total));
-    return;
   }
-  if (declaration_.kind == Kind::kHalves) {
-    MeanOfHalves(parts, rows, total);
-    return;
-  }
+}
+
+void MeanOfHalves(const std::vector<const uint8_t*>& parts, int64_t n,
+                  uint8_t* mean) {
+  std::vector<float> wide(parts.size() * kBlock), total(kBlock);
+  const float count = parts.size();
   std::vector<const float*> floats;
-  for (const uint8_t* part : parts) {
-    floats.push_back(reinterpret_cast<const float*>(part));
+  for (size_t part = 0; part < parts.size(); ++part) {
+    floats.push_back(wide.data() + part * kBlock);
   }
-  const bool maxima = declaration_.kind == Kind::kMaxima;
-  (maxima ? Maxima : TreeSum)(floats, rows, reinterpret_cast<float*>(total));
+  for (int64_t first = 0; first < n; first += kBlock) {
+    const int64_t rows = std::min(kBlock, n - first);
+    for (size_t part = 0; part < parts.size(); ++part) {
+      for (int64_t i = 0; i < rows; ++i) {
+        uint16_t half;
+        std::memcpy(&half, parts[part] + 2 * (first + i), sizeof(half));
+        wide[part * kBlock + i] = FloatOfHalf(half);
+      }
+    }
+    TreeSum(floats, rows, total.data());
+    for (int64_t i = 0; i < rows; ++i) {
+      const uint16_t half = HalfOfFloat(total[i] / count);
+      std::memcpy(mean + 2 * (first + i), &half, sizeof(half));
+    }
+  }
 }
 
 }  // namespace terngrad
