@@ -249,7 +249,7 @@ _SIGNATURES = {  # of cc/lib/functions.cc: the result, then the arguments
         *(ctypes.POINTER(Trained), _COUNT, ctypes.POINTER(Update), _COUNT),
     ),
 }
-_MESH_SIGNATURES = {  # of cc/net/meshes.cc
+_MESH_SIGNATURES = {  # of cc/net/mesh_registry.cc
     "terngrad_mesh_new": (_COUNT, ctypes.c_int, _TEXT),
     "terngrad_mesh_add": (None, _COUNT, ctypes.c_int, ctypes.c_int),
     "terngrad_mesh_add_encrypted": (None, _COUNT, ctypes.c_int, _POINTER),
@@ -274,7 +274,7 @@ _MESH_SIGNATURES = {  # of cc/net/meshes.cc
 
 @functools.cache
 def load_functions() -> ctypes.CDLL:
-    """Returns the functions of cc/lib/functions.cc and cc/net/meshes.cc, which need no tensors.
+    """Returns cc/lib/functions.cc and cc/net/mesh_registry.cc, whose functions need no tensors.
 
     Raises:
       UnavailableError: see `load`.

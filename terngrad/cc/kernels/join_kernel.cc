@@ -12,7 +12,7 @@
 #include "terngrad/cc/kernels/sources.h"
 #include "terngrad/cc/kernels/spans.h"
 #include "terngrad/cc/kernels/targets.h"
-#include "terngrad/cc/net/meshes.h"
+#include "terngrad/cc/net/mesh_registry.h"
 
 namespace terngrad {
 namespace {

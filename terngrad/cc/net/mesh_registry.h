@@ -1,7 +1,7 @@
 // The meshes of this process, which Python makes and kernels find by a number.
 
-#ifndef TERNGRAD_CC_NET_MESHES_H_
-#define TERNGRAD_CC_NET_MESHES_H_
+#ifndef TERNGRAD_CC_NET_MESH_REGISTRY_H_
+#define TERNGRAD_CC_NET_MESH_REGISTRY_H_
 
 #include <cstdint>
 #include <memory>
@@ -15,4 +15,4 @@ std::shared_ptr<Mesh> FindMesh(int64_t mesh);
 
 }  // namespace terngrad
 
-#endif  // TERNGRAD_CC_NET_MESHES_H_
+#endif  // TERNGRAD_CC_NET_MESH_REGISTRY_H_

@@ -1,4 +1,4 @@
-#include "terngrad/cc/net/meshes.h"
+#include "terngrad/cc/net/mesh_registry.h"
 
 #include <algorithm>
 #include <map>
