@@ -20,7 +20,7 @@ from terngrad.exchange.two_shot import Transport, TwoShotExchange
 from terngrad.ops import library
 from terngrad.ops.gradient_kernels import GradientKernels, Sums
 from terngrad.ops.mesh import Decoding, Encoding, Kind, Mesh
-from terngrad.ops.tls import Channel, encrypt
+from terngrad.ops.tls import NativeTlsSocket, encrypt
 from terngrad.planes import GROUP, padded, plane_count
 
 _VARIABLE, _NAME = "TERNGRAD_TRANSPORT", "sockets"  # formerly also TensorFlow's collectives
@@ -87,7 +87,7 @@ def encrypted(
     own: PeerSockets,
     deadline: float,
     on_failure: Callable[[str], None] = _raise,
-) -> dict[int, Channel]:
+) -> dict[int, NativeTlsSocket]:
     """Encrypts the sockets, one after another: all processes do it in the same order of pairs.
 
     Args:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from terngrad.ops import library
 from terngrad.ops.gradient_kernels import EncodeInputs
 from terngrad.ops.native import encode_arguments, parts_attribute
-from terngrad.ops.tls import ERROR_BYTES, Channel
+from terngrad.ops.tls import ERROR_BYTES, NativeTlsSocket
 from terngrad.parts import Parts
 
 _REFUSED, _CANCELLED = 2, 3  # see terngrad_mesh_failure
@@ -85,7 +85,10 @@ class Mesh:
     """This process' end of the sockets between P processes, and a thread that serves them."""
 
     def __init__(
-        self, rank: int, names: Sequence[str], sockets: Mapping[int, socket.socket | Channel]
+        self,
+        rank: int,
+        names: Sequence[str],
+        sockets: Mapping[int, socket.socket | NativeTlsSocket],
     ) -> None:
         """Takes ownership of the sockets and starts the thread.
 
@@ -104,7 +107,10 @@ class Mesh:
         self._handle = self._new(rank, names, sockets)
 
     def renew(
-        self, rank: int, names: Sequence[str], sockets: Mapping[int, socket.socket | Channel]
+        self,
+        rank: int,
+        names: Sequence[str],
+        sockets: Mapping[int, socket.socket | NativeTlsSocket],
     ) -> None:
         """Continues with other sockets, perhaps of fewer or more processes; see `__init__`.
 
@@ -118,7 +124,10 @@ class Mesh:
             self._functions.terngrad_mesh_replace(self._handle, new)
 
     def _new(
-        self, rank: int, names: Sequence[str], sockets: Mapping[int, socket.socket | Channel]
+        self,
+        rank: int,
+        names: Sequence[str],
+        sockets: Mapping[int, socket.socket | NativeTlsSocket],
     ) -> int:
         handle = self._functions.terngrad_mesh_new(rank, "\n".join(names).encode())
         for peer, each in sockets.items():

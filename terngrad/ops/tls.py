@@ -26,7 +26,7 @@ class Files(NamedTuple):
     key: str
 
 
-class Channel:
+class NativeTlsSocket:
     """A socket that is encrypted and whose other end is known.
 
     Attributes:
@@ -58,7 +58,7 @@ def encrypt(
     is_server: bool,
     timeout_secs: float,
     name: str = "",
-) -> Channel:
+) -> NativeTlsSocket:
     """Makes the handshake of TLS 1.3, in which both sides show a certificate.
 
     Args:
@@ -92,7 +92,7 @@ def encrypt(
             raise
     if size < 0:
         raise ConnectionError(error.value.decode(errors="replace"))
-    return Channel(handle.value, certificate.raw[:size])
+    return NativeTlsSocket(handle.value, certificate.raw[:size])
 
 
 def _libraries() -> list[str]:

@@ -11,8 +11,8 @@ constexpr size_t kTurnBytes = 1 << 20;  // read before others get their turn
 
 }  // namespace
 
-Connection::Connection(int peer, std::unique_ptr<Channel> channel)
-    : peer_(peer), channel_(std::move(channel)) {}
+Connection::Connection(int peer, std::unique_ptr<Socket> socket)
+    : peer_(peer), socket_(std::move(socket)) {}
 
 void Connection::Queue(const FrameHeader& header, const uint8_t* payload,
                        std::shared_ptr<const void> owner) {
@@ -53,7 +53,7 @@ Connection::State Connection::Send() {
     }
   }
   if (!has_unsent()) return State::kBlocked;
-  const ssize_t sent = channel_->Send(vectors, count);
+  const ssize_t sent = socket_->Send(vectors, count);
   if (sent < 0) return error().empty() ? State::kBlocked : State::kBroken;
   size_t offered = 0;
   for (int i = 0; i < count; ++i) offered += vectors[i].iov_len;
@@ -86,7 +86,7 @@ bool Connection::AdvanceFrame(Outgoing& frame, size_t& octets) {
 Connection::State Connection::Receive(Receiver& receiver) {
   const State state = ReceiveTurn(receiver);
   if (state == State::kBlocked) {
-    channel_->Expect(has_header_ ? left_ : 1);
+    socket_->Expect(has_header_ ? left_ : 1);
   }
   return state;
 }
@@ -145,8 +145,8 @@ Connection::State Connection::Read() {
   const size_t payload = has_header_ ? left_ : 0;
   iovec vectors[2] = {{target_, payload},
                       {staged_.data() + kept, staged_.size() - kept}};
-  const ssize_t got = payload ? channel_->Receive(vectors, 2)
-                              : channel_->Receive(vectors + 1, 1);
+  const ssize_t got =
+      payload ? socket_->Receive(vectors, 2) : socket_->Receive(vectors + 1, 1);
   if (got < 0) return error().empty() ? State::kBlocked : State::kBroken;
   if (got == 0) return State::kEnded;
   const size_t placed = std::min<size_t>(got, payload);
@@ -164,6 +164,6 @@ void Connection::Drop() {
   bulk_.clear();
 }
 
-void Connection::Shut() { channel_->Shut(); }
+void Connection::Shut() { socket_->Shut(); }
 
 }  // namespace terngrad

@@ -10,8 +10,8 @@
 #include <optional>
 #include <string>
 
-#include "terngrad/cc/net/channel.h"
 #include "terngrad/cc/net/frames.h"
+#include "terngrad/cc/net/socket.h"
 
 namespace terngrad {
 
@@ -46,17 +46,17 @@ class Connection {
     kBroken,   // see `error`
   };
 
-  Connection(int peer, std::unique_ptr<Channel> channel);
+  Connection(int peer, std::unique_ptr<Socket> socket);
   Connection(const Connection&) = delete;
 
   int peer() const { return peer_; }
-  int fd() const { return channel_->fd(); }
+  int fd() const { return socket_->fd(); }
   bool has_unsent() const {
     return partial_ || !small_.empty() || !bulk_.empty() ||
-           channel_->has_unsent();
+           socket_->has_unsent();
   }
-  const std::string& error() const { return channel_->error(); }
-  Channel::Changed changed() const { return channel_->changed(); }
+  const std::string& error() const { return socket_->error(); }
+  Socket::Changed changed() const { return socket_->changed(); }
 
   // Queues a frame, whose payload lives as long as `owner`. Small frames
   // overtake others, except in an operation's first use.
@@ -94,7 +94,7 @@ class Connection {
   void CopyStaged();
 
   const int peer_;
-  const std::unique_ptr<Channel> channel_;
+  const std::unique_ptr<Socket> socket_;
 
   std::optional<Outgoing> partial_;  // sent in part, so it comes first
   std::deque<Outgoing> small_;

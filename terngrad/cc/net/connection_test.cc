@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "terngrad/cc/lib/testing/checks.h"
-#include "terngrad/cc/net/channel.h"
 #include "terngrad/cc/net/frames.h"
 #include "terngrad/cc/net/mesh.h"
+#include "terngrad/cc/net/socket.h"
 #include "terngrad/cc/net/testing/group.h"
 #include "terngrad/cc/net/testing/laws.h"
 #include "terngrad/cc/net/testing/operations.h"
@@ -28,7 +28,7 @@ struct Alone {
   Alone() : mesh(0, Names(2)) {
     int pair[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
-    mesh.AddConnection(1, std::make_unique<Channel>(pair[0]));
+    mesh.AddConnection(1, std::make_unique<Socket>(pair[0]));
     other = pair[1];
     mesh.Start();
     std::string error;

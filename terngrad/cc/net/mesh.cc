@@ -60,9 +60,9 @@ Mesh::~Mesh() {
   close(wake_);
 }
 
-void Mesh::AddConnection(int peer, std::unique_ptr<Channel> channel) {
-  const int fd = channel->fd();
-  connections_[peer] = std::make_unique<Connection>(peer, std::move(channel));
+void Mesh::AddConnection(int peer, std::unique_ptr<Socket> socket) {
+  const int fd = socket->fd();
+  connections_[peer] = std::make_unique<Connection>(peer, std::move(socket));
   epoll_event event = {};
   event.events = watched_[peer] = EPOLLIN | EPOLLRDHUP;
   event.data.u64 = peer;
@@ -324,10 +324,10 @@ bool Mesh::Refuse(int peer, const std::string& why) {
 // connection: terngrad/connect/tls.py has the same text.
 std::string Mesh::WhyBroken(int peer) const {
   const Connection& connection = *connections_[peer];
-  if (connection.changed() == Channel::Changed::kNone) {
+  if (connection.changed() == Socket::Changed::kNone) {
     return names_[peer] + ": " + connection.error();
   }
-  const bool is_here = connection.changed() == Channel::Changed::kToHere;
+  const bool is_here = connection.changed() == Socket::Changed::kToHere;
   const std::string& from = names_[is_here ? peer : rank_];
   const std::string& to = names_[is_here ? rank_ : peer];
   return "the connection from " + from + " to " + to +

@@ -56,7 +56,7 @@ class Mesh : private Receiver {
   int rank() const { return rank_; }
 
   // Takes a socket to another process. Call it before `Start`.
-  void AddConnection(int peer, std::unique_ptr<Channel> channel);
+  void AddConnection(int peer, std::unique_ptr<Socket> socket);
 
   // Starts the thread.
   void Start();

@@ -68,27 +68,27 @@ EXPORTED int64_t terngrad_mesh_new(int rank, const char* names) {
 // Gives the mesh, before its start, a socket to another process.
 EXPORTED void terngrad_mesh_add(int64_t mesh, int peer, int socket) {
   terngrad::FindMesh(mesh)->AddConnection(
-      peer, std::make_unique<terngrad::Channel>(socket));
+      peer, std::make_unique<terngrad::Socket>(socket));
 }
 
-// Takes a socket and encrypts it; see TlsChannel::Handshake. `files` are three
+// Takes a socket and encrypts it; see TlsSocket::Handshake. `files` are three
 // lines, `libraries` may be OpenSSL. Writes the certificate of the other side
 // and returns its size, -1 and a text if the handshake failed.
 EXPORTED int64_t terngrad_tls_open(int socket, const char* libraries,
                                    const char* files, const char* host,
                                    const char* name, int is_server, double secs,
-                                   terngrad::TlsChannel** channel,
+                                   terngrad::TlsSocket** opened,
                                    uint8_t* certificate,
                                    int64_t certificate_size, char* error,
                                    int64_t error_size) {
   std::string text;
-  *channel = nullptr;
+  *opened = nullptr;
   if (!terngrad::FindOpenSsl(terngrad::Lines(libraries), &text)) {
-    terngrad::Channel owner(socket);  // closes it
+    terngrad::Socket owner(socket);  // closes it
     terngrad::Write(text, error, error_size);
     return -1;
   }
-  auto made = std::make_unique<terngrad::TlsChannel>(socket);
+  auto made = std::make_unique<terngrad::TlsSocket>(socket);
   const auto lines = terngrad::Lines(files);
   text = made->Handshake({lines[0], lines[1], lines[2]}, host, name, is_server,
                          secs);
@@ -100,20 +100,18 @@ EXPORTED int64_t terngrad_tls_open(int socket, const char* libraries,
   terngrad::Write(text, error, error_size);
   if (!text.empty()) return -1;
   std::copy(found.begin(), found.end(), certificate);
-  *channel = made.release();
+  *opened = made.release();
   return found.size();
 }
 
 // Closes an encrypted socket that no mesh has.
-EXPORTED void terngrad_tls_close(terngrad::TlsChannel* channel) {
-  delete channel;
-}
+EXPORTED void terngrad_tls_close(terngrad::TlsSocket* socket) { delete socket; }
 
 // As terngrad_mesh_add, with an encrypted socket.
 EXPORTED void terngrad_mesh_add_encrypted(int64_t mesh, int peer,
-                                          terngrad::TlsChannel* channel) {
+                                          terngrad::TlsSocket* socket) {
   terngrad::FindMesh(mesh)->AddConnection(
-      peer, std::unique_ptr<terngrad::Channel>(channel));
+      peer, std::unique_ptr<terngrad::Socket>(socket));
 }
 
 EXPORTED void terngrad_mesh_start(int64_t mesh) {

@@ -50,18 +50,17 @@ constexpr int64_t kRecordsOfKey = 1
 
 }  // namespace
 
-TlsChannel::TlsChannel(int fd) : Channel(fd), ssl_(TheOpenSsl()) {}
+TlsSocket::TlsSocket(int fd) : Socket(fd), ssl_(TheOpenSsl()) {}
 
-TlsChannel::~TlsChannel() {
+TlsSocket::~TlsSocket() {
   if (session_) ssl_.SSL_free(session_);
 }
 
 // ---- Handshake --------------------------------------------------------------
 
-std::string TlsChannel::Handshake(const TlsFiles& files,
-                                  const std::string& host,
-                                  const std::string& name, bool is_server,
-                                  double secs) {
+std::string TlsSocket::Handshake(const TlsFiles& files, const std::string& host,
+                                 const std::string& name, bool is_server,
+                                 double secs) {
   ssl_.ERR_clear_error();
   void* const context = NewContext(files);
   if (!context) return "the files of this process: " + Reason();
@@ -106,7 +105,7 @@ std::string TlsChannel::Handshake(const TlsFiles& files,
 }
 
 // Returns null, and leaves the reason with OpenSSL, if a file is not right.
-void* TlsChannel::NewContext(const TlsFiles& files) {
+void* TlsSocket::NewContext(const TlsFiles& files) {
   void* const context = ssl_.SSL_CTX_new(ssl_.TLS_method());
   // TLS 1.3 has no renegotiation.
   ssl_.SSL_CTX_ctrl(context, kSetMinVersion, kTls13, nullptr);
@@ -128,7 +127,7 @@ void* TlsChannel::NewContext(const TlsFiles& files) {
   return nullptr;
 }
 
-std::string TlsChannel::Shake(double secs) {
+std::string TlsSocket::Shake(double secs) {
   const std::chrono::duration<double> limit(secs);
   const auto end =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
@@ -164,7 +163,7 @@ std::string TlsChannel::Shake(double secs) {
 }
 
 // Says why a function of OpenSSL failed.
-std::string TlsChannel::Reason() const {
+std::string TlsSocket::Reason() const {
   const long verified = session_ ? ssl_.SSL_get_verify_result(session_) : 0;
   if (verified) {
     return std::string("its certificate is refused: ") +
@@ -186,7 +185,7 @@ std::string TlsChannel::Reason() const {
 // Returns whether the last error comes from bytes that have changed on the way.
 // After the handshake there is no other reason for a bad record. An alert is
 // about a record that the other side has received.
-Channel::Changed TlsChannel::FindChanged() const {
+Socket::Changed TlsSocket::FindChanged() const {
   const char* const text = ssl_.ERR_reason_error_string(ssl_.ERR_peek_error());
   if (!text || has_ended_ || !error_.empty()) return Changed::kNone;
   const auto says = [text](const char* words) {
@@ -202,7 +201,7 @@ Channel::Changed TlsChannel::FindChanged() const {
   return is_alert ? Changed::kToThere : Changed::kToHere;
 }
 
-std::vector<uint8_t> TlsChannel::Certificate() const {
+std::vector<uint8_t> TlsSocket::Certificate() const {
   void* const found = ssl_.SSL_get1_peer_certificate(session_);
   if (!found) return {};
   std::vector<uint8_t> content(std::max(0, ssl_.i2d_X509(found, nullptr)));
@@ -214,38 +213,36 @@ std::vector<uint8_t> TlsChannel::Certificate() const {
 
 // ---- What OpenSSL calls to read and write -----------------------------------
 
-int TlsChannel::ReadSocket(void* bio, char* data, int size) {
+int TlsSocket::ReadSocket(void* bio, char* data, int size) {
   const OpenSsl& ssl = TheOpenSsl();
-  auto* const channel = static_cast<TlsChannel*>(ssl.BIO_get_data(bio));
+  auto* const socket = static_cast<TlsSocket*>(ssl.BIO_get_data(bio));
   ssl.BIO_clear_flags(bio, kBioRetryFlags);
-  const ssize_t got = recv(channel->fd(), data, size, 0);
+  const ssize_t got = recv(socket->fd(), data, size, 0);
   if (got < 0) {
-    channel->Note(errno);
-    if (channel->error_.empty()) {
+    socket->Note(errno);
+    if (socket->error_.empty()) {
       ssl.BIO_set_flags(bio, kBioRead | kBioShouldRetry);
     }
   }
-  if (got == 0) channel->has_ended_ = true;
+  if (got == 0) socket->has_ended_ = true;
   return got;
 }
 
-int TlsChannel::WriteOutput(void* bio, const char* data, int size) {
-  auto* const channel =
-      static_cast<TlsChannel*>(TheOpenSsl().BIO_get_data(bio));
-  channel->output_.insert(channel->output_.end(), data, data + size);
+int TlsSocket::WriteOutput(void* bio, const char* data, int size) {
+  auto* const socket = static_cast<TlsSocket*>(TheOpenSsl().BIO_get_data(bio));
+  socket->output_.insert(socket->output_.end(), data, data + size);
   return size;
 }
 
-long TlsChannel::Control(void* bio, int command, long, void*) {
-  auto* const channel =
-      static_cast<TlsChannel*>(TheOpenSsl().BIO_get_data(bio));
-  if (command == kBioEof) return channel->has_ended_;
+long TlsSocket::Control(void* bio, int command, long, void*) {
+  auto* const socket = static_cast<TlsSocket*>(TheOpenSsl().BIO_get_data(bio));
+  if (command == kBioEof) return socket->has_ended_;
   return command == kBioFlush;
 }
 
 // ---- Data -------------------------------------------------------------------
 
-ssize_t TlsChannel::Send(const iovec* vectors, int count) {
+ssize_t TlsSocket::Send(const iovec* vectors, int count) {
   size_t taken = 0, offset = 0;
   int i = 0;
   while (Flush() && i < count && taken < kTurnBytes) {
@@ -272,7 +269,7 @@ ssize_t TlsChannel::Send(const iovec* vectors, int count) {
   return taken || (!count && !has_unsent()) ? taken : -1;
 }
 
-bool TlsChannel::Encrypt(const uint8_t* data, size_t size) {
+bool TlsSocket::Encrypt(const uint8_t* data, size_t size) {
   ssl_.ERR_clear_error();
   if (++records_ == kRecordsOfKey) {
     records_ = 0;
@@ -286,7 +283,7 @@ bool TlsChannel::Encrypt(const uint8_t* data, size_t size) {
 }
 
 // Sends what is encrypted; returns whether nothing of it is left.
-bool TlsChannel::Flush() {
+bool TlsSocket::Flush() {
   error_.clear();
   while (sent_ < output_.size()) {
     const ssize_t sent =
@@ -302,7 +299,7 @@ bool TlsChannel::Flush() {
   return true;
 }
 
-ssize_t TlsChannel::Receive(iovec* vectors, int count) {
+ssize_t TlsSocket::Receive(iovec* vectors, int count) {
   error_.clear();
   size_t total = 0;
   for (int i = 0; i < count; ++i) {
@@ -316,7 +313,7 @@ ssize_t TlsChannel::Receive(iovec* vectors, int count) {
 }
 
 // Reads what has arrived; returns -1 for an error.
-ssize_t TlsChannel::ReadInto(uint8_t* target, size_t size) {
+ssize_t TlsSocket::ReadInto(uint8_t* target, size_t size) {
   size_t total = 0;
   while (total < size) {
     ssl_.ERR_clear_error();
@@ -338,11 +335,11 @@ ssize_t TlsChannel::ReadInto(uint8_t* target, size_t size) {
   return total;
 }
 
-void TlsChannel::Shut() {
+void TlsSocket::Shut() {
   ssl_.ERR_clear_error();
   if (session_) ssl_.SSL_shutdown(session_);
   Flush();
-  Channel::Shut();
+  Socket::Shut();
 }
 
 }  // namespace terngrad

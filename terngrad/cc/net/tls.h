@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "terngrad/cc/net/channel.h"
 #include "terngrad/cc/net/openssl.h"
+#include "terngrad/cc/net/socket.h"
 
 namespace terngrad {
 
@@ -20,12 +20,12 @@ struct TlsFiles {
   std::string key;
 };
 
-class TlsChannel : public Channel {
+class TlsSocket : public Socket {
  public:
   // Takes ownership of a socket. Call `FindOpenSsl` before, and `Handshake`
   // after.
-  explicit TlsChannel(int fd);
-  ~TlsChannel() override;
+  explicit TlsSocket(int fd);
+  ~TlsSocket() override;
 
   // Makes the handshake, for at most `secs`. The other side must have a
   // certificate of the authority for `host`, a name or an address. One side is

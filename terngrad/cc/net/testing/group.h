@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "terngrad/cc/lib/testing/checks.h"
-#include "terngrad/cc/net/channel.h"
 #include "terngrad/cc/net/mesh.h"
+#include "terngrad/cc/net/socket.h"
 #include "terngrad/cc/net/tls.h"
 
 namespace terngrad {
@@ -31,17 +31,17 @@ inline std::vector<std::string> Names(int size) {
 inline TlsFiles tls_files;  // of the certificate; empty = plain sockets
 
 // Returns the two ends of a connection.
-inline std::array<std::unique_ptr<Channel>, 2> Pair() {
+inline std::array<std::unique_ptr<Socket>, 2> Pair() {
   int pair[2];
   CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
   if (tls_files.ca.empty()) {
-    return {std::make_unique<Channel>(pair[0]),
-            std::make_unique<Channel>(pair[1])};
+    return {std::make_unique<Socket>(pair[0]),
+            std::make_unique<Socket>(pair[1])};
   }
-  auto one = std::make_unique<TlsChannel>(pair[0]);
-  auto two = std::make_unique<TlsChannel>(pair[1]);
-  const auto shake = [](TlsChannel* channel, bool is_server) {
-    CHECK(channel
+  auto one = std::make_unique<TlsSocket>(pair[0]);
+  auto two = std::make_unique<TlsSocket>(pair[1]);
+  const auto shake = [](TlsSocket* socket, bool is_server) {
+    CHECK(socket
               ->Handshake(tls_files, "127.0.0.1", "a to b", is_server,
                           kTimeoutSecs)
               .empty());

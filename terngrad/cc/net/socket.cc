@@ -1,4 +1,4 @@
-#include "terngrad/cc/net/channel.h"
+#include "terngrad/cc/net/socket.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@ constexpr int kUnsentBytes = 1 << 19;
 
 }  // namespace
 
-Channel::Channel(int fd) : fd_(fd) {
+Socket::Socket(int fd) : fd_(fd) {
   fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
   // These fail for sockets of another kind, as tests use them.
   const int on = 1;
@@ -28,9 +28,9 @@ Channel::Channel(int fd) : fd_(fd) {
              sizeof(kUnsentBytes));
 }
 
-Channel::~Channel() { close(fd_); }
+Socket::~Socket() { close(fd_); }
 
-ssize_t Channel::Send(const iovec* vectors, int count) {
+ssize_t Socket::Send(const iovec* vectors, int count) {
   msghdr message = {};
   message.msg_iov = const_cast<iovec*>(vectors);
   message.msg_iovlen = count;
@@ -39,13 +39,13 @@ ssize_t Channel::Send(const iovec* vectors, int count) {
   return sent;
 }
 
-ssize_t Channel::Receive(iovec* vectors, int count) {
+ssize_t Socket::Receive(iovec* vectors, int count) {
   const ssize_t got = readv(fd_, vectors, count);
   if (got < 0) Note(errno);
   return got;
 }
 
-void Channel::Expect(size_t octets) {
+void Socket::Expect(size_t octets) {
   if (octets == expected_) return;
   expected_ = octets;
   // Before Linux 4.18 a buffer did not grow for what is expected: the other
@@ -57,9 +57,9 @@ void Channel::Expect(size_t octets) {
   setsockopt(fd_, SOL_SOCKET, SO_RCVLOWAT, &low_water, sizeof(low_water));
 }
 
-void Channel::Shut() { shutdown(fd_, SHUT_WR); }
+void Socket::Shut() { shutdown(fd_, SHUT_WR); }
 
-void Channel::Note(int number) {
+void Socket::Note(int number) {
   const bool is_blocked =
       number == EAGAIN || number == EWOULDBLOCK || number == EINTR;
   error_ = is_blocked ? "" : std::strerror(number);

@@ -1,7 +1,7 @@
 // A socket to another process, plain or encrypted (tls.h).
 
-#ifndef TERNGRAD_CC_NET_CHANNEL_H_
-#define TERNGRAD_CC_NET_CHANNEL_H_
+#ifndef TERNGRAD_CC_NET_SOCKET_H_
+#define TERNGRAD_CC_NET_SOCKET_H_
 
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -10,13 +10,13 @@
 
 namespace terngrad {
 
-// Only one thread uses a channel.
-class Channel {
+// Only one thread uses a socket.
+class Socket {
  public:
   // Takes ownership of a connected socket.
-  explicit Channel(int fd);
-  virtual ~Channel();
-  Channel(const Channel&) = delete;
+  explicit Socket(int fd);
+  virtual ~Socket();
+  Socket(const Socket&) = delete;
 
   int fd() const { return fd_; }
 
@@ -60,4 +60,4 @@ class Channel {
 
 }  // namespace terngrad
 
-#endif  // TERNGRAD_CC_NET_CHANNEL_H_
+#endif  // TERNGRAD_CC_NET_SOCKET_H_
