@@ -30,7 +30,7 @@ from terngrad.cluster.errors import (
     printable,
 )
 from terngrad.cluster.heartbeat import OperationProgress
-from terngrad.connect.acceptor import Connection
+from terngrad.connect.acceptor import AnySocket
 from terngrad.connect.calling import connect
 from terngrad.connect.channel import Channel, FrameError
 from terngrad.connect.config import ConnectConfig
@@ -322,7 +322,7 @@ class ChiefListener:
         if not 0 < rank < len(self._hosts):
             raise AdmissionError(f"{name} is not among the {len(self._hosts)} hosts: {_RULE}")
 
-    def _take(self, hello: Hello, connection: Connection, address: str) -> Callable[[], object]:
+    def _take(self, hello: Hello, connection: AnySocket, address: str) -> Callable[[], object]:
         """See `Open`."""
         del address
         rank = hello.worker

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 
 from terngrad.cluster.addresses import listen, name_of, split_address
 from terngrad.cluster.errors import MembershipError
-from terngrad.connect.acceptor import Connection
+from terngrad.connect.acceptor import AnySocket
 from terngrad.connect.calling import connect
 from terngrad.connect.channel import end_if_silent
 from terngrad.connect.config import ConnectConfig
@@ -49,7 +49,7 @@ class PeerSockets:
         self._hosts, self._rank = hosts, rank = list(config.worker_hosts), config.rank
         token = hmac.digest(token, "\n".join(hosts).encode(), hashlib.sha256)
         self._config = dataclasses.replace(config, members=None, secret=token)
-        self._taken: dict[int, Connection] = {}
+        self._taken: dict[int, AnySocket] = {}
         self._news = threading.Condition()
         self._is_over = False
         self._listener = Listener(
@@ -160,7 +160,7 @@ class PeerSockets:
         if not self._rank < hello.worker < len(self._hosts):
             raise AdmissionError(f"worker {hello.worker} does not connect to this one")
 
-    def _take(self, hello: Hello, caller: Connection, address: str) -> Callable[[], object]:
+    def _take(self, hello: Hello, caller: AnySocket, address: str) -> Callable[[], object]:
         """Takes an admitted connection; see `listener.Open`."""
         del address
         with self._news:

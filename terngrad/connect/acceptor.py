@@ -18,7 +18,7 @@ from functools import partial
 
 from terngrad.connect.tls import EncryptedSocket, EncryptionError
 
-Connection = socket.socket | EncryptedSocket
+AnySocket = socket.socket | EncryptedSocket  # to another process
 
 # A coroutine that reads the first bytes of a caller. It yields how many it needs next, is sent
 # these, and returns whether it accepts the connection. A rejected one is closed after the caller
@@ -42,7 +42,7 @@ class PendingConnection:
     """
 
     def __init__(self, plain: socket.socket, address: str, until: float) -> None:
-        self.connection: Connection = plain
+        self.connection: AnySocket = plain
         self.address, self.fault = address, ""
         self._until = until
         self._greeting: Greeting | None = None  # None until a first byte is there
@@ -66,7 +66,7 @@ class Acceptor:
         max_connections: int,
         max_per_address: int | None = None,
         timeout_secs: float,
-        wrap: Callable[[socket.socket], Connection] = lambda plain: plain,
+        wrap: Callable[[socket.socket], AnySocket] = lambda plain: plain,
         on_rejected: Callable[[PendingConnection], object] = lambda caller: None,
         on_poll: Callable[[], object] = lambda: None,
     ) -> None:
@@ -94,7 +94,7 @@ class Acceptor:
         self._max_per_address = max_per_address or max_connections
         self._timeout_secs, self._wrap, self._on_rejected = timeout_secs, wrap, on_rejected
         self._on_poll, self._polled_at = on_poll, 0.0
-        self._callers: dict[Connection, PendingConnection] = {}  # the oldest first
+        self._callers: dict[AnySocket, PendingConnection] = {}  # the oldest first
         self._is_closed = False
         self._last_logged = ""
         self._selector = selectors.DefaultSelector()
@@ -288,7 +288,7 @@ class Acceptor:
 
 
 def greeting_of_size(
-    size: int, take: Callable[[Connection, bytes], bool]
+    size: int, take: Callable[[AnySocket, bytes], bool]
 ) -> Callable[[PendingConnection], Greeting]:
     """Returns a greeting of a fixed size; `take` returns whether it accepts the hello."""
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from terngrad.cluster.addresses import Interface, dial, split_address
 from terngrad.cluster.errors import MembershipError
 from terngrad.connect import introduction
-from terngrad.connect.acceptor import Connection
+from terngrad.connect.acceptor import AnySocket
 from terngrad.connect.channel import Channel, ChannelEnd
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import SIZE_BYTES, AuthenticationError, Hello
@@ -208,7 +208,7 @@ class ChannelOpener:
 
 def connect(
     config: ConnectConfig, address: tuple[str, int], hello: Hello, deadline: float
-) -> tuple[Connection, float]:
+) -> tuple[AnySocket, float]:
     """Connects to a process and makes the introduction.
 
     Args:
@@ -280,7 +280,7 @@ def why_ended(channel: Channel, name: str) -> str:
     return _ENDINGS[end].format(name=name, why=" ".join(why.split()))
 
 
-def _receive(connected: Connection, deadline: float) -> dict:
+def _receive(connected: AnySocket, deadline: float) -> dict:
     """Returns the next message of an introduction.
 
     Raises:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from terngrad.cluster.errors import LONGEST_REASON
-from terngrad.connect.acceptor import Connection
+from terngrad.connect.acceptor import AnySocket
 from terngrad.connect.tls import ChangedError, EncryptedSocket, EncryptionError, has_ended
 
 _PROBES = 4
@@ -92,7 +92,7 @@ class Channel:
 
     def __init__(
         self,
-        connected: Connection,
+        connected: AnySocket,
         longest: int,
         timeout_secs: float,
         their_timeout_secs: float | None = None,

@@ -16,7 +16,7 @@ from functools import partial
 from terngrad.cluster.addresses import name_of, split_address
 from terngrad.cluster.errors import LONGEST_REASON
 from terngrad.connect import introduction
-from terngrad.connect.acceptor import Acceptor, Connection, Greeting, PendingConnection
+from terngrad.connect.acceptor import Acceptor, AnySocket, Greeting, PendingConnection
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import AdmissionError, Hello
 from terngrad.connect.log_limiter import LogLimiter
@@ -30,7 +30,7 @@ _LONGEST_ANSWER = 1 << 13  # characters, of up to 6 bytes in a frame
 
 # Gets the connection of an admitted caller and the address of its host; returns a function that is
 # called after the welcome. It must not wait. It raises AdmissionError to refuse the caller.
-Open = Callable[[Hello, Connection, str], Callable[[], object]]
+Open = Callable[[Hello, AnySocket, str], Callable[[], object]]
 
 
 class Listener:
@@ -67,7 +67,7 @@ class Listener:
         self._log, self._on_refused = log, on_refused
         self._gives_reasons = bool(config.members or config.secret)
         # The addresses and certificates of connections that are still used.
-        self._admitted: weakref.WeakKeyDictionary[Connection, tuple[str, bytes]]
+        self._admitted: weakref.WeakKeyDictionary[AnySocket, tuple[str, bytes]]
         self._admitted = weakref.WeakKeyDictionary()
         self._rejected: collections.Counter[str] = collections.Counter()
         workers = len(config.worker_hosts)
@@ -93,7 +93,7 @@ class Listener:
 
     # ---- All in the acceptor's thread ----------------------------------------
 
-    def _wrap(self, plain: socket.socket) -> Connection:
+    def _wrap(self, plain: socket.socket) -> AnySocket:
         is_encrypted = plain.recv(1, socket.MSG_PEEK) == FIRST_OCTET
         if is_encrypted and self._members:
             return EncryptedSocket(plain, self._members.server, server_side=True)
@@ -122,7 +122,7 @@ class Listener:
             return False
         return True
 
-    def _check_encryption(self, connection: Connection) -> None:
+    def _check_encryption(self, connection: AnySocket) -> None:
         if isinstance(connection, EncryptedSocket):
             return
         if self._members:
@@ -130,7 +130,7 @@ class Listener:
         if connection.recv(1, socket.MSG_PEEK) == FIRST_OCTET:
             raise AdmissionError(ALL_OR_NONE, fault=f"it uses TLS: {ALL_OR_NONE}")
 
-    def _check(self, hello: Hello, connection: Connection) -> None:
+    def _check(self, hello: Hello, connection: AnySocket) -> None:
         """Raises AdmissionError if a caller is not the process that it claims to be."""
         self._check_hello(hello)
         if hello.purpose not in self._purposes:
@@ -188,6 +188,6 @@ def complain(log: LogLimiter, address: str, why: str, kind: str = "members") -> 
     return why
 
 
-def _send(connection: Connection, message: bytes) -> None:
+def _send(connection: AnySocket, message: bytes) -> None:
     with contextlib.suppress(OSError):  # the reader notices it, too
         connection.sendall(message)

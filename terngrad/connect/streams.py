@@ -14,7 +14,7 @@ from functools import partial
 
 from terngrad.cluster.addresses import listen, name_of, split_address
 from terngrad.connect import listener
-from terngrad.connect.acceptor import Connection
+from terngrad.connect.acceptor import AnySocket
 from terngrad.connect.channel import Channel, KeepAlive
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import AdmissionError, Hello
@@ -162,7 +162,7 @@ class Streams:
         return AdmissionError(f"{name} has already joined", again=True)
 
     def _open(
-        self, open_stream: OpenStream, hello: Hello, connection: Connection, address: str
+        self, open_stream: OpenStream, hello: Hello, connection: AnySocket, address: str
     ) -> Callable[[], object]:
         """Opens the stream of an admitted connection; see `listener.Open`."""
         channel = Channel(connection, self._longest, self._config.timeout_secs, hello.timeout_secs)
