@@ -214,7 +214,7 @@ class SocketNetwork:
     def open(
         self,
         ps: int,
-        method: str,
+        purpose: str,
         events: LinkEvents,
         *,
         waits: bool = True,
@@ -224,7 +224,7 @@ class SocketNetwork:
 
         Args:
           ps: index of the ps.
-          method: purpose of its channels.
+          purpose: of its channels; see `Hello`.
           events: calls to the user of the link.
           waits: whether to wait for a channel. Otherwise the started link opens it, and calls
             `on_open`.
@@ -234,7 +234,7 @@ class SocketNetwork:
         Raises:
           MembershipError: the ps cannot be reached or refuses this worker.
         """
-        caller = ChannelOpener(self._config, method, ps, self._longest, self._rules)
+        caller = ChannelOpener(self._config, purpose, ps, self._longest, self._rules)
         return_secs = self._config.return_secs
         broke = threading.Event()
 

@@ -91,14 +91,14 @@ def notify_servers(config: JoinConfig, why: str, secs: float) -> None:
 
     connect, why = dataclasses.replace(config.connect, timeout_secs=secs), why[:LONGEST_REASON]
     if config.synchronous:  # ps 0 coordinates
-        servers, method, rules = range(1), "Meet", str(config.rules)
+        servers, purpose, rules = range(1), "Meet", str(config.rules)
         messages = [Report(failed=why).SerializeToString()]
     else:
-        servers, method, rules = range(len(connect.ps_hosts)), "Update", ""
+        servers, purpose, rules = range(len(connect.ps_hosts)), "Update", ""
         messages = [*frames(Call(act=BYE, failed=why))]
 
     def send(ps: int) -> None:
-        ChannelOpener(connect, method, ps, LONGEST_RESULT, rules).send_last(messages)
+        ChannelOpener(connect, purpose, ps, LONGEST_RESULT, rules).send_last(messages)
 
     # A signal ends this process at once: nothing waits for a daemon.
     threads = [threading.Thread(target=send, args=(ps,), daemon=True) for ps in servers]

@@ -189,18 +189,18 @@ class SimulatedCluster:
         self._stopped_ps.pop(ps, None)
         self.servers[ps].is_stopped = False
 
-    def stick(self, rank: int, ps: int, method: str) -> None:
+    def stick(self, rank: int, ps: int, purpose: str) -> None:
         """Holds back all messages of a stream."""
-        self._stuck.setdefault((rank, ps, method), self.clock())
+        self._stuck.setdefault((rank, ps, purpose), self.clock())
 
     def release(self) -> None:
         """Delivers messages that were held back."""
         self._stuck.clear()
 
-    def cut(self, rank: int, ps: int, method: str, kept_up: int, kept_down: int) -> None:
+    def cut(self, rank: int, ps: int, purpose: str, kept_up: int, kept_down: int) -> None:
         """Breaks a stream; `kept_up` and `kept_down` messages still arrive."""
         for stream in self.servers[ps].streams:
-            if (stream.worker, stream.method) == (rank, method):
+            if (stream.worker, stream.purpose) == (rank, purpose):
                 stream.lose(kept_up, kept_down)
 
     def deliver(self, count: int) -> None:
@@ -252,7 +252,7 @@ class SimulatedCluster:
         for ps in self.servers:
             if ps.service is not None:
                 self._check_memory(ps)
-                streams = {(stream.worker, stream.method) for stream in ps.streams}
+                streams = {(stream.worker, stream.purpose) for stream in ps.streams}
                 require(len(streams) == len(ps.streams), f"ps {ps.index}: a worker joined twice")
         if self._live is None and self.servers[0].first_outcome is not None:
             self._live = {worker.rank for worker in self.workers if worker and worker.is_live}
@@ -372,7 +372,7 @@ class SimulatedCluster:
                         yield lambda link=link, stream=stream: self._receive_down(link, stream)
 
     def _is_stuck(self, ps: int, stream: Stream) -> bool:
-        return (stream.worker, ps, stream.method) in self._stuck
+        return (stream.worker, ps, stream.purpose) in self._stuck
 
     @staticmethod
     def _receive_up(ps: SimulatedPs, stream: Stream) -> None:
@@ -407,13 +407,13 @@ class SimulatedCluster:
     def _notice_silence(self) -> None:
         """Breaks streams that were silent for the time-out, as keep-alives do."""
         now = self.clock()
-        for (rank, ps, method), since in [*self._stuck.items()]:
+        for (rank, ps, purpose), since in [*self._stuck.items()]:
             if now - since >= TIMEOUT_SECS:
                 for stream in self.servers[ps].streams:
-                    if (stream.worker, stream.method) == (rank, method):
+                    if (stream.worker, stream.purpose) == (rank, purpose):
                         stream.was_silent = True
-                self.cut(rank, ps, method, 0, 0)
-                del self._stuck[rank, ps, method]
+                self.cut(rank, ps, purpose, 0, 0)
+                del self._stuck[rank, ps, purpose]
         for ps in self.servers:
             for stream in ps.streams:
                 since = min(

@@ -78,7 +78,7 @@ class History:
         """Draws how many messages still arrive when a stream breaks."""
         return self._random.choice((0, 0, 1, 2, 5))
 
-    def method(self) -> str:
+    def purpose(self) -> str:
         """Draws one of a worker's two streams."""
         return self._random.choice(("Meet", "Exchange"))
 
@@ -117,9 +117,9 @@ _ACTIONS: dict[str, tuple[_Draw, ...]] = {
     "kill_ps": (History.ps, History.kept),
     "stop_ps": (History.ps,),
     "wake_ps": (History.ps,),
-    "stick": (History.worker, History.ps, History.method),
+    "stick": (History.worker, History.ps, History.purpose),
     "release": (),
-    "cut": (History.worker, History.ps, History.method, History.kept, History.kept),
+    "cut": (History.worker, History.ps, History.purpose, History.kept, History.kept),
 }
 _FREQUENT = [*["deliver"] * 6, "run", *["stick"] * 2, *["cut"] * 2]
 _PS = ("start_ps", "kill_ps", "stop_ps", "wake_ps")

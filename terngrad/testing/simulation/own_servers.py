@@ -113,8 +113,8 @@ class OwnServersCluster(SimulatedCluster):
         for rank, part in enumerate(self._parts):
             for ps, other in enumerate(self._parts):
                 if part != other:
-                    for method in ("Meet", "Exchange"):
-                        self.stick(rank, ps, method)
+                    for purpose in ("Meet", "Exchange"):
+                        self.stick(rank, ps, purpose)
 
     def release(self) -> None:
         """Ends all faults of the network."""

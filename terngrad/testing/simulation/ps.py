@@ -72,12 +72,12 @@ class SimulatedPs:
             stream.lose(0, kept)
         self.streams = []
 
-    def accept(self, worker: int, method: str) -> Stream | None:
+    def accept(self, worker: int, purpose: str) -> Stream | None:
         """Opens a stream; None if no process accepts it or the worker has one already."""
         if self.service is None or self.is_stopped:
             return None
-        stream = Stream(worker, method)
-        is_coordination = method == "Meet"
+        stream = Stream(worker, purpose)
+        is_coordination = purpose == "Meet"
         accept = self.service.open_coordination if is_coordination else self.service.open_exchange
         if not accept(worker, stream):
             return None
@@ -90,7 +90,7 @@ class SimulatedPs:
         message = stream.up.waiting.popleft()
         if message is StreamEnd.END:
             self._close(stream)
-        elif stream.method == "Meet":
+        elif stream.purpose == "Meet":
             self.service.receive(stream.worker, message)
         elif last := self.service.take(stream.worker, stream, message):
             stream.last = last
@@ -119,7 +119,7 @@ class SimulatedPs:
 
     def _close(self, stream: Stream) -> None:
         self.streams.remove(stream)
-        if stream.method == "Meet":
+        if stream.purpose == "Meet":
             self.service.close_coordination(stream.worker, "died: its stream ended")
         else:
             self.service.close_exchange(stream.worker, stream.last, "died: its stream ended")

@@ -66,7 +66,7 @@ class Stream:
 
     Attributes:
       worker: index of the worker.
-      method: "Meet" or "Exchange".
+      purpose: "Meet" or "Exchange".
       up: direction to the ps.
       down: direction to the worker.
       last: header of the worker's goodbye.
@@ -74,9 +74,9 @@ class Stream:
       lost_goodbye: whether the stream broke before the worker's goodbye arrived.
     """
 
-    def __init__(self, worker: int, method: str) -> None:
+    def __init__(self, worker: int, purpose: str) -> None:
         """Opens the stream."""
-        self.worker, self.method = worker, method
+        self.worker, self.purpose = worker, purpose
         self.up, self.down = Direction(), Direction()
         self.was_silent = False
         self.last: Header | None = None

@@ -82,7 +82,7 @@ class SimulatedNetwork:
     def open(
         self,
         ps: int,
-        method: str,
+        purpose: str,
         events: LinkEvents,
         *,
         waits: bool = True,
@@ -93,7 +93,7 @@ class SimulatedNetwork:
         server = self._servers[ps]
         link = SimulatedLink(
             ps,
-            lambda: server.accept(self._rank, method) if self._reaches(ps) else None,
+            lambda: server.accept(self._rank, purpose) if self._reaches(ps) else None,
             events,
             self._timeout_secs,
             self._clock,

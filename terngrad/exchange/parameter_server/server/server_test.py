@@ -265,7 +265,7 @@ def test_law_10_a_port_that_is_taken_is_named():
         Server(config_of(hosts, 0), lambda operation, parts: parts[0], RULES).start(hosts[0])
 
 
-@pytest.mark.parametrize("method", ["Exchange", "Meet"])
+@pytest.mark.parametrize("purpose", ["Exchange", "Meet"])
 @pytest.mark.parametrize(
     ("hello", "text"),
     [
@@ -290,9 +290,9 @@ def test_law_10_a_port_that_is_taken_is_named():
         (lambda hello: hello(), r"worker 1 \(two:2\) has already joined"),
     ],
 )
-def test_a_rejected_caller_gets_the_reason_and_is_logged_once(capfd, method, hello, text):
+def test_a_rejected_caller_gets_the_reason_and_is_logged_once(capfd, purpose, hello, text):
     with serving() as (_, (host,)), joined([host]) as clients:
-        said = hello(functools.partial(hello_of, host, purpose=method))
+        said = hello(functools.partial(hello_of, host, purpose=purpose))
         for _ in range(20):
             end, details = call_ps(host, said)
             assert end in (ChannelEnd.REFUSED, ChannelEnd.ENDED)

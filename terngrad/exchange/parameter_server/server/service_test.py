@@ -50,12 +50,14 @@ def _service(clock):
     return service
 
 
-@pytest.mark.parametrize("method", ["coordination", "exchange"])
-def test_a_worker_has_one_stream_of_each_method(service, method):
-    accept = getattr(service, f"open_{method}")
-    assert not accept(0, Stream(0, method))
-    getattr(service, f"close_{method}")(0, **{"exchange": {"bye": None}}.get(method, {}), ending="")
-    assert accept(0, Stream(0, method))
+@pytest.mark.parametrize("purpose", ["coordination", "exchange"])
+def test_a_worker_has_one_stream_of_each_purpose(service, purpose):
+    accept = getattr(service, f"open_{purpose}")
+    assert not accept(0, Stream(0, purpose))
+    getattr(service, f"close_{purpose}")(
+        0, **{"exchange": {"bye": None}}.get(purpose, {}), ending=""
+    )
+    assert accept(0, Stream(0, purpose))
 
 
 def test_a_worker_that_is_lost_with_one_stream_open_is_missed(clock):

@@ -40,7 +40,7 @@ class FakeNetwork:
     def __init__(self):
         self.links, self.events = [], []
 
-    def open(self, ps, method, events, *, waits=True):
+    def open(self, ps, purpose, events, *, waits=True):
         self.events.append(events)
         self.links.append(Link())
         return self.links[-1]
