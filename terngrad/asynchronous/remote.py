@@ -52,8 +52,8 @@ class RemotePs:
           alive: keeps the channel alive between calls.
         """
         self.run = ""
-        self._caller = ChannelOpener(config, "Update", ps, LONGEST_RESULT)
-        self._name, self._alive = self._caller.name, alive
+        self._opener = ChannelOpener(config, "Update", ps, LONGEST_RESULT)
+        self._name, self._alive = self._opener.name, alive
         self._incarnation, self._configuration = incarnation, dict(configuration)
         self._timeout_secs = config.timeout_secs
         self._log, self._stopped = log, stopped
@@ -164,7 +164,7 @@ class RemotePs:
         return Search(self._name, self._timeout_secs, was_there=self._was_there)
 
     def _enter(self, timeout_secs: float) -> Reply:
-        self._stream = self._caller.try_once(timeout_secs)
+        self._stream = self._opener.try_once(timeout_secs)
         self._alive.add(self._stream)
         if self._closed.is_set():  # another thread closed it meanwhile
             self._stream.cut()

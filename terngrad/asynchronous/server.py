@@ -108,16 +108,16 @@ class Server:
     def _update(self, worker: int, channel: Channel) -> Sequence[Callable[[], None]]:
         """See `streams.OpenStream`."""
         self.workers.arrive(worker, channel)
-        caller, requests = CallHandler(self.workers, worker, channel), _Requests()
+        handler, requests = CallHandler(self.workers, worker, channel), _Requests()
 
         def answer() -> None:
-            ending = self._answer(caller, channel, requests)
+            ending = self._answer(handler, channel, requests)
             requests.close()
             channel.finish(ending)
 
-        return [lambda: self._read(caller, channel, requests), answer]
+        return [lambda: self._read(handler, channel, requests), answer]
 
-    def _read(self, caller: CallHandler, channel: Channel, requests: _Requests) -> None:
+    def _read(self, handler: CallHandler, channel: Channel, requests: _Requests) -> None:
         """Reads a worker's messages, also while it waits for an answer; notes when it leaves."""
         last = None
         try:
@@ -126,20 +126,20 @@ class Server:
         except FrameError as error:
             last = error
         finally:
-            self.workers.leave(caller.stream)
+            self.workers.leave(handler.stream)
             requests.put(last)
 
-    def _answer(self, caller: CallHandler, channel: Channel, requests: _Requests) -> Ending:
+    def _answer(self, handler: CallHandler, channel: Channel, requests: _Requests) -> Ending:
         """Answers a worker's calls; returns why it does so no more."""
-        worker = caller.stream.worker
+        worker = handler.stream.worker
         refuse = functools.partial(self._refuse, channel)
         try:
-            for frame in caller.replies(iter(requests)):
+            for frame in handler.replies(iter(requests)):
                 channel.send(frame)
         except AlreadyConnectedError:
             return Ending(ChannelEnd.ENDED, str(self._streams.refuse_second(worker)))
         except OtherRunError:
-            if caller.stream.is_pushing:
+            if handler.stream.is_pushing:
                 self.workers.figures.dropped(worker)
             return Ending(ChannelEnd.ENDED, "another run has begun")
         except NoSnapshotError as error:

@@ -122,28 +122,28 @@ def join(config: ConnectConfig, address: str) -> dict[int, Peer]:
       MembershipError: names the processes that did not join, were refused or cannot be reached.
     """
     if config.rank == 0:
-        listener = listen(*split_address(address), interface=config.interface)
-        return receive_all(config, listener)
+        listening = listen(*split_address(address), interface=config.interface)
+        return receive_all(config, listening)
     return reach_chief(config, [address])
 
 
 def receive_all(
-    config: ConnectConfig, listener: socket.socket, failure: str = ""
+    config: ConnectConfig, listening: socket.socket, failure: str = ""
 ) -> dict[int, Peer]:
-    """Runs the chief's part of `join` and closes the listener; see also `report_failure`."""
-    with ChiefListener(config, listener) as listening:
-        listening.fail(failure)
-        all_came = listening.wait(config.timeout_secs)
-        if listening.failure:
-            raise OtherFailedError(listening.failure)
+    """Runs the chief's part of `join` and closes the socket; see also `report_failure`."""
+    with ChiefListener(config, listening) as chief:
+        chief.fail(failure)
+        all_came = chief.wait(config.timeout_secs)
+        if chief.failure:
+            raise OtherFailedError(chief.failure)
         if not all_came:
-            text = listening.complaint(config.timeout_secs)
-            for peer in listening.peers.values():
+            text = chief.complaint(config.timeout_secs)
+            for peer in chief.peers.values():
                 peer.send({"failed": text})
             raise MembershipError(text)
-        for peer in listening.peers.values():
+        for peer in chief.peers.values():
             peer.send({"joined": True})
-        return listening.peers
+        return chief.peers
 
 
 def reach_chief(
@@ -192,8 +192,8 @@ def report_failure(config: ConnectConfig, address: str, why: str) -> None:
     """
     with contextlib.suppress(MembershipError, OSError):
         if config.rank == 0:
-            listener = listen(*split_address(address), interface=config.interface)
-            receive_all(config, listener, f"{config.name} failed: {why}")
+            listening = listen(*split_address(address), interface=config.interface)
+            receive_all(config, listening, f"{config.name} failed: {why}")
         else:
             reach_chief(config, [address], why)
 
@@ -247,7 +247,7 @@ class ChiefListener:
       failure: why all must end, also those that connect later; "" = they need not.
     """
 
-    def __init__(self, config: ConnectConfig, listener: socket.socket) -> None:
+    def __init__(self, config: ConnectConfig, listening: socket.socket) -> None:
         """Takes a listening socket; admits nobody yet."""
         self.peers: dict[int, Peer] = {}
         self.failure = ""
@@ -256,7 +256,7 @@ class ChiefListener:
         self._fault = ""  # of the last refused caller without a proof or certificate
         self._changed = threading.Condition()
         self._listener = Listener(
-            listener,
+            listening,
             config,
             {_PURPOSE: self._take},
             self._check,
@@ -323,7 +323,7 @@ class ChiefListener:
             raise AdmissionError(f"{name} is not among the {len(self._hosts)} hosts: {_RULE}")
 
     def _take(self, hello: Hello, connection: AnySocket, address: str) -> Callable[[], object]:
-        """See `Open`."""
+        """See `listener.Open`."""
         del address
         rank = hello.worker
         with self._changed:

@@ -89,15 +89,15 @@ def test_law_10_a_process_with_other_hosts_is_refused_and_learns_why_if_it_may(s
 
 def test_an_unknown_caller_is_not_taken_for_a_process_that_is_here():
     address, hosts = free_address(), hosts_of(3)
-    listener = admission.listen(*split_address(address))
-    with admission.ChiefListener(ConnectConfig(hosts, 0), listener) as reception:
+    listening = admission.listen(*split_address(address))
+    with admission.ChiefListener(ConnectConfig(hosts, 0), listening) as chief:
         held = connected(address)
         held.sendall(hello_of(1, hosts))
-        await_that(lambda: reception.absent() == [2])
+        await_that(lambda: chief.absent() == [2])
         unknown = connected(address)
         unknown.sendall(hello_of(1, ["host0:2222", "other:2222"]))
         assert unknown.recv(1)
-        assert reception.complaint(5.0) == "worker 2 (host2:2222) did not join within 5 s"
+        assert chief.complaint(5.0) == "worker 2 (host2:2222) did not join within 5 s"
         unknown.close()
         held.close()
 
@@ -187,14 +187,14 @@ def hello_of(rank, hosts):
 
 def test_a_process_that_left_before_all_had_come_may_come_again():
     address, hosts = free_address(), hosts_of(3)
-    listener = admission.listen(*split_address(address))
-    with admission.ChiefListener(ConnectConfig(hosts, 0), listener) as reception:
+    listening = admission.listen(*split_address(address))
+    with admission.ChiefListener(ConnectConfig(hosts, 0), listening) as chief:
         for _ in range(2):
             with connected(address) as s:
                 s.sendall(hello_of(1, hosts))
-                await_that(lambda: reception.absent() == [2])
-            await_that(lambda: reception.absent() == [1, 2])
-        assert not reception.peers and not reception.failure
+                await_that(lambda: chief.absent() == [2])
+            await_that(lambda: chief.absent() == [1, 2])
+        assert not chief.peers and not chief.failure
 
 
 def await_that(condition):

@@ -64,13 +64,13 @@ def join(
         on_one_machine = len(set(gather(_network()))) == 1
         interface = None if on_one_machine else interface
         own = _LOOPBACK if on_one_machine else ""
-        listener = None if rank else listen(own, 0, interface=interface)
-        found = _addresses_of(listener, on_one_machine, interface) if listener else None
+        listening = None if rank else listen(own, 0, interface=interface)
+        found = _addresses_of(listening, on_one_machine, interface) if listening else None
         addresses = gather(found)[0]
     config = ConnectConfig(
         hosts, rank, timeout_secs=timeout_secs, secret=secret, interface=interface
     )
-    return hosts, receive_all(config, listener) if listener else reach_chief(config, addresses)
+    return hosts, receive_all(config, listening) if listening else reach_chief(config, addresses)
 
 
 @contextlib.contextmanager
@@ -87,9 +87,9 @@ def _ending_after(timeout_secs: float, rank: int) -> Iterator[None]:
 
 
 def _addresses_of(
-    listener: socket.socket, on_one_machine: bool, interface: Interface | None
+    listening: socket.socket, on_one_machine: bool, interface: Interface | None
 ) -> list[str]:
-    host, port, *_ = listener.getsockname()
+    host, port, *_ = listening.getsockname()
     if on_one_machine or interface:
         return [host_and_port(host, port)]
     return [f"{name}:{port}" for name in (socket.gethostname(), *_own_addresses())]

@@ -82,10 +82,10 @@ def test_law_10_why_a_ps_refuses_is_one_line():
 
 def test_last_messages_to_a_ps_that_cannot_be_reached_are_given_up_without_an_error():
     (host,) = free_addresses(1)
-    caller = opener(host, 0.1)
+    opening = opener(host, 0.1)
     with pytest.raises(MembershipError):
-        caller.open()
-    assert caller.send_last([b"why"]) is None
+        opening.open()
+    assert opening.send_last([b"why"]) is None
 
 
 @pytest.mark.parametrize("said", ["NaN", "1" + 400 * "0", "-1", "0", "true", "null", '"x"'])
@@ -99,11 +99,11 @@ def test_law_10_an_invalid_time_out_in_the_welcome_is_replaced_by_the_own(said):
 
 def test_it_is_known_that_nobody_listens_which_may_end_the_search_early():
     (host,) = free_addresses(1)
-    caller = opener(host, 1000.0)
+    opening = opener(host, 1000.0)
     with pytest.raises(MembershipError, match=r"within 0\.1 s: .*Connection refused"):
-        caller.open(refused_secs=0.1)
-    assert caller.nobody_listens
+        opening.open(refused_secs=0.1)
+    assert opening.nobody_listens
     with socket.create_server(("127.0.0.1", int(host.rpartition(":")[2]))):
         with pytest.raises(MembershipError, match="does not answer"):
-            caller.open(secs=0.1, refused_secs=0.1)
-        assert not caller.nobody_listens
+            opening.open(secs=0.1, refused_secs=0.1)
+        assert not opening.nobody_listens

@@ -234,14 +234,14 @@ class SocketNetwork:
         Raises:
           MembershipError: the ps cannot be reached or refuses this worker.
         """
-        caller = ChannelOpener(self._config, purpose, ps, self._longest, self._rules)
+        opener = ChannelOpener(self._config, purpose, ps, self._longest, self._rules)
         return_secs = self._config.return_secs
         broke = threading.Event()
 
         def open_channel() -> Channel:
             secs = return_secs if broke.is_set() else None
             broke.clear()  # later attempts have all the time that they need
-            channel = caller.open(self._over, secs, return_secs if was_there else None)
+            channel = opener.open(self._over, secs, return_secs if was_there else None)
             broke.set()
             self._alive.add(channel)
             if self._over.is_set():
@@ -249,13 +249,13 @@ class SocketNetwork:
             return channel
 
         return ChannelLink(
-            caller.name,
+            opener.name,
             open_channel,
             self._config.timeout_secs,
             events,
             own_name=self._config.name,
             waits=waits,
-            nobody_listens=lambda: caller.nobody_listens,
+            nobody_listens=lambda: opener.nobody_listens,
         )
 
     def repeat(self, secs: float, call: Callable[[], None]) -> Callable[[], None]:
