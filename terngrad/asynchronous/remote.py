@@ -57,8 +57,8 @@ class RemotePs:
         self._incarnation, self._configuration = incarnation, dict(configuration)
         self._timeout_secs = config.timeout_secs
         self._log, self._stopped = log, stopped
-        self._stream: Channel | None = None
-        self._stream_was_open = self._was_there = False
+        self._channel: Channel | None = None
+        self._channel_was_open = self._was_there = False
         self._why_unavailable = ""  # the last such reason that was logged
         self._received_at: float | None = None  # last sign of the ps in a call; None between calls
         self._using, self._closed = threading.Lock(), threading.Event()
@@ -91,11 +91,11 @@ class RemotePs:
         return reply
 
     def leave(self, call: Call) -> None:
-        """Makes a last call if the ps listens and no other call is under way; ends the stream."""
+        """Makes a last call if the ps listens and no other call is under way; ends the channel."""
         if not self._using.acquire(timeout=_LEAVE_SECS):
             return
         try:
-            if self._stream:
+            if self._channel:
                 self._exchange(call, b"", ())
                 self._drop()
         except (PsUnreachableError, MembershipError, FrameError):
@@ -105,15 +105,15 @@ class RemotePs:
 
     def cut_silent_call(self) -> None:
         """Gives up a call in which a ps has been silent for 5 s, as this worker must end."""
-        received_at, stream = self._received_at, self._stream
-        if stream and received_at is not None and time.monotonic() > received_at + _STOP_SECS:
-            stream.cut()
+        received_at, channel = self._received_at, self._channel
+        if channel and received_at is not None and time.monotonic() > received_at + _STOP_SECS:
+            channel.cut()
 
     def close(self) -> None:
-        """Ends the stream, and any search by another thread."""
+        """Ends the channel, and any search by another thread."""
         self._closed.set()
-        if stream := self._stream:
-            stream.cut()
+        if channel := self._channel:
+            channel.cut()
 
     def _call(
         self,
@@ -127,7 +127,7 @@ class RemotePs:
         while True:
             try:
                 entered = None
-                if self._stream is None:
+                if self._channel is None:
                     entered = self._enter(search.left_secs if search else self._timeout_secs)
                     instead = again(entered) if is_repeated and self._was_there else None
                     self._was_there = True
@@ -137,7 +137,7 @@ class RemotePs:
                     found = entered, bytearray()
                 else:
                     found = self._exchange(call, content, sizes)
-                if search and search.was_there:  # only now: it may take a stream but not the call
+                if search and search.was_there:  # only now: the call may fail on a new channel
                     self._log(f"{self._name} is back.")
                 return found
             except _UnavailableError as error:  # the ps is there, so this is no search
@@ -159,17 +159,17 @@ class RemotePs:
                 raise self._unused()
 
     def _begin_search(self, error: PsUnreachableError) -> Search:
-        if self._stream_was_open:
+        if self._channel_was_open:
             self._log(f"{error}; trying to reach it again for {self._timeout_secs:g} s.")
         return Search(self._name, self._timeout_secs, was_there=self._was_there)
 
     def _enter(self, timeout_secs: float) -> Reply:
-        self._stream = self._opener.try_once(timeout_secs)
-        self._alive.add(self._stream)
+        self._channel = self._opener.try_once(timeout_secs)
+        self._alive.add(self._channel)
         if self._closed.is_set():  # another thread closed it meanwhile
-            self._stream.cut()
+            self._channel.cut()
             raise self._unused()
-        self._stream_was_open = True
+        self._channel_was_open = True
         return self._exchange(self._entry(), entry(self.run, self._configuration), ())[0]
 
     def _entry(self) -> Call:
@@ -178,7 +178,7 @@ class RemotePs:
     def _exchange(
         self, call: Call, content: bytes | memoryview, sizes: Collection[range]
     ) -> tuple[Reply, bytearray]:
-        channel = self._stream
+        channel = self._channel
         self._received_at = time.monotonic()
         try:
             with contextlib.suppress(OSError):  # reading tells why
@@ -207,8 +207,8 @@ class RemotePs:
             yield message
 
     def _lost(self) -> Exception:
-        """Returns the error of a stream that has ended; the next call opens another."""
-        channel = self._stream
+        """Returns the error of a channel that has ended; the next call opens another."""
+        channel = self._channel
         self._drop()
         text = why_ended(channel, self._name)
         end = channel.ending.end if channel.ending else ChannelEnd.ENDED
@@ -222,5 +222,5 @@ class RemotePs:
         return MembershipError(f"{self._name} is not called any more: this worker ends")
 
     def _drop(self) -> None:
-        self._stream.cut()
-        self._stream = None
+        self._channel.cut()
+        self._channel = None

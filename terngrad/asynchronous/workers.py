@@ -27,11 +27,11 @@ class AlreadyConnectedError(Exception):
 
 @dataclasses.dataclass(eq=False)
 class WorkerStream:
-    """A worker's stream.
+    """A worker's channel, and which process and run it serves.
 
     Attributes:
       worker: index of the worker.
-      channel: the stream.
+      channel: carries the calls.
       incarnation: number of the worker's process; 0 until it has entered.
       run: run that the last reply named; "" for none.
       is_pushing: whether a pushed gradient has not reached the store yet.

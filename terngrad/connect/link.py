@@ -21,13 +21,13 @@ class LinkEvents:
     """Calls from a link to its user, all from one thread.
 
     Attributes:
-      lock: the user's lock; held while a stream replaces a broken one, so that the messages of
+      lock: the user's lock; held while a channel replaces a broken one, so that the messages of
         `on_open` are sent first.
       on_message: called with each message; a FrameError says that it cannot be read.
-      on_break: called when a stream breaks.
-      on_open: called when another stream is open.
-      on_loss: called with the reason if no stream can be opened in time; the link goes on trying
-        if it returns True.
+      on_break: called when a channel breaks.
+      on_open: called when another channel is open.
+      on_loss: called with the reason if no channel can be opened in time; the link goes on
+        trying if it returns True.
       on_refusal: called with the reason if the ps refuses this worker; the link goes on trying if
         it returns True.
     """
@@ -41,7 +41,7 @@ class LinkEvents:
 
 
 class ChannelLink:
-    """A worker's stream to a ps: one channel at a time, which is opened again when it breaks.
+    """A worker's link to a ps: one channel at a time, which is opened again when it breaks.
 
     Messages sent while no channel is open are lost: the user repeats the necessary ones in
     `on_open`.
