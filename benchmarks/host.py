@@ -70,16 +70,16 @@ def joined(options: HostOptions) -> Iterator[Connection]:
 
 def _by_sockets(options: HostOptions) -> Iterator[Connection]:
     from terngrad.connect.certificates import Tls
-    from terngrad.connect.tls import Members
+    from terngrad.connect.tls import TlsContexts
     from terngrad.exchange import sockets
 
-    hosts, rank, members = options.worker_hosts, options.task_id, None
+    hosts, rank, contexts = options.worker_hosts, options.task_id, None
     if options.engine == "sockets_tls":
         own = os.path.join(options.certificates, hosts[rank].rpartition(":")[0])
         ca = os.path.join(options.certificates, "ca.crt")
-        members = Members(Tls(ca, f"{own}.crt", f"{own}.key"))
+        contexts = TlsContexts(Tls(ca, f"{own}.crt", f"{own}.key"))
     token = bytes(16)  # nobody else is in the benchmark's network
-    connection = sockets.start(ConnectConfig(hosts, rank, (), _TIMEOUT_SECS, members), token)
+    connection = sockets.start(ConnectConfig(hosts, rank, (), _TIMEOUT_SECS, contexts), token)
     yield connection
     connection.close()
 

@@ -16,7 +16,7 @@ from terngrad.connect.certificates import RevokedCertificates, Tls, serial_of
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.log_limiter import LogLimiter
 from terngrad.connect.streams import Streams
-from terngrad.connect.tls import Members
+from terngrad.connect.tls import TlsContexts
 from terngrad.testing.limits import HANG_SECS
 
 _SCRIPT = pathlib.Path(__file__).with_name("make_certs.sh")
@@ -44,9 +44,9 @@ def _files(folder: pathlib.Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def _members(folder: pathlib.Path, host: str) -> Members:
+def _contexts(folder: pathlib.Path, host: str) -> TlsContexts:
     names = ("ca.crt", f"{host}.crt", f"{host}.key")
-    return Members(Tls(*(str(folder / name) for name in names)))
+    return TlsContexts(Tls(*(str(folder / name) for name in names)))
 
 
 def _call(server: tuple[pathlib.Path, str], client: tuple[pathlib.Path, str]) -> list[int]:
@@ -59,7 +59,7 @@ def _call(server: tuple[pathlib.Path, str], client: tuple[pathlib.Path, str]) ->
         host = f"127.0.0.1:{free.getsockname()[1]}"
     admitted: list[int] = []
     opened = {"Exchange": lambda worker, channel: admitted.append(worker) or []}
-    config = lambda of: ConnectConfig(["worker-1:1"], 0, [host], HANG_SECS, _members(*of))
+    config = lambda of: ConnectConfig(["worker-1:1"], 0, [host], HANG_SECS, _contexts(*of))
     listener = Streams(config(server), opened, LogLimiter(print), longest=100, threads=1)
     listener.start(host)
     try:

@@ -21,7 +21,7 @@ from terngrad.cluster import admission
 from terngrad.cluster.addresses import listen, split_address
 from terngrad.connect.calling import ChannelOpener
 from terngrad.connect.config import ConnectConfig
-from terngrad.connect.tls import Members
+from terngrad.connect.tls import TlsContexts
 from terngrad.coordination.states import Rules
 from terngrad.exchange import sockets
 from terngrad.exchange.parameter_server.server.reduction import Reduction
@@ -105,7 +105,7 @@ def ps(tls, folder):
 def bother(host, tls):
     """Makes a call to a ps that it refuses."""
     with contextlib.suppress(OSError):  # a flood may have ended it
-        call_ps(host, b"GET / HTTP/1.0", Members(tls).client if tls else None)
+        call_ps(host, b"GET / HTTP/1.0", TlsContexts(tls).client if tls else None)
 
 
 @contextlib.contextmanager
@@ -126,7 +126,7 @@ def asynchronous_ps(tls, folder):
 def chief(tls, folder):
     """The chief of an all-reduce."""
     hosts = free_addresses(2)
-    configs = [ConnectConfig(hosts, i, (), SECS, tls and Members(tls)) for i in range(2)]
+    configs = [ConnectConfig(hosts, i, (), SECS, tls and TlsContexts(tls)) for i in range(2)]
     listener = listen(*split_address(hosts[0]))
     with futures.ThreadPoolExecutor(1) as pool:
         met = pool.submit(admission.receive_all, configs[0], listener)
@@ -146,8 +146,8 @@ def chief(tls, folder):
 def mesh(tls, folder):
     """A worker of an all-reduce."""
     hosts = free_addresses(2)
-    members = tls and Members(tls)
-    config = lambda rank: ConnectConfig(hosts, rank, (), SECS, members)
+    contexts = tls and TlsContexts(tls)
+    config = lambda rank: ConnectConfig(hosts, rank, (), SECS, contexts)
     start = lambda rank: sockets.start(config(rank), b"secret")
     with futures.ThreadPoolExecutor(1) as pool:
         started = pool.submit(start, 0)

@@ -48,7 +48,7 @@ class PeerSockets:
         """
         self._hosts, self._rank = hosts, rank = list(config.worker_hosts), config.rank
         token = hmac.digest(token, "\n".join(hosts).encode(), hashlib.sha256)
-        self._config = dataclasses.replace(config, members=None, secret=token)
+        self._config = dataclasses.replace(config, tls=None, secret=token)
         self._taken: dict[int, AnySocket] = {}
         self._news = threading.Condition()
         self._is_over = False

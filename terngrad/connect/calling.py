@@ -16,7 +16,7 @@ from terngrad.connect.acceptor import AnySocket
 from terngrad.connect.channel import Channel, ChannelEnd
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import SIZE_BYTES, AuthenticationError, Hello
-from terngrad.connect.tls import ChangedError, EncryptedSocket, EncryptionError, Members
+from terngrad.connect.tls import ChangedError, EncryptedSocket, EncryptionError, TlsContexts
 
 _FIRST_PAUSE_SECS, _LONGEST_PAUSE_SECS = 0.2, 2.0
 _CONNECT_SECS = 5.0  # for each attempt: a firewall may swallow it
@@ -228,10 +228,10 @@ def connect(
     with contextlib.ExitStack() as opened:
         connected = _dialed(address, deadline, config.interface)
         opened.callback(lambda: connected.close())
-        if config.members:
+        if config.tls:
             hosts = config.ps_hosts or config.worker_hosts
             host, _ = split_address(hosts[hello.callee])
-            connected = _encrypted(connected, config.members, host, deadline)
+            connected = _encrypted(connected, config.tls, host, deadline)
         receive = lambda: _receive(connected, deadline)
         their_secs = introduction.introduce(hello, config.secret, connected.sendall, receive)
         opened.pop_all()
@@ -259,17 +259,17 @@ def _dialed(
 
 
 def _encrypted(
-    connected: socket.socket, members: Members, host: str, deadline: float
+    connected: socket.socket, contexts: TlsContexts, host: str, deadline: float
 ) -> EncryptedSocket:
     """Makes the handshake of TLS with a process of a host.
 
     Raises:
       OSError: it does not answer in time, or, as an EncryptionError, is not what it should be.
     """
-    found = EncryptedSocket(connected, members.client)
+    found = EncryptedSocket(connected, contexts.client)
     found.settimeout(max(_LEAST_SECS, deadline - time.monotonic()))
     found.handshake()
-    if why := found.objection(host) or members.revocation(found.certificate):
+    if why := found.objection(host) or contexts.revocation(found.certificate):
         raise EncryptionError(why)
     return found
 

@@ -11,7 +11,7 @@ import pytest
 
 from terngrad.connect import channel as channels
 from terngrad.connect.channel import Channel, ChannelEnd, Ending, FrameError, KeepAlive, Outbox
-from terngrad.connect.tls import EncryptedSocket, Members
+from terngrad.connect.tls import EncryptedSocket, TlsContexts
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.proxy import Fault, Kind, Proxy
@@ -21,15 +21,15 @@ LONGEST = 1 << 20
 SIZES = (0, 1, 5, (1 << 16) - 1, 1 << 16, LONGEST)
 
 
-@pytest.fixture(name="members", params=[False, True], ids=["plain", "tls"], scope="module")
-def _members(request, tmp_path_factory):
+@pytest.fixture(name="contexts", params=[False, True], ids=["plain", "tls"], scope="module")
+def _contexts(request, tmp_path_factory):
     if not request.param:
         return None
-    return Members(make_certificates(tmp_path_factory.mktemp("certificates"), "ours", "all"))
+    return TlsContexts(make_certificates(tmp_path_factory.mktemp("certificates"), "ours", "all"))
 
 
 @contextlib.contextmanager
-def connected(members=None, faults=(), secs=SECS):
+def connected(contexts=None, faults=(), secs=SECS):
     """Yields the two ends of a channel, that of the caller first."""
     with socket.create_server(("127.0.0.1", 0)) as server, contextlib.ExitStack() as stack:
         address = server.getsockname()
@@ -38,9 +38,9 @@ def connected(members=None, faults=(), secs=SECS):
             address = "127.0.0.1", int(proxy.address.rpartition(":")[2])
         caller = socket.create_connection(address, SECS)
         called, _ = server.accept()
-        if members:
-            called = EncryptedSocket(called, members.server, server_side=True)
-            caller = EncryptedSocket(caller, members.client)
+        if contexts:
+            called = EncryptedSocket(called, contexts.server, server_side=True)
+            caller = EncryptedSocket(caller, contexts.client)
             with futures.ThreadPoolExecutor(1) as pool:
                 other = pool.submit(called.handshake)
                 caller.handshake()
@@ -57,16 +57,16 @@ def contents():
     return [bytes(range(256)) * (size // 256) + bytes(range(size % 256)) for size in SIZES]
 
 
-def test_messages_of_all_sizes_arrive_whole_in_both_directions_at_once(members):
-    with connected(members) as both:
+def test_messages_of_all_sizes_arrive_whole_in_both_directions_at_once(contexts):
+    with connected(contexts) as both:
         for one, other in (both, both[::-1]):
             threading.Thread(target=lambda o=one: [*map(o.send, contents())], daemon=True).start()
             got = iter(other)
             assert [bytes(next(got)) for _ in SIZES] == contents()
 
 
-def test_a_cut_ends_readers_and_senders(members):
-    with connected(members) as (here, _):
+def test_a_cut_ends_readers_and_senders(contexts):
+    with connected(contexts) as (here, _):
         ended = []
 
         def send():
@@ -94,7 +94,7 @@ def test_bytes_that_change_on_the_way_are_noted_on_both_sides_and_blame_none(
 ):
     folder = tmp_path_factory.mktemp("changed")
     fault = Fault(Kind.CORRUPT, to_server=to_server, after_bytes=100_000, bit=0)
-    with connected(Members(make_certificates(folder, "ours", "all")), [fault]) as both:
+    with connected(TlsContexts(make_certificates(folder, "ours", "all")), [fault]) as both:
         sender, receiver = both if to_server else both[::-1]
         sender.send(bytes(200_000))
         assert [*receiver] == []
@@ -115,10 +115,10 @@ def test_what_ends_within_a_message_yields_nothing(sent):
 
 
 @pytest.mark.parametrize("first", [1, 100_000, 290_000])
-def test_a_reader_does_not_wait_for_more_than_its_message_has_left(members, first):
+def test_a_reader_does_not_wait_for_more_than_its_message_has_left(contexts, first):
     """The system wakes it for 256 KB at once, or for what is left."""
     message = bytes(range(250)) * 1200
-    with connected(members) as (here, there), futures.ThreadPoolExecutor() as pool:
+    with connected(contexts) as (here, there), futures.ThreadPoolExecutor() as pool:
         here._socket.sendall(len(message).to_bytes(4, "little") + message[:first])
         got = pool.submit(next, iter(there))
         assert not futures.wait([got], 0.1).done  # meanwhile it may have taken what is there
@@ -144,8 +144,8 @@ def test_law_10_what_is_no_message_is_refused(sent, text):
             next(iter(there))
 
 
-def test_an_ending_says_why_after_the_last_message_also_if_messages_are_left_unread(members):
-    with connected(members) as (here, there), futures.ThreadPoolExecutor() as pool:
+def test_an_ending_says_why_after_the_last_message_also_if_messages_are_left_unread(contexts):
+    with connected(contexts) as (here, there), futures.ThreadPoolExecutor() as pool:
         there.send(b"unread")
         here.send(b"last")
         finished = pool.submit(here.finish, Ending(ChannelEnd.REFUSED, "why"))
@@ -163,9 +163,9 @@ def test_finish_waits_only_briefly_for_the_other_side(monkeypatch):
         assert there.ending == Ending(ChannelEnd.DONE)
 
 
-def test_finish_waits_only_briefly_where_another_thread_reads(members, monkeypatch):
+def test_finish_waits_only_briefly_where_another_thread_reads(contexts, monkeypatch):
     monkeypatch.setattr(channels, "_LINGER_SECS", 0.05)
-    with connected(members) as (here, there), futures.ThreadPoolExecutor() as pool:
+    with connected(contexts) as (here, there), futures.ThreadPoolExecutor() as pool:
         there.send(b"read")
         got = iter(here)
         first = next(got)
@@ -176,8 +176,8 @@ def test_finish_waits_only_briefly_where_another_thread_reads(members, monkeypat
         assert there.ending == Ending(ChannelEnd.REFUSED, "why")
 
 
-def test_heartbeats_keep_a_channel_and_without_them_it_ends_as_silent(members):
-    with connected(members, secs=0.4) as (here, there), futures.ThreadPoolExecutor() as pool:
+def test_heartbeats_keep_a_channel_and_without_them_it_ends_as_silent(contexts):
+    with connected(contexts, secs=0.4) as (here, there), futures.ThreadPoolExecutor() as pool:
         alive = KeepAlive()
         for each in (here, there):
             alive.add(each)
@@ -188,15 +188,15 @@ def test_heartbeats_keep_a_channel_and_without_them_it_ends_as_silent(members):
         assert there.ending == Ending(ChannelEnd.SILENT, "nothing was received for 0.2 s")
 
 
-def test_a_reader_that_was_stopped_first_reads_what_has_come(members):
-    with connected(members, secs=0.4) as (here, there):
+def test_a_reader_that_was_stopped_first_reads_what_has_come(contexts):
+    with connected(contexts, secs=0.4) as (here, there):
         here.send(b"message")
         there._received_at -= 100
         assert bytes(next(iter(there))) == b"message"
 
 
-def test_a_heartbeat_never_blocks(members):
-    with connected(members) as (here, _), futures.ThreadPoolExecutor() as pool:
+def test_a_heartbeat_never_blocks(contexts):
+    with connected(contexts) as (here, _), futures.ThreadPoolExecutor() as pool:
         sending = pool.submit(here.send, bytes(1 << 26))
         while not here._sending.locked():
             time.sleep(0.001)

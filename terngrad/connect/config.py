@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from terngrad.cluster.addresses import Interface, name_of
 from terngrad.connect.introduction import Hello
-from terngrad.connect.tls import Members
+from terngrad.connect.tls import TlsContexts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +19,7 @@ class ConnectConfig:
       rank: index of this process in `worker_hosts`, or in `ps_hosts` if it is a ps.
       ps_hosts: "host:port" of each ps, likewise.
       timeout_secs: how long to wait for a process, and after which a silent one is lost.
-      members: with certificates, who may be at the other end; None = plain text, and any process.
+      tls: what encrypts, and checks certificates; None = plain text, and any process.
       secret: that all processes share; b"" = none.
       return_secs: how long to look for a ps that was there before; None = timeout_secs.
       interface: at whose address this process listens, and from which it connects; None = any.
@@ -29,7 +29,7 @@ class ConnectConfig:
     rank: int
     ps_hosts: Sequence[str] = ()
     timeout_secs: float = 60.0
-    members: Members | None = None
+    tls: TlsContexts | None = None
     secret: bytes = b""
     return_secs: float | None = None
     interface: Interface | None = None

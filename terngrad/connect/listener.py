@@ -62,10 +62,10 @@ class Listener:
         Raises:
           OSError: there is no descriptor left.
         """
-        self._config, self._members = config, config.members
+        self._config, self._tls = config, config.tls
         self._purposes, self._check_hello = purposes, check
         self._log, self._on_refused = log, on_refused
-        self._gives_reasons = bool(config.members or config.secret)
+        self._gives_reasons = bool(config.tls or config.secret)
         # The addresses and certificates of connections that are still used.
         self._admitted: weakref.WeakKeyDictionary[AnySocket, tuple[str, bytes]]
         self._admitted = weakref.WeakKeyDictionary()
@@ -95,8 +95,8 @@ class Listener:
 
     def _wrap(self, plain: socket.socket) -> AnySocket:
         is_encrypted = plain.recv(1, socket.MSG_PEEK) == FIRST_OCTET
-        if is_encrypted and self._members:
-            return EncryptedSocket(plain, self._members.server, server_side=True)
+        if is_encrypted and self._tls:
+            return EncryptedSocket(plain, self._tls.server, server_side=True)
         return plain
 
     def _greet(self, caller: PendingConnection) -> Greeting:
@@ -125,7 +125,7 @@ class Listener:
     def _check_encryption(self, connection: AnySocket) -> None:
         if isinstance(connection, EncryptedSocket):
             return
-        if self._members:
+        if self._tls:
             raise AdmissionError(ALL_OR_NONE, fault=f"without TLS: {ALL_OR_NONE}")
         if connection.recv(1, socket.MSG_PEEK) == FIRST_OCTET:
             raise AdmissionError(ALL_OR_NONE, fault=f"it uses TLS: {ALL_OR_NONE}")
@@ -139,7 +139,7 @@ class Listener:
             hosts = self._config.worker_hosts
             host, _ = split_address(hosts[hello.worker])
             certificate = connection.certificate
-            if why := connection.objection(host) or self._members.revocation(certificate):
+            if why := connection.objection(host) or self._tls.revocation(certificate):
                 name = name_of(hello.worker, hosts)
                 raise AdmissionError(f"{name} was refused: {why}")
 
@@ -157,13 +157,13 @@ class Listener:
             text = f"Ended {count} connections from {address} that did not introduce themselves."
             self._log(text, kind="connections", max_lines=1)
         try:
-            if not self._members or not self._members.refresh():
+            if not self._tls or not self._tls.refresh():
                 return
         except (OSError, ValueError) as error:
             self._log(f"--tls_deny cannot be read, its last content counts: {error}", max_lines=1)
             return
         for connection, (address, shown) in list(self._admitted.items()):
-            if why := self._members.revocation(shown):
+            if why := self._tls.revocation(shown):
                 complain(self._log, address, why)
                 with contextlib.suppress(OSError):  # it has ended
                     connection.shutdown(socket.SHUT_RDWR)

@@ -47,8 +47,8 @@ class ChangedError(EncryptionError):
         return f"{CONNECTION}{ends[0]} to {ends[1]}: bytes have changed on the way ({self})"
 
 
-class Members:
-    """Who belongs to a training with certificates, and what encrypts its connections.
+class TlsContexts:
+    """What encrypts the connections of a training, and which certificates were revoked.
 
     Attributes:
       files: for the native mesh.

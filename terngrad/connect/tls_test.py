@@ -15,7 +15,7 @@ from terngrad.cluster.errors import MembershipError
 from terngrad.cluster.membership import Membership
 from terngrad.connect.certificates import serial_of
 from terngrad.connect.config import ConnectConfig
-from terngrad.connect.tls import Members
+from terngrad.connect.tls import TlsContexts
 from terngrad.testing import threads
 from terngrad.testing.addresses import free_address
 from terngrad.testing.certificates import make_certificates
@@ -37,7 +37,7 @@ def _files(tmp_path_factory):
 
 
 def joining(rank, address, tls, hosts=HOSTS[:2], timeout_secs=TIMEOUT):
-    return threads.joining(rank, address, hosts, timeout_secs, Members(tls) if tls else None)
+    return threads.joining(rank, address, hosts, timeout_secs, TlsContexts(tls) if tls else None)
 
 
 def test_all_join_and_an_unknown_caller_learns_nothing(files):
@@ -74,7 +74,7 @@ def test_an_unknown_caller_that_leaves_before_its_turn_does_not_stop_the_others(
     with socket.create_connection(split_address(address), TIMEOUT) as unknown:
         unknown.sendall(said)
         unknown.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    config = ConnectConfig(HOSTS[:2], 0, (), TIMEOUT, Members(tls))
+    config = ConnectConfig(HOSTS[:2], 0, (), TIMEOUT, TlsContexts(tls))
     chief = lambda: admission.receive_all(config, listener)
     assert_met(in_threads(chief, joining(1, address, tls)))
 
@@ -102,9 +102,9 @@ def test_law_10_a_certificate_that_does_not_fit_is_named_on_both_sides(
     files, chief, other, why_chief, why_other
 ):
     address = free_address()
-    members = Members(files[chief]) if chief else None
+    contexts = TlsContexts(files[chief]) if chief else None
     called = joining(1, address, files.get(other))
-    error, complaint = received(called, address, HOSTS[:2], members, fault=why_chief)
+    error, complaint = received(called, address, HOSTS[:2], contexts, fault=why_chief)
     assert isinstance(error, MembershipError), error
     for reported, why in ((complaint, why_chief), (str(error), why_other)):
         assert (why_chief if why == "same" else why) in reported
@@ -115,7 +115,7 @@ def test_law_10_a_certificate_that_does_not_fit_is_named_on_both_sides(
 @pytest.mark.parametrize("rank", [0, 1])
 def test_law_10_a_failure_before_a_process_has_joined_is_reported_over_tls(files, rank):
     address = free_address()
-    config = ConnectConfig(HOSTS, rank, (), TIMEOUT, Members(files["ours"]))
+    config = ConnectConfig(HOSTS, rank, (), TIMEOUT, TlsContexts(files["ours"]))
     fail = lambda: admission.report_failure(config, address, "why")
     others = [joining(i, address, files["ours"], HOSTS) for i in range(3) if i != rank]
     none, *errors = in_threads(fail, *others)
@@ -129,7 +129,7 @@ def test_law_10_a_revoked_certificate_is_named_on_both_sides(files, tmp_path):
     deny = tmp_path / "denied.txt"
     deny.write_text(f"{serial:X}\n")
     address = free_address()
-    strict = Members(dataclasses.replace(files["ours"], deny=str(deny)))
+    strict = TlsContexts(dataclasses.replace(files["ours"], deny=str(deny)))
     why = f"worker 1 (127.0.0.1:2223) was refused: its certificate {serial:X}"
     called = joining(1, address, files["ours"])
     for reported in received(called, address, HOSTS[:2], strict, fault=why):

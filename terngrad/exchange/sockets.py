@@ -68,7 +68,7 @@ def start(config: ConnectConfig, token: bytes) -> SocketTransport:
     own, size = PeerSockets(config, token), len(config.worker_hosts)
     try:
         sockets = own.connect()
-        if config.members:
+        if config.tls:
             sockets = encrypted(config, sockets, own, deadline)
         mesh = Mesh(config.rank, [name_of(i, config.worker_hosts) for i in range(size)], sockets)
     except BaseException:
@@ -98,7 +98,7 @@ def encrypted(
       on_failure: called with a text that names a process whose certificate or handshake is wrong;
         raises MembershipError, or goes on without this socket.
     """
-    left, found, members = dict(sorted(sockets.items())), {}, config.members
+    left, found, contexts = dict(sorted(sockets.items())), {}, config.tls
     try:
         for peer in list(left):
             secs = max(1.0, deadline - time.monotonic())
@@ -106,9 +106,9 @@ def encrypted(
             try:
                 plain, is_server, name = left.pop(peer), config.rank < peer, own.name(peer)
                 found[peer] = encrypt(
-                    plain, members.files, host, is_server=is_server, timeout_secs=secs, name=name
+                    plain, contexts.files, host, is_server=is_server, timeout_secs=secs, name=name
                 )
-                why = members.revocation(found[peer].certificate)
+                why = contexts.revocation(found[peer].certificate)
             except ConnectionError as error:
                 why = str(error)
             if why:

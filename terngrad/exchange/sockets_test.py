@@ -13,7 +13,7 @@ from terngrad.cluster.errors import MembershipError
 from terngrad.cluster.peer_sockets import PeerSockets
 from terngrad.codecs.factory import make_codecs
 from terngrad.connect.config import ConnectConfig
-from terngrad.connect.tls import Members
+from terngrad.connect.tls import TlsContexts
 from terngrad.draws import DrawKey
 from terngrad.exchange import sockets
 from terngrad.exchange.exchange import LocalBucket
@@ -41,11 +41,11 @@ def _tls(tmp_path_factory):
 
 def together(size, act, tls=None):
     """What `act(transport)` returns or raises in each of `size` processes."""
-    hosts, found, members = free_addresses(size), [None] * size, tls and Members(tls)
+    hosts, found, contexts = free_addresses(size), [None] * size, tls and TlsContexts(tls)
     acted = [threading.Event() for _ in range(size)]
 
     def run(rank):
-        config = ConnectConfig(hosts, rank, (), TIMEOUT_SECS, members)
+        config = ConnectConfig(hosts, rank, (), TIMEOUT_SECS, contexts)
         started = sockets.start(config, b"secret")
         with contextlib.closing(started) as transport:
             try:
@@ -95,14 +95,14 @@ def test_operations_move_tensors_of_every_type(size, encrypted, tls):
 
 def test_connections_that_somebody_between_has_exchanged_are_refused(tls, monkeypatch):
     """The workers have one host, and so certificates that are as good for each other."""
-    hosts, connect, members = free_addresses(3), PeerSockets.connect, Members(tls)
+    hosts, connect, contexts = free_addresses(3), PeerSockets.connect, TlsContexts(tls)
 
     def exchanged(own):
         found = connect(own)
         return {1: found[2], 2: found[1]} if 1 in found and 2 in found else found
 
     monkeypatch.setattr(PeerSockets, "connect", exchanged)
-    config = lambda rank: ConnectConfig(hosts, rank, (), TIMEOUT_SECS, members)
+    config = lambda rank: ConnectConfig(hosts, rank, (), TIMEOUT_SECS, contexts)
     start = lambda rank: lambda: sockets.start(config(rank), b"secret")
     errors = in_threads(*map(start, range(3)))
     assert all(isinstance(error, MembershipError) for error in errors), errors

@@ -26,7 +26,7 @@ from terngrad.cluster.membership import end_because_of_another
 from terngrad.connect import certificates
 from terngrad.connect.certificates import Tls
 from terngrad.connect.config import ConnectConfig
-from terngrad.connect.tls import Members
+from terngrad.connect.tls import TlsContexts
 
 if TYPE_CHECKING:
     from terngrad.coordination.states import Rules
@@ -161,13 +161,13 @@ class JoinConfig:
         if tls and is_served and role.job_name == "worker":
             # Whether a worker's certificate is revoked, only the ps checks.
             tls = dataclasses.replace(tls, deny="")
-        members, secret = Members(tls) if tls else None, run_secret.shared()
+        contexts, secret = TlsContexts(tls) if tls else None, run_secret.shared()
         return ConnectConfig(
             role.worker_hosts,
             role.task_id,
             role.ps_hosts,
             self.timeout_secs,
-            members,
+            contexts,
             secret,
             self._return_secs if self.elastic and self.has_own_servers else None,
             self.interface,

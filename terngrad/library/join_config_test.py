@@ -31,7 +31,7 @@ def test_a_hello_says_what_the_process_was_started_with(monkeypatch):
     assert hello.timeout_secs == 7.0
     assert connect.secret == SECRET.encode()
     assert connect.name == "worker 1 (two:2)"
-    assert connect.members is None
+    assert connect.tls is None
 
 
 @pytest.mark.parametrize(
@@ -49,9 +49,9 @@ def test_who_checks_whether_a_certificate_is_revoked(role, checks, tmp_path):
     denied = tmp_path / "denied.txt"
     denied.write_text(f"{serial_of(shown):X}\n")
     config = joining(dataclasses.replace(tls, deny=str(denied)), **role)
-    assert bool(config.connect.members.revocation(shown)) == checks
+    assert bool(config.connect.tls.revocation(shown)) == checks
     if not config.role.ps_hosts:  # then its ps are workers, too
-        assert config.with_own_servers().connect.members.revocation(shown)
+        assert config.with_own_servers().connect.tls.revocation(shown)
 
 
 def test_the_server_of_a_worker_uses_the_interface_of_the_worker(monkeypatch):

@@ -78,12 +78,12 @@ def sockets(rank: int, hosts: str) -> Connection:
     """Connects processes by the native mesh; HOST:PORT,.../CA,CERT,KEY encrypts it."""
     from terngrad.connect.certificates import Tls
     from terngrad.connect.config import ConnectConfig
-    from terngrad.connect.tls import Members
+    from terngrad.connect.tls import TlsContexts
     from terngrad.exchange.sockets import start
 
     hosts, _, files = hosts.partition("/")  # the first file begins with another /
-    members = Members(Tls(*files.split(","))) if files else None
-    return start(ConnectConfig(hosts.split(","), rank, members=members), b"a token")
+    contexts = TlsContexts(Tls(*files.split(","))) if files else None
+    return start(ConnectConfig(hosts.split(","), rank, tls=contexts), b"a token")
 
 
 def mpi(rank: int, hosts: str) -> Connection:

@@ -12,7 +12,7 @@ from terngrad.connect.certificates import Tls
 from terngrad.connect.channel import Channel, ChannelEnd, Ending
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import MAGIC, SIZE_BYTES, Hello, frame
-from terngrad.connect.tls import EncryptedSocket, Members
+from terngrad.connect.tls import EncryptedSocket, TlsContexts
 from terngrad.service.messages import LONGEST_RESULT
 from terngrad.testing.limits import HANG_SECS
 
@@ -28,7 +28,7 @@ def config_of(
     secret: bytes = b"",
 ) -> ConnectConfig:
     """Returns what one of WORKERS, or a ps, needs to connect."""
-    return ConnectConfig(workers, rank, ps_hosts, timeout_secs, tls and Members(tls), secret)
+    return ConnectConfig(workers, rank, ps_hosts, timeout_secs, tls and TlsContexts(tls), secret)
 
 
 def hello_of(host: str, worker: int = 1, purpose: str = "Exchange", **other: object) -> bytes:

@@ -15,7 +15,7 @@ from terngrad.cluster.addresses import split_address
 from terngrad.cluster.errors import MembershipError
 from terngrad.cluster.membership import difference
 from terngrad.connect.config import ConnectConfig
-from terngrad.connect.tls import Members
+from terngrad.connect.tls import TlsContexts
 from terngrad.library.group import Group
 from terngrad.testing.limits import HANG_SECS
 
@@ -52,7 +52,7 @@ def joining(
     address: str,
     hosts: Sequence[str],
     timeout_secs: float,
-    encryption: Members | None = None,
+    encryption: TlsContexts | None = None,
     secret: bytes = b"",
 ) -> Callable[[], Mapping[int, object]]:
     """Returns a call in which a process joins; the chief listens already, so all can reach it."""
@@ -67,7 +67,7 @@ def received(
     call: Callable[[], object],
     address: str,
     hosts: Sequence[str],
-    encryption: Members | None = None,
+    encryption: TlsContexts | None = None,
     secret: bytes = b"",
     fault: str = "",
 ) -> tuple[object, str]:
@@ -77,7 +77,7 @@ def received(
       What the call returns or raises, and what the chief says then after a time-out of 5 s.
     """
     listener = admission.listen(*split_address(address))
-    config = ConnectConfig(hosts, 0, members=encryption, secret=secret)
+    config = ConnectConfig(hosts, 0, tls=encryption, secret=secret)
     with admission.ChiefListener(config, listener) as reception:
         result, deadline = in_threads(call)[0], time.monotonic() + TIMEOUT
         while fault not in (said := reception.complaint(5.0)) and time.monotonic() < deadline:

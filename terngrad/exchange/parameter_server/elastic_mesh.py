@@ -218,7 +218,7 @@ class _Others:
         sockets: dict[int, socket.socket] = {}
         try:
             sockets = peers.reach(self._coordination.check)
-            if config.members:
+            if config.tls:
                 plain, sockets = sockets, {}
                 deadline = time.monotonic() + config.timeout_secs
                 sockets = encrypted(config, plain, peers, deadline, self._log_problem)

@@ -20,7 +20,7 @@ from terngrad.cluster.errors import MembershipError, PortError
 from terngrad.connect.certificates import Tls, serial_of
 from terngrad.connect.channel import ChannelEnd
 from terngrad.connect.introduction import MAGIC, VERSION
-from terngrad.connect.tls import Members
+from terngrad.connect.tls import TlsContexts
 from terngrad.coordination import groups
 from terngrad.coordination.coordinator import Coordinator
 from terngrad.coordination.states import Rules
@@ -445,7 +445,7 @@ def test_a_certificate_is_for_the_workers_of_its_hosts_only(tmp_path, capfd):
     of_ps = make_certificates(tmp_path, "ours", "ps", ALL_HOSTS)
     of_one = make_certificates(tmp_path, "ours", "one", ["DNS:one"])
     with serving(tls=of_ps) as (_, (host,)):
-        end, why = call_ps(host, hello_of(host, 1), Members(of_one).client)
+        end, why = call_ps(host, hello_of(host, 1), TlsContexts(of_one).client)
     assert end is ChannelEnd.REFUSED
     assert why == "worker 1 (two:2) was refused: its certificate is for one, not two"
     assert capfd.readouterr().out.count(f"Refused 127.0.0.1: {why}") == 1
@@ -466,7 +466,7 @@ def test_a_revoked_certificate_ends_streams_and_opens_none(tmp_path, capfd):
             assert server.registry.present == 2
             denied.write_text(f"{serial}  # of everybody\n")
             wait_until(lambda: not server.registry.present, "the end of all streams")
-        end, why = call_ps(host, hello_of(host), Members(good).client)
+        end, why = call_ps(host, hello_of(host), TlsContexts(good).client)
     assert end is ChannelEnd.REFUSED
     assert why == f"worker 1 (two:2) was refused: its certificate {serial} was revoked (--tls_deny)"
 
