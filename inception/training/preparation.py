@@ -117,7 +117,7 @@ def prepare(
     probes = bool(cluster and cluster.predict)
     network = measure_network(group.connection) if probes and group.connection else None
     epoch = examples / (config.batch_size * group.batches_per_step)
-    on_batch = group.heartbeat.tick if group.size > 1 else None
+    on_batch = group.progress.tick if group.size > 1 else None
     training = build_training(config, problem, epoch, devices, group.connection, on_batch)
     sharded = None
     if asynchronous:

@@ -72,7 +72,7 @@ def _run(prepared: PreparedTraining, stop: StopRequest, saver: Saver) -> tuple[s
         layout=training.layout,
         step=step,
         stride=config.steps_per_exchange,
-        heartbeat=prepared.group.heartbeat,
+        process_progress=prepared.group.progress,
         regain=lambda: _recovered(prepared),
         is_stopped=lambda: bool(prepared.stopped.numpy()),
         may_leave=prepared.group.may_leave,

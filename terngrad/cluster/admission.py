@@ -29,7 +29,7 @@ from terngrad.cluster.errors import (
     OtherFailedError,
     printable,
 )
-from terngrad.cluster.heartbeat import OperationProgress
+from terngrad.cluster.progress import OperationProgress
 from terngrad.connect.acceptor import AnySocket
 from terngrad.connect.calling import connect
 from terngrad.connect.channel import Channel, FrameError
@@ -60,7 +60,7 @@ class Peer:
       rank: index of the other process.
       channel: carries the messages.
       received_at: time of its last message, on the clock of the watching `Membership`.
-      batches: its last reported progress; see `Heartbeat`.
+      batches: its last reported progress; see `ProcessProgress`.
       left: whether it announced that it ends.
       is_leaving: whether it has begun its last operation, and may still wait for others to leave.
       operations: its last reported operations with the others.

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from terngrad.cluster.addresses import Interface, dial, name_of, split_address
 from terngrad.cluster.admission import Peer
 from terngrad.cluster.errors import DifferenceError, ForeignError, MembershipError, SharedError
-from terngrad.cluster.heartbeat import Heartbeat, OperationProgress, StallDetector, divergence
+from terngrad.cluster.progress import OperationProgress, ProcessProgress, StallDetector, divergence
 from terngrad.connect.config import ConnectConfig
 
 _LONGEST_CONNECT_SECS = 5.0
@@ -150,7 +150,7 @@ class Membership(contextlib.AbstractContextManager):
         peers: Mapping[int, Peer],
         *,
         on_loss: Callable[[str], None] = end_process,
-        heartbeat: Heartbeat | None = None,
+        progress: ProcessProgress | None = None,
         addresses: Mapping[int, str] = MappingProxyType({}),
         sleep: Callable[[float], float] = sleep,
     ) -> None:
@@ -162,7 +162,7 @@ class Membership(contextlib.AbstractContextManager):
           peers: connections by rank: the chief (0) has one to each other process, and each other
             process has one to the chief.
           on_loss: called once, from a thread, with a message about the lost process.
-          heartbeat: progress of this process; None = it reports none.
+          progress: progress of this process; None = it reports none.
           addresses: HOST:PORT at which each other process listens in steps, by rank; empty if the
             processes do not connect to each other.
           sleep: sleeps some seconds; returns the time afterwards.
@@ -171,7 +171,7 @@ class Membership(contextlib.AbstractContextManager):
         self._timeout_secs = timeout_secs = config.timeout_secs
         self._beat_secs = min(_LONGEST_BEAT_SECS, timeout_secs / _BEATS)
         self._on_loss = on_loss
-        self._heartbeat = heartbeat or Heartbeat()
+        self._progress = progress or ProcessProgress()
         self._stalls = StallDetector(timeout_secs)
         self._reachability = Reachability(addresses, timeout_secs, config.interface)
         self._clock = 0.0  # seconds of watching, without the time in which this process was stopped
@@ -292,7 +292,7 @@ class Membership(contextlib.AbstractContextManager):
             self._clock += min(now - last, 2 * self._beat_secs)
             last = now
             self._send_to_all(
-                {"beat": self._heartbeat.batches, "operations": self._heartbeat.operations}
+                {"beat": self._progress.batches, "operations": self._progress.operations}
             )
             if loss := self._silent() or self._gone() or self._diverged() or self._behind():
                 self._lose(loss)
@@ -305,7 +305,7 @@ class Membership(contextlib.AbstractContextManager):
         return ""
 
     def _gone(self) -> str:
-        count = self._heartbeat.operations.count
+        count = self._progress.operations.count
         for rank, peer in self._peers.items():
             done = peer.operations.count
             if peer.is_leaving and done < count:
@@ -317,15 +317,15 @@ class Membership(contextlib.AbstractContextManager):
 
     def _diverged(self) -> str:
         here = {rank: peer.operations for rank, peer in self._peers.items() if not peer.is_leaving}
-        return divergence(here | {self._rank: self._heartbeat.operations}, self._name)
+        return divergence(here | {self._rank: self._progress.operations}, self._name)
 
     def _bye(self) -> dict:
-        return {"bye": True, "operations": self._heartbeat.operations.count}
+        return {"bye": True, "operations": self._progress.operations.count}
 
     def _behind(self) -> str:
         if self._rank:  # only the chief knows the progress of all
             return ""
-        self._stalls.note(0, self._heartbeat.batches, self._clock, self._heartbeat.operations.count)
+        self._stalls.note(0, self._progress.batches, self._clock, self._progress.operations.count)
         for rank, peer in self._peers.items():
             self._stalls.note(rank, peer.batches, self._clock, peer.operations.count)
         if self._stalls.should_give_up(self._clock):
@@ -338,7 +338,7 @@ class Membership(contextlib.AbstractContextManager):
     def _connect_to_others(self) -> None:
         while not self._over:
             self._sleep(self._timeout_secs / _BEATS)
-            if self._heartbeat.batches is None:  # the others may not listen yet, or any more
+            if self._progress.batches is None:  # the others may not listen yet, or any more
                 self._reachability.forget()
             elif (rank := self._reachability.unreachable(self._clock)) is not None:
                 self._lose(f"{self._name(rank)} cannot be reached from {self._name(self._rank)}")
@@ -366,7 +366,7 @@ class Membership(contextlib.AbstractContextManager):
         """Sends the last message; the chief, which relays messages, waits for the others first."""
         if "bye" in message and self._rank == 0:
             self._is_leaving = True
-            self._send_to_all({"leaving": True, "operations": self._heartbeat.operations.count})
+            self._send_to_all({"leaving": True, "operations": self._progress.operations.count})
             is_over = lambda: self._over or all(peer.left for peer in self._peers.values())
             with self._changed:
                 self._changed.wait_for(is_over, self._timeout_secs)

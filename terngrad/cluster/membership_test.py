@@ -16,8 +16,8 @@ import pytest
 
 from terngrad.cluster.admission import join
 from terngrad.cluster.errors import MembershipError, SharedError
-from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.cluster.membership import Membership, sleep, with_final_actions
+from terngrad.cluster.progress import ProcessProgress
 from terngrad.connect.config import ConnectConfig
 from terngrad.testing.addresses import free_address
 from terngrad.testing.threads import TIMEOUT, hosts_of, in_threads
@@ -89,7 +89,7 @@ def pass_time(clock, members, secs, silent=(), at_once=BEAT):
                 await_that(lambda m=member, r=rank, p=peer: r in silent or hears(m, p))
 
 
-def join_all(count, timeout_secs=TIMEOUT, heartbeats=None, addresses=None, clock=None):
+def join_all(count, timeout_secs=TIMEOUT, all_progress=None, addresses=None, clock=None):
     """Returns the members and a queue of the losses they report: (rank, text)."""
     address, losses, hosts = free_address(), queue.Queue(), hosts_of(count)
     configs = [ConnectConfig(hosts, rank, (), TIMEOUT) for rank in range(count)]
@@ -99,7 +99,7 @@ def join_all(count, timeout_secs=TIMEOUT, heartbeats=None, addresses=None, clock
             dataclasses.replace(configs[rank], timeout_secs=timeout_secs),
             peers[rank],
             on_loss=lambda text, rank=rank: losses.put((rank, text)),
-            heartbeat=heartbeats and heartbeats[rank],
+            progress=all_progress and all_progress[rank],
             addresses=addresses[rank] if addresses else {},
             sleep=clock.sleep if clock else sleep,
         )
@@ -169,16 +169,16 @@ def test_a_process_that_dies_is_named_to_all_others(lost):
 
 
 def test_a_process_that_another_than_the_chief_cannot_reach_is_named_to_all(clock):
-    closed, heartbeats = free_address(), [Heartbeat() for _ in range(3)]
+    closed, all_progress = free_address(), [ProcessProgress() for _ in range(3)]
     with socket.create_server(("127.0.0.1", 0)) as open_port:
         reached = "{}:{}".format(*open_port.getsockname())
         addresses = [{1: reached, 2: reached}, {0: reached, 2: closed}, {0: reached, 1: reached}]
-        members, losses = join_all(3, SHORT, heartbeats, addresses, clock)
+        members, losses = join_all(3, SHORT, all_progress, addresses, clock)
         pass_time(clock, members, 2 * SHORT)
         assert losses.empty()  # nobody makes steps yet
         with contextlib.ExitStack() as stack:
-            for heartbeat in heartbeats:
-                stack.enter_context(heartbeat.steps(0))
+            for progress in all_progress:
+                stack.enter_context(progress.steps(0))
             pass_time(clock, members, LONG)
             reported = dict(losses.get(timeout=TIMEOUT) for _ in range(3))
     assert reported.keys() == {0, 1, 2}
@@ -252,9 +252,9 @@ def test_law_10_one_that_ends_before_all_agree_is_named(how):
 
 
 def test_a_chief_that_leaves_early_is_named_at_once_and_keeps_its_exit_status():
-    heartbeats = [Heartbeat(), Heartbeat()]
-    members, losses = join_all(2, heartbeats=heartbeats)
-    heartbeats[1].begin("barrier")
+    all_progress = [ProcessProgress(), ProcessProgress()]
+    members, losses = join_all(2, all_progress=all_progress)
+    all_progress[1].begin("barrier")
     end(members[:1])
     rank, text = losses.get(timeout=TIMEOUT)
     assert (rank, text[:42]) == (1, "worker 1 (host1:2222) ends: worker 0 (host")
@@ -264,13 +264,13 @@ def test_a_chief_that_leaves_early_is_named_at_once_and_keeps_its_exit_status():
 
 
 def test_members_in_different_operations_are_named_by_all(clock):
-    heartbeats = [Heartbeat(), Heartbeat(), Heartbeat()]
-    members, losses = join_all(3, SHORT, heartbeats, clock=clock)
-    for heartbeat in heartbeats:
-        heartbeat.begin("a step")
-    for heartbeat, what in zip(heartbeats[1:], ("all_gather", "a step"), strict=True):
-        heartbeat.begin(what)  # while the chief computes
-    heartbeats[0].begin("a step")
+    all_progress = [ProcessProgress(), ProcessProgress(), ProcessProgress()]
+    members, losses = join_all(3, SHORT, all_progress, clock=clock)
+    for progress in all_progress:
+        progress.begin("a step")
+    for progress, what in zip(all_progress[1:], ("all_gather", "a step"), strict=True):
+        progress.begin(what)  # while the chief computes
+    all_progress[0].begin("a step")
     pass_time(clock, members, LONG)
     found = dict(losses.get(timeout=TIMEOUT) for _ in members)
     where = "all_gather on worker 1 (host1:2222)"
@@ -294,11 +294,11 @@ def test_neither_a_long_time_nor_a_pause_of_the_whole_job_loses_anybody(stopped_
 
 @pytest.mark.parametrize("late", [0, 1, 2])
 def test_one_that_gets_no_batch_while_the_others_wait_is_named(late, clock):
-    heartbeats = [Heartbeat() for _ in range(3)]
-    members, losses = join_all(3, SHORT, heartbeats, clock=clock)
-    for heartbeat in heartbeats:
-        heartbeat.batches = 7
-    heartbeats[late].batches = 6
+    all_progress = [ProcessProgress() for _ in range(3)]
+    members, losses = join_all(3, SHORT, all_progress, clock=clock)
+    for progress in all_progress:
+        progress.batches = 7
+    all_progress[late].batches = 6
     pass_time(clock, members, SHORT)
     assert losses.empty()
     pass_time(clock, members, LONG)
@@ -311,10 +311,10 @@ def test_one_that_gets_no_batch_while_the_others_wait_is_named(late, clock):
 
 @pytest.mark.parametrize("batches", [(7, 7, 7), (None, 7, 7), (7, None, 6 + 1)])
 def test_one_that_computes_or_saves_for_long_is_not_behind(batches, clock):
-    heartbeats = [Heartbeat() for _ in range(3)]
-    members, losses = join_all(3, SHORT, heartbeats, clock=clock)
-    for heartbeat, count in zip(heartbeats, batches, strict=True):
-        heartbeat.batches = count
+    all_progress = [ProcessProgress() for _ in range(3)]
+    members, losses = join_all(3, SHORT, all_progress, clock=clock)
+    for progress, count in zip(all_progress, batches, strict=True):
+        progress.batches = count
     pass_time(clock, members, 2 * SHORT)
     assert losses.empty()
     end(members)

@@ -11,7 +11,7 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError
 
 from terngrad.cluster.errors import FinishedError, MembershipError
-from terngrad.cluster.heartbeat import Heartbeat
+from terngrad.cluster.progress import ProcessProgress
 from terngrad.connect.channel import FrameError
 from terngrad.connect.link import ChannelLink
 from terngrad.coordination import groups
@@ -65,7 +65,7 @@ class CoordinatorClient:
         """Starts without a link."""
         self._events = events
         self._link: ChannelLink | None = None
-        self._heartbeat = Heartbeat()
+        self._progress = ProcessProgress()
         self.changed = threading.Condition()
         self.ended = ""
         self.saver: int | None = None
@@ -76,9 +76,9 @@ class CoordinatorClient:
         self._values: dict[str, tuple[int, dict[int, bytes]]] = {}  # by name: round, values
         self._parts: list[bytes] = []  # of a donor's state
 
-    def use(self, link: ChannelLink, heartbeat: Heartbeat) -> None:
-        """Starts a link and sends over it; `heartbeat` is the progress of this worker."""
-        self._link, self._heartbeat = link, heartbeat
+    def use(self, link: ChannelLink, progress: ProcessProgress) -> None:
+        """Starts a link and sends over it; `progress` is the progress of this worker."""
+        self._link, self._progress = link, progress
         link.start()
 
     def move(self, link: ChannelLink) -> None:
@@ -92,10 +92,10 @@ class CoordinatorClient:
 
     def send_progress(self) -> None:
         """Reports the progress of this worker."""
-        heartbeat, report = self._heartbeat, Report()
-        report.progress.is_stepping = heartbeat.batches is not None
-        report.progress.batches = heartbeat.batches or 0
-        operations = heartbeat.operations
+        progress, report = self._progress, Report()
+        report.progress.is_stepping = progress.batches is not None
+        report.progress.batches = progress.batches or 0
+        operations = progress.operations
         report.progress.operations = operations.count
         report.progress.operation = operations.last
         report.progress.alike = operations.alike

@@ -3,7 +3,7 @@
 import pytest
 
 from terngrad.cluster.errors import MembershipError
-from terngrad.cluster.heartbeat import Heartbeat
+from terngrad.cluster.progress import ProcessProgress
 from terngrad.connect.channel import FrameError
 from terngrad.coordination.client import CoordinatorClient, Events, InterruptionError
 from terngrad.coordination.coordinator import Coordinator
@@ -37,7 +37,7 @@ def _joined():
     coordinator = Coordinator(["a:1", "b:2"], Rules(2, False, 10.0), send, log=lambda line: None)
     links = [Link(worker, coordinator) for worker in range(2)]
     for client, link in zip(clients, links, strict=True):
-        client.use(link, Heartbeat())
+        client.use(link, ProcessProgress())
     return clients, links, events
 
 

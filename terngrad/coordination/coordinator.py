@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from terngrad.cluster.errors import LONGEST_REASON
-from terngrad.cluster.heartbeat import OperationProgress
+from terngrad.cluster.progress import OperationProgress
 from terngrad.coordination import decisions, groups
 from terngrad.coordination.all_gather import AllGather, Send
 from terngrad.coordination.decisions import Ask, Dismiss, EndTraining

@@ -8,8 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from terngrad.cluster import heartbeat
-from terngrad.cluster.heartbeat import GIVE_UP_TIME_OUTS
+from terngrad.cluster.progress import GIVE_UP_TIME_OUTS, divergence
 from terngrad.coordination import groups
 from terngrad.coordination.states import JOINED, CoordinatorState, Phase, Status
 from terngrad.service.messages import StateReport, View
@@ -285,7 +284,7 @@ def mismatch(state: CoordinatorState) -> EndTraining | None:
             left = f"{state.name(worker)} left after {made} operations with the others"
             more = f"of which {state.name(first)} has begun {operations[first].count}"
             return EndTraining(f"{left}, {more}: all need equally many batches and calls", [worker])
-    why = heartbeat.divergence(operations, state.name)
+    why = divergence(operations, state.name)
     return EndTraining(why) if why else None
 
 

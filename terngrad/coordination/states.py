@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from terngrad.cluster.addresses import name_of
-from terngrad.cluster.heartbeat import OperationProgress, StallDetector
+from terngrad.cluster.progress import OperationProgress, StallDetector
 from terngrad.coordination import groups
 from terngrad.service.messages import StateReport, View
 

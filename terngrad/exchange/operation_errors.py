@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from terngrad.cluster.admission import Peer
 from terngrad.cluster.errors import MembershipError, SharedError
-from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.cluster.membership import Membership, end_process, with_final_actions
+from terngrad.cluster.progress import ProcessProgress
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.tls import CONNECTION
 
@@ -56,7 +56,7 @@ def watching(
     config: ConnectConfig,
     peers: Mapping[int, Peer],
     *,
-    heartbeat: Heartbeat,
+    progress: ProcessProgress,
     addresses: Mapping[int, str] = MappingProxyType({}),
     on_loss: Callable[[str], None] = end_process,
     at_loss: Sequence[Callable[[], str]] = (),
@@ -73,7 +73,7 @@ def watching(
     lose, failure = (lambda message: on_loss(with_final_actions(message, at_loss))), None
     try:
         with Membership(
-            config, peers, on_loss=lose, heartbeat=heartbeat, addresses=addresses
+            config, peers, on_loss=lose, progress=progress, addresses=addresses
         ) as membership:
             try:
                 yield membership

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from terngrad.cluster import admission
 from terngrad.cluster.errors import MembershipError, SharedError
-from terngrad.cluster.heartbeat import Heartbeat
+from terngrad.cluster.progress import ProcessProgress
 from terngrad.connect.config import ConnectConfig
 from terngrad.exchange.operation_errors import reason, watching
 from terngrad.testing.addresses import free_address
@@ -52,7 +52,7 @@ def test_corrupted_bytes_blame_no_process_and_end_the_training_at_once():
         # Each has its own: whoever takes another's message leaves before its own comes.
         lost, acts = queue.Queue(), [lambda: f"saved by {rank}"]
         with watching(
-            config(rank), peers[rank], heartbeat=Heartbeat(), on_loss=lost.put, at_loss=acts
+            config(rank), peers[rank], progress=ProcessProgress(), on_loss=lost.put, at_loss=acts
         ):
             if ends:
                 raise error
@@ -80,7 +80,9 @@ def test_a_process_whose_operation_failed_saves_before_it_ends(error, why):
     text = rf"^an operation between the workers failed: {why}; saved x$"
     with (
         pytest.raises(MembershipError, match=text),
-        watching(ConnectConfig(hosts_of(1), 0, (), 0.1), {}, heartbeat=Heartbeat(), at_loss=acts),
+        watching(
+            ConnectConfig(hosts_of(1), 0, (), 0.1), {}, progress=ProcessProgress(), at_loss=acts
+        ),
     ):
         raise error
 
@@ -92,7 +94,7 @@ def test_the_blocks_own_error_stays_as_it_is(error):
         watching(
             ConnectConfig(hosts_of(1), 0, (), 0.1),
             {},
-            heartbeat=Heartbeat(),
+            progress=ProcessProgress(),
             at_loss=[lambda: "saved x"],
         ),
     ):

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from terngrad.cluster import admission, launched
 from terngrad.cluster.addresses import name_of
 from terngrad.cluster.errors import MembershipError, PortError
-from terngrad.cluster.heartbeat import Heartbeat
 from terngrad.cluster.membership import with_final_actions
+from terngrad.cluster.progress import ProcessProgress
 from terngrad.connect.config import ConnectConfig
 from terngrad.exchange import launchers, sockets
 from terngrad.exchange.operation_errors import OperationError, watching
@@ -54,7 +54,7 @@ def _asynchronously(config: JoinConfig) -> Group:
 
 def _by_sockets(config: JoinConfig) -> Group:
     """Joins the others at the chief's control port."""
-    role, naming, heartbeat, at_loss = config.role, config.naming, Heartbeat(), []
+    role, naming, progress, at_loss = config.role, config.naming, ProcessProgress(), []
     hosts, rank = role.worker_hosts, role.task_id
     with reporting_failure(config):
         config.check()
@@ -74,7 +74,7 @@ def _by_sockets(config: JoinConfig) -> Group:
         watched = watching(
             connect,
             peers,
-            heartbeat=heartbeat,
+            progress=progress,
             addresses=addresses,
             on_loss=config.end,
             at_loss=at_loss,
@@ -88,7 +88,7 @@ def _by_sockets(config: JoinConfig) -> Group:
         stack.callback(connection.close)
         kept = stack.pop_all()
     same = lambda configuration, what: membership.agree(configuration)
-    return Group(rank, len(hosts), connection, same, heartbeat, kept, at_loss, hosts=hosts)
+    return Group(rank, len(hosts), connection, same, progress, kept, at_loss, hosts=hosts)
 
 
 def _by_launcher(
@@ -100,18 +100,18 @@ def _by_launcher(
         transport, gather = start(config.timeout_secs)
     except ValueError as error:
         raise config.naming.refuse("engine", config.role.engine, str(error)) from None
-    rank, heartbeat, at_loss = transport.rank, Heartbeat(), []
+    rank, progress, at_loss = transport.rank, ProcessProgress(), []
     with contextlib.ExitStack() as stack:
         stack.enter_context(launchers.ending_at_once(f"worker {rank}"))
         hosts, peers = launched.join(rank, gather, config.timeout_secs, config.interface)
         if config.interface:
             config.say(_use_of_interface(name_of(rank, hosts), config))
         connect = ConnectConfig(hosts, rank, timeout_secs=config.timeout_secs)
-        watched = watching(connect, peers, heartbeat=heartbeat, at_loss=at_loss)
+        watched = watching(connect, peers, progress=progress, at_loss=at_loss)
         membership = stack.enter_context(watched)
         kept = stack.pop_all()
     same = lambda configuration, what: membership.agree(configuration)
-    return Group(rank, transport.size, transport, same, heartbeat, kept, at_loss, hosts=hosts)
+    return Group(rank, transport.size, transport, same, progress, kept, at_loss, hosts=hosts)
 
 
 def _use_of_interface(name: str, config: JoinConfig) -> str:
@@ -130,7 +130,7 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
     config.log_interface()
     if config.has_own_servers:
         config = dataclasses.replace(config, lacks_kernels=_lacks_kernels())
-    connect, rules, heartbeat, at_loss = config.connect, config.rules, Heartbeat(), []
+    connect, rules, progress, at_loss = config.connect, config.rules, ProcessProgress(), []
     hosts, name, timeout_secs = connect.worker_hosts, connect.name, config.timeout_secs
     end = lambda message: config.end(with_final_actions(message, at_loss))
     with contextlib.ExitStack() as stack:
@@ -140,13 +140,13 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
         moves = rules.coordinator_moves
         client = Client(
             connect,
-            heartbeat,
+            progress,
             str(rules),
             elastic=rules.elastic,
             coordinator_moves=moves,
             servers_add=not _has_mesh(config),
         )
-        ending = Ending(client, name, heartbeat, timeout_secs, end)
+        ending = Ending(client, name, progress, timeout_secs, end)
         stack.enter_context(ending.at_the_end_of_the_block())
         stack.enter_context(_naming_losses(client, name, timeout_secs, at_loss))
         if _has_mesh(config):
@@ -167,7 +167,7 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
         len(hosts),
         connection,
         same,
-        heartbeat,
+        progress,
         kept,
         at_loss,
         hosts=hosts,

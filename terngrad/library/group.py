@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from terngrad.cluster.errors import DifferenceError, MembershipError
-from terngrad.cluster.heartbeat import STEP, Heartbeat
+from terngrad.cluster.progress import STEP, ProcessProgress
 from terngrad.coordination.client import InterruptionError
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.operation_errors import OperationError
@@ -46,7 +47,7 @@ class Group(contextlib.AbstractContextManager):
       asynchronous: how `AsynchronousTraining` reaches the servers; None = processes make steps
         together.
       connection: the engine's connection to the others; None if there are none.
-      heartbeat: counts what this process does together with the others.
+      progress: counts what this process does together with the others.
       seeds_of_shuffles: those before `shard`, which all processes must have in common.
       digests_of_data: of what `shard` was given, which all processes must have in common, too.
       shard_calls: how many there were.
@@ -65,7 +66,7 @@ class Group(contextlib.AbstractContextManager):
         size: int = 1,
         connection: Connection | None = None,
         agree: Callable[[Mapping[str, str], str], None] = lambda configuration, what: None,
-        heartbeat: Heartbeat | None = None,
+        progress: ProcessProgress | None = None,
         membership: contextlib.AbstractContextManager | None = None,
         at_loss: list[Callable[[], str]] | None = None,
         *,
@@ -82,7 +83,7 @@ class Group(contextlib.AbstractContextManager):
           connection: see class.
           agree: compares a configuration with the others, given the operation's name; "" = once in
             each view.
-          heartbeat: see class.
+          progress: see class.
           membership: leaves the others when it is left; it was entered.
           at_loss: see class.
           hosts: see class.
@@ -90,15 +91,11 @@ class Group(contextlib.AbstractContextManager):
           is_elastic: see class.
           may_leave: see class.
         """
-        self.rank = rank
-        self.size = size
-        self.hosts = hosts
+        self.rank, self.size, self.hosts, self.connection = rank, size, hosts, connection
         self.batches_per_step = aggregated or size
-        self.is_elastic = is_elastic
-        self.may_leave = may_leave
+        self.is_elastic, self.may_leave = is_elastic, may_leave
         self.asynchronous: JoinConfig | None = None
-        self.connection = connection
-        self.heartbeat = heartbeat or Heartbeat()
+        self.progress = progress or ProcessProgress()
         self._agree = agree
         self._difference = ""  # because of which all have left each other
         self.seeds_of_shuffles: list[list[int]] = []
@@ -116,6 +113,12 @@ class Group(contextlib.AbstractContextManager):
         self._all_reduce: AllReduce | None = None
         was_interrupted = lambda: connection is not None and connection.was_interrupted()
         self.leaving = Leaving(self.label, membership, was_interrupted, self._forget)
+
+    @property
+    def heartbeat(self) -> ProcessProgress:
+        """The former name of `progress`; the next version does not have it."""
+        warnings.warn("Group.heartbeat is now called progress", FutureWarning, stacklevel=2)
+        return self.progress
 
     @property
     def may_code_sums(self) -> bool:
@@ -200,7 +203,7 @@ class Group(contextlib.AbstractContextManager):
         return self._counts[kind] - 1
 
     def begin_step(self, what: str = STEP) -> None:
-        """Counts a part of a step that is made with the others; see `Heartbeat.begin`.
+        """Counts a part of a step that is made with the others; see `ProcessProgress.begin`.
 
         Raises:
           MembershipError: all have left each other because of a difference.
@@ -210,7 +213,7 @@ class Group(contextlib.AbstractContextManager):
 
     def _count_operation(self, what: str) -> None:
         if not self.is_elastic:  # those that join late have made fewer
-            self.heartbeat.begin(what)
+            self.progress.begin(what)
 
     def agree(self, configuration: Mapping[str, str], what: str) -> None:
         """Compares a configuration with those of the other processes, and waits for these.
@@ -326,7 +329,7 @@ class Group(contextlib.AbstractContextManager):
     def _of_chief(self, content: np.ndarray) -> np.ndarray:
         """Returns the chief's content, int32 [n]."""
         connection = self.connection
-        self.heartbeat.begin("broadcast")
+        self.progress.begin("broadcast")
         if isinstance(connection, Transport):
             return connection.broadcast(tf.constant(content), f"copy/{len(content)}").numpy()
         if not self._stands:
@@ -431,7 +434,7 @@ class Group(contextlib.AbstractContextManager):
         if self.connection is None:
             return array[np.newaxis]
         self.agree({f"the array to {what}": f"{array.dtype.name}{list(array.shape)}"}, what)
-        self.heartbeat.begin(what)
+        self.progress.begin(what)
         rows = self._gathered(packed([array]), "gather")
         kind = [(array.shape, array.dtype)]
         return np.stack([unpacked(row, kind)[0] for row in rows])

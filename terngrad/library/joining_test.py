@@ -126,3 +126,9 @@ def test_an_error_of_join_is_a_line_where_a_launcher_gave_its_arguments(monkeypa
     assert line.startswith("join: ps_hosts: 10.0.0.1:2 is not on this machine: needs tls")
     sys.excepthook(ValueError, other := ValueError("other"), None)
     assert capsys.readouterr().err.splitlines() == [f"ValueError: {other}"]
+
+
+def test_the_former_name_of_a_groups_progress_still_works_with_a_warning():
+    with pytest.warns(FutureWarning, match=r"Group\.heartbeat is now called progress"):
+        former = ALONE.heartbeat
+    assert former is ALONE.progress

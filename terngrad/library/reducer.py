@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from terngrad.cluster.heartbeat import CALL, STEP
+from terngrad.cluster.progress import CALL, STEP
 from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, EXACT, Layout, make_layout
 from terngrad.library import graphs

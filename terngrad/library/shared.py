@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from terngrad.cluster.heartbeat import STEP
+from terngrad.cluster.progress import STEP
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import tree_sum
 from terngrad.library.graphs import Calls, begin_after, check_graph

@@ -121,7 +121,7 @@ _VALUE = {
     "round": Field(3, "uint64"),
 }
 
-# How far a worker is; see terngrad/cluster/heartbeat.py.
+# How far a worker is; see terngrad/cluster/progress.py.
 _PROGRESS = {
     "is_stepping": Field(1, "bool"),
     "batches": Field(2, "uint64"),

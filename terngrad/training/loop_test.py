@@ -165,7 +165,7 @@ def test_others_see_how_far_it_is_in_steps_but_not_while_it_compiles_or_saves():
     runner, saved, seen = FakeRunner(), [], []
     loop = loop_of(runner, saved, max_steps=60)
     many, save = runner.many, loop.save
-    shown = lambda: loop.stepper.heartbeat.batches
+    shown = lambda: loop.stepper.process_progress.batches
     runner.many = lambda *arguments: seen.append((runner.step, shown())) or many(*arguments)
     loop.save = lambda step: seen.append(("saved", shown())) or save(step)
     loop.run(None, StopRequest())

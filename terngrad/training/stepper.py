@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from terngrad.cluster.heartbeat import Heartbeat
+from terngrad.cluster.progress import ProcessProgress
 from terngrad.codecs.codec import Codec
 from terngrad.layout import Layout
 from terngrad.training.errors import NotFiniteError, not_finite
@@ -108,7 +108,7 @@ class SynchronousStepper(Stepper):
       layout: layout of the gradients.
       step: steps done.
       stride: steps that a step of the runner counts for: the inner steps of a `LocalStep`.
-      heartbeat: shows other processes that steps are in progress.
+      process_progress: shows other processes how far this one is.
       regain: called after a failed step; returns the step from which the training continues and its
         batches, or None if it cannot continue. The batches are None if it continues with the same.
       is_stopped: whether the others had been asked to stop when this process got their state.
@@ -121,7 +121,7 @@ class SynchronousStepper(Stepper):
     layout: Layout
     step: int = 0
     stride: int = 1
-    heartbeat: Heartbeat = dataclasses.field(default_factory=Heartbeat)
+    process_progress: ProcessProgress = dataclasses.field(default_factory=ProcessProgress)
     regain: Callable[[], tuple[int, Iterator | None] | None] = lambda: None
     is_stopped: Callable[[], bool] = lambda: False
     may_leave: bool = False
@@ -202,7 +202,7 @@ class SynchronousStepper(Stepper):
 
     def _reporting_steps(self) -> contextlib.AbstractContextManager:
         if self._runner in self._called:
-            return self.heartbeat.steps(self.step)
+            return self.process_progress.steps(self.step)
         self._called.add(self._runner)  # the first call takes long: it compiles, fills the pipeline
         return contextlib.nullcontext()
 

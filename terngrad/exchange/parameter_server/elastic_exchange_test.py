@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.cluster.heartbeat import Heartbeat
+from terngrad.cluster.progress import ProcessProgress
 from terngrad.coordination.states import Rules
 from terngrad.exchange.local import LocalExchange
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
@@ -78,8 +78,8 @@ class Worker:
 
     def __init__(self, cluster, rank):
         config = config_of(cluster.addresses, rank, workers=cluster.hosts)
-        self.rank, self._heartbeat = rank, Heartbeat()
-        self.client = Client(config, self._heartbeat, elastic=True)
+        self.rank, self._progress = rank, ProcessProgress()
+        self.client = Client(config, self._progress, elastic=True)
         self.connection = ParameterServerConnection(self.client, owners_change=True)
         self.step = tf.Variable(0, dtype=tf.int64)
         self.weights = [tf.Variable(tf.zeros(shape)) for shape in SHAPES]
@@ -109,7 +109,7 @@ class Worker:
             except tf.errors.OpError:
                 assert self.client.interrupted
                 continue
-            self._heartbeat.batches = number + 1
+            self._progress.batches = number + 1
             self.client.coordination.send_progress()  # now it has the state, if others are lost
             weights = b"".join(weight.numpy().tobytes() for weight in self.weights)
             view = self.connection.version, self.connection.members

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from terngrad.cluster.errors import FinishedError, SharedError
-from terngrad.cluster.heartbeat import GIVE_UP_TIME_OUTS, Heartbeat
 from terngrad.cluster.membership import compare, end_process, reason_of, was_shown
+from terngrad.cluster.progress import GIVE_UP_TIME_OUTS, ProcessProgress
 from terngrad.exchange.parameter_server.worker.client import Client
 
 _POLL_SECS = 1.0
@@ -53,13 +53,13 @@ class Ending:
         self,
         client: Client,
         name: str,
-        heartbeat: Heartbeat,
+        progress: ProcessProgress,
         timeout_secs: float,
         end: Callable[[str], None] = end_process,
     ) -> None:
         """Calls `end` with a message where another process was lost."""
         self._client, self._name, self._end_process = client, name, end
-        self._heartbeat, self._timeout_secs = heartbeat, timeout_secs
+        self._progress, self._timeout_secs = progress, timeout_secs
 
     @contextlib.contextmanager
     def at_the_end_of_the_block(self) -> Iterator[None]:
@@ -105,6 +105,6 @@ class Ending:
         while now - stepping_since < limit and now - began < GIVE_UP_TIME_OUTS * limit:
             time.sleep(min(_POLL_SECS, limit / 4))
             now = time.monotonic()
-            if self._heartbeat.batches is None:  # it may be saving, which takes as long as it takes
+            if self._progress.batches is None:  # it may be saving, which takes as long as it takes
                 stepping_since = now
         self._end(why, why)

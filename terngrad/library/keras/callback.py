@@ -279,7 +279,7 @@ class DistributedCallback(keras.callbacks.Callback):
             self._elastic.begin_batch(batch)
         if self._batches:  # the first one compiles, which may take any time
             if not self._elastic:  # which counts the batches of all
-                self._group.heartbeat.batches = self._batches + 1
+                self._group.progress.batches = self._batches + 1
             if self._saver:
                 self._saver.begin_step()
 
@@ -294,7 +294,7 @@ class DistributedCallback(keras.callbacks.Callback):
 
     def pause(self) -> None:
         """Ends the time limit of a step: callbacks may take any time before the next batch."""
-        self._group.heartbeat.batches = None
+        self._group.progress.batches = None
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Notes the epoch, and compares the learning rates of the first one."""
@@ -358,7 +358,7 @@ class DistributedCallback(keras.callbacks.Callback):
             return
         own = {name: np.asarray(value).tolist() for name, value in logs.items()}
         if not self._elastic:
-            self._group.heartbeat.batches = self._batches or None
+            self._group.progress.batches = self._batches or None
         rates = agreement.rates(optimizer for optimizer, _ in self._exchanges())
         digest = state.digest(self.model)
         row = {"logs": own, "weights": digest, "rates": rates}

@@ -201,7 +201,7 @@ class ElasticFit:
             batch = self._next(iterator) if batch is None else batch
             self._take_rate()
             if self._has_run:
-                self._group.heartbeat.batches = int(self._position.progress) + 1
+                self._group.progress.batches = int(self._position.progress) + 1
             try:
                 logs = self._function(batch)
             except Exception as error:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from terngrad.cluster.addresses import name_of
-from terngrad.cluster.heartbeat import GIVE_UP_TIME_OUTS
+from terngrad.cluster.progress import GIVE_UP_TIME_OUTS
 from terngrad.coordination.states import JOINED, Rules
 from terngrad.testing.simulation.laws import Ledger, require
 from terngrad.testing.simulation.ps import KEPT_STEPS, SimulatedPs

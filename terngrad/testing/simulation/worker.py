@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from terngrad.cluster.errors import FinishedError, MembershipError
-from terngrad.cluster.heartbeat import Heartbeat
+from terngrad.cluster.progress import ProcessProgress
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.link import LinkEvents
 from terngrad.coordination import groups
@@ -160,15 +160,15 @@ class SimulatedWorker:
         self.state = State(saved) if saved else State()
         self._view = View()
         self._is_live = self.saves_what_it_lacks = False
-        self._heartbeat = Heartbeat()
+        self._progress = ProcessProgress()
         self._has_compiled = False
         self._results: list[collections.deque[_Delivered]] = []
         self._program = self._run()
 
     @property
     def batches(self) -> int | None:
-        """See `Heartbeat`."""
-        return self._heartbeat.batches
+        """See `ProcessProgress`."""
+        return self._progress.batches
 
     @property
     def is_live(self) -> bool:
@@ -196,7 +196,7 @@ class SimulatedWorker:
         workers, servers = self._hosts
         self._client = Client(
             ConnectConfig(workers, self.rank, servers, self._timeout_secs),
-            heartbeat=self._heartbeat,
+            progress=self._progress,
             network=self.network,
             elastic=self._elastic,
             coordinator_moves=self._moves,
@@ -253,9 +253,9 @@ class SimulatedWorker:
         self._declare()
         while self.state.steps < self._steps:
             if not (yield from self._step()):
-                self._heartbeat.batches = None
+                self._progress.batches = None
                 yield from self._share_state()
-        self._heartbeat.batches = None
+        self._progress.batches = None
         while True:
             try:
                 yield from self._gather("parameters at the end", b"")
@@ -317,9 +317,9 @@ class SimulatedWorker:
     def _step(self) -> Waits[bool]:
         step = self.state.steps
         if self._has_compiled:
-            self._heartbeat.batches = step
+            self._progress.batches = step
         self._has_compiled = True
-        self._heartbeat.tick()
+        self._progress.tick()
         yield
         self._client.is_excluded(step)
         results = yield from self._exchange(step)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from terngrad.cluster.errors import OtherFailedError
-from terngrad.cluster.heartbeat import Heartbeat
+from terngrad.cluster.progress import ProcessProgress
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.link import ChannelLink, LinkEvents, SocketNetwork
 from terngrad.coordination import groups
@@ -46,7 +46,7 @@ class Client:
     def __init__(
         self,
         config: ConnectConfig,
-        heartbeat: Heartbeat | None = None,
+        progress: ProcessProgress | None = None,
         rules: str = "",
         network: SocketNetwork | None = None,
         *,
@@ -60,7 +60,7 @@ class Client:
 
         Args:
           config: of this worker; the ps know its hosts.
-          heartbeat: progress of this worker.
+          progress: progress of this worker.
           rules: text of the `Rules` that this worker expects; "" = any.
           network: opens the streams; None = sockets.
           elastic: whether the training goes on without a lost ps.
@@ -114,7 +114,7 @@ class Client:
         self.coordination = CoordinatorClient(events)
         try:
             self._connect_coordinator(
-                heartbeat or Heartbeat(), min(_LONGEST_BEAT_SECS, config.timeout_secs / _BEATS)
+                progress or ProcessProgress(), min(_LONGEST_BEAT_SECS, config.timeout_secs / _BEATS)
             )
             for ps in range(ps_count):
                 self._check()
@@ -238,9 +238,9 @@ class Client:
                     link.join(max(0.0, deadline - time.monotonic()))
         self._network.close()
 
-    def _connect_coordinator(self, heartbeat: Heartbeat, beat_secs: float) -> None:
+    def _connect_coordinator(self, progress: ProcessProgress, beat_secs: float) -> None:
         link = self._network.open(0, "Meet", self._coordination_events(), waits=not self._moves)
-        self.coordination.use(link, heartbeat)
+        self.coordination.use(link, progress)
         self._stop_beats = self._network.repeat(beat_secs, self._beat)
 
     def _coordination_events(self) -> LinkEvents:

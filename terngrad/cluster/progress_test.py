@@ -2,7 +2,7 @@
 
 import pytest
 
-from terngrad.cluster.heartbeat import Heartbeat, OperationProgress, StallDetector, divergence
+from terngrad.cluster.progress import OperationProgress, ProcessProgress, StallDetector, divergence
 
 
 def after(*moments):
@@ -80,13 +80,13 @@ def test_the_process_that_took_most_batches_counts():
 
 
 def test_batches_count_only_within_steps():
-    heartbeat = Heartbeat()
-    heartbeat.tick()
-    assert heartbeat.batches is None
-    with heartbeat.steps(10):
-        heartbeat.tick()
-        assert heartbeat.batches == 11
-    assert heartbeat.batches is None
+    progress = ProcessProgress()
+    progress.tick()
+    assert progress.batches is None
+    with progress.steps(10):
+        progress.tick()
+        assert progress.batches == 11
+    assert progress.batches is None
 
 
 GATHER, STEP = OperationProgress(5, "all_gather"), OperationProgress(5, "a step")
@@ -132,10 +132,10 @@ def test_law_10_malformed_progress_counts_as_none(reported):
     assert OperationProgress.read([3, "a step", 2]) == OperationProgress(3, "a step", 2)
 
 
-def test_a_heartbeat_counts_operations_and_knows_the_last_one():
-    heartbeat = Heartbeat()
-    heartbeat.begin("barrier")
-    heartbeat.begin("a step")
-    assert heartbeat.operations == OperationProgress(2, "a step")
-    heartbeat.begin("a step")
-    assert heartbeat.operations == OperationProgress(3, "a step", alike=2)
+def test_progress_counts_operations_and_knows_the_last_one():
+    progress = ProcessProgress()
+    progress.begin("barrier")
+    progress.begin("a step")
+    assert progress.operations == OperationProgress(2, "a step")
+    progress.begin("a step")
+    assert progress.operations == OperationProgress(3, "a step", alike=2)

@@ -41,8 +41,8 @@ class OperationProgress(NamedTuple):
         return cls()
 
 
-class Heartbeat:
-    """What the heartbeats of this process report: its progress.
+class ProcessProgress:
+    """How far this process is, which it reports to the others in heartbeats.
 
     Attributes:
       batches: number of batches taken since the training began; None outside steps: compiling,
@@ -133,7 +133,7 @@ class StallDetector:
         return max((count for count in self._batches.values() if count is not None), default=0)
 
     def note(self, rank: int, batches: int | None, now: float, operations: int = 0) -> None:
-        """Records the progress that a process reports; see `Heartbeat`.
+        """Records the progress that a process reports; see `ProcessProgress`.
 
         Args:
           rank: index of the process.
