@@ -18,7 +18,7 @@ from slim.datasets.dataset_factory import Dataset
 from terngrad.asynchronous.copies import FLOAT_BYTES, ChangeCode, change_codes, max_coded_bytes
 from terngrad.asynchronous.gradient import check_codecs
 from terngrad.asynchronous.plan import Plan
-from terngrad.asynchronous.space import Shard, make_shards
+from terngrad.asynchronous.row import Shard, make_shards
 from terngrad.codecs.factory import largest_code
 from terngrad.layout import FLOAT
 from terngrad.library.group import Group

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from terngrad.asynchronous.client import Client
 from terngrad.asynchronous.plan import Plan, state_bytes
-from terngrad.asynchronous.space import Shard, make_space
+from terngrad.asynchronous.row import Shard, make_row_layout
 from terngrad.cluster.membership import difference
 from terngrad.files import publish
 from terngrad.layout import Layout
@@ -79,10 +79,10 @@ class States:
 
     def pack(self) -> list[bytes]:
         """Returns the state of each ps."""
-        space, rows = make_space(self.layout), []
+        row_layout, rows = make_row_layout(self.layout), []
         for group in self.groups:
-            row = np.zeros(space.size, np.float32)
-            for segment in space.segments:
+            row = np.zeros(row_layout.size, np.float32)
+            for segment in row_layout.segments:
                 value = self._variable(group, segment.variable).numpy()
                 row[segment.start : segment.start + segment.size] = value.reshape(-1)
             rows.append(row)
@@ -97,11 +97,11 @@ class States:
     def unpack(self, contents: Sequence[bytes | bytearray]) -> None:
         """Assigns the state of each ps to the variables."""
         values = [np.frombuffer(content, "<f4") for content in contents]
-        space = make_space(self.layout)
+        row_layout = make_row_layout(self.layout)
         for i, group in enumerate(self.groups):
             pairs = zip(values, self.shards, strict=True)
             row = np.concatenate([v[i * s.size : (i + 1) * s.size] for v, s in pairs])
-            for segment in space.segments:
+            for segment in row_layout.segments:
                 variable = self._variable(group, segment.variable)
                 part = row[segment.start : segment.start + segment.size]
                 variable.assign(part.reshape(variable.shape))

@@ -28,7 +28,7 @@ from terngrad.asynchronous.messages import (
 )
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.remote import RemotePs
-from terngrad.asynchronous.space import Shard
+from terngrad.asynchronous.row import Shard
 from terngrad.cluster.addresses import name_of
 from terngrad.cluster.errors import MembershipError
 from terngrad.connect.channel import KeepAlive

@@ -26,7 +26,7 @@ import tensorflow as tf
 from terngrad import ternary
 from terngrad.asynchronous.messages import exactly
 from terngrad.asynchronous.plan import Plan
-from terngrad.asynchronous.space import Shard
+from terngrad.asynchronous.row import Shard
 from terngrad.codecs.feedback_codec import STEPS
 from terngrad.draws import DrawKey
 from terngrad.layout import FEEDBACK_CODES, FLOAT, PULL_CODECS

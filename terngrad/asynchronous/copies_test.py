@@ -19,7 +19,7 @@ from terngrad.asynchronous.copies import (
 )
 from terngrad.asynchronous.messages import exactly
 from terngrad.asynchronous.plan import Plan
-from terngrad.asynchronous.space import make_shards
+from terngrad.asynchronous.row import make_shards
 from terngrad.layout import Policy
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import GROUP, SUM_BLOCK, pack_integers

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from terngrad.asynchronous.space import Shard, Space, make_space
+from terngrad.asynchronous.row import RowLayout, Shard, make_row_layout
 from terngrad.codecs.codec import Codec
 from terngrad.codecs.factory import largest_code
 from terngrad.codecs.float_codec import FloatCodec
@@ -91,7 +91,7 @@ class GradientStep:
             with zeros also in a restarted worker: that of before belongs to no step of the run.
         """
         self._classifier, self._layout, self._reduction = classifier, layout, reduction
-        self._space = make_space(layout)
+        self._row_layout = make_row_layout(layout)
         self._compiled = tf.function(self._compute, autograph=False)
 
     def __call__(
@@ -131,7 +131,7 @@ class GradientStep:
     def _take(self, parameters: Sequence[tf.Tensor], statistics: tf.Tensor) -> None:
         """Assigns the pulled values to the net."""
         row = tf.concat([tf.cast(part, tf.float32) for part in parameters], 0)
-        assign_row(row, self._classifier.variables, self._space)
+        assign_row(row, self._classifier.variables, self._row_layout)
         state = self._classifier.state.values()
         for variable, value in zip(state, values_of_row(statistics, state), strict=True):
             variable.assign(value)
@@ -151,8 +151,8 @@ def pushable_of(
     planes = plane_count(reduction.exchange.num_nodes * largest_code(reduction.codecs))
     by_codec = (found.means[i] for codec in reduction.codecs for i in codec.variables)
     floats = [tf.reshape(mean, [-1]) for mean in by_codec if mean is not None]
-    space = make_space(layout)
-    padding = space.size - space.coded - sum(part.shape[0] for part in floats)
+    row_layout = make_row_layout(layout)
+    padding = row_layout.size - row_layout.coded - sum(part.shape[0] for part in floats)
     return Pushable(
         found.scales,
         tf.concat([tf.zeros([0]), *(sums.units for sums in found.sums)], 0),
@@ -162,9 +162,9 @@ def pushable_of(
     )
 
 
-def assign_row(row: tf.Tensor, variables: Sequence[tf.Variable], space: Space) -> None:
+def assign_row(row: tf.Tensor, variables: Sequence[tf.Variable], row_layout: RowLayout) -> None:
     """Assigns a row of parameters to the variables of its layout."""
-    for segment in space.segments:
+    for segment in row_layout.segments:
         variable = variables[segment.variable]
         value = row[segment.start : segment.start + segment.size]
         variable.assign(tf.reshape(value, variable.shape))
@@ -175,9 +175,9 @@ def broken_floats(pushable: Pushable, layout: Layout) -> list[str]:
     floats = np.asarray(pushable.floats)
     if np.isfinite(floats).all():  # the usual case, for speed
         return []
-    space, found = make_space(layout), []
-    for segment in space.segments:
-        start = segment.start - space.coded
+    row_layout, found = make_row_layout(layout), []
+    for segment in row_layout.segments:
+        start = segment.start - row_layout.coded
         if start >= 0 and not np.isfinite(floats[start : start + segment.size]).all():
             found.append(layout.names[segment.variable])
     return found

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from terngrad.asynchronous import fields
-from terngrad.asynchronous.space import Shard, make_shards
+from terngrad.asynchronous.row import Shard, make_shards
 from terngrad.layout import (
     FLOAT,
     FORMER_FIELDS,

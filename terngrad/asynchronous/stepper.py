@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from terngrad.asynchronous.client import Client, Pulled
 from terngrad.asynchronous.gradient import Computed, GradientStep, broken_floats, parts_by_ps
-from terngrad.asynchronous.space import Shard
+from terngrad.asynchronous.row import Shard
 from terngrad.codecs.codec import Codec
 from terngrad.layout import Layout
 from terngrad.ops.packing import Packing

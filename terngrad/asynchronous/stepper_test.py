@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from terngrad.asynchronous.client import Pulled
 from terngrad.asynchronous.gradient import Computed, Pushable, check_codecs
-from terngrad.asynchronous.space import make_shards
+from terngrad.asynchronous.row import make_shards
 from terngrad.asynchronous.stepper import AsynchronousStepper
 from terngrad.codecs.factory import make_codecs
 from terngrad.layout import Policy, make_layout

@@ -13,8 +13,8 @@ import numpy as np
 from terngrad.asynchronous.copies import FLOAT_BYTES, ChangeCode, change_codes
 from terngrad.asynchronous.messages import CallError, RunStatus
 from terngrad.asynchronous.plan import Plan, Proposal, read_proposal
+from terngrad.asynchronous.row import Shard
 from terngrad.asynchronous.snapshots import SnapshotManager, SnapshotSettings
-from terngrad.asynchronous.space import Shard
 from terngrad.asynchronous.staleness import Staleness
 from terngrad.asynchronous.updates import Updates
 from terngrad.cluster.addresses import name_of

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from terngrad.asynchronous.copies import Shadow
 from terngrad.asynchronous.gradient import broken_floats
-from terngrad.asynchronous.space import make_space
+from terngrad.asynchronous.row import make_row_layout
 from terngrad.codecs.factory import make_codecs
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
@@ -245,9 +245,9 @@ def test_law_10_float_variables_with_gradients_that_are_not_finite_are_named(tmp
         (images, labels), *_ = make_batches().take(1)
         computed = worker.computed(worker.client.pull(), images, labels).pushable
     assert broken_floats(computed, worker.layout) == []
-    space = make_space(worker.layout)
-    segment = space.segments[-1]
+    row_layout = make_row_layout(worker.layout)
+    segment = row_layout.segments[-1]
     floats = computed.floats.numpy()
-    floats[segment.start - space.coded + segment.size - 1] = np.inf
+    floats[segment.start - row_layout.coded + segment.size - 1] = np.inf
     broken = computed._replace(floats=tf.constant(floats))
     assert broken_floats(broken, worker.layout) == [worker.layout.names[segment.variable]]

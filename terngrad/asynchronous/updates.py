@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from terngrad.asynchronous.messages import sizes_text
 from terngrad.asynchronous.plan import Plan, state_groups
-from terngrad.asynchronous.space import Shard
+from terngrad.asynchronous.row import Shard
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.training.averages import MovingAverages
 from terngrad.training.optimizers import make_optimizer

@@ -7,7 +7,7 @@ import pytest
 
 from terngrad.asynchronous.gradient import Pushable, parts_by_ps
 from terngrad.asynchronous.plan import read_proposal
-from terngrad.asynchronous.space import make_shards, make_space
+from terngrad.asynchronous.row import make_row_layout, make_shards
 from terngrad.asynchronous.updates import GradientError, Updates
 from terngrad.ops.native import NativeKernels
 from terngrad.ops.packing import ReferencePacking
@@ -76,14 +76,16 @@ def test_law_3_a_ps_reads_the_codes_that_a_worker_has_pushed(ps_count, nodes, no
     plan = dataclasses.replace(PLAN, nodes=nodes, shapes=((400, 30), (30,)))
     layout = plan.layout()
     rng = np.random.default_rng(nodes)
-    space, planes = make_space(layout), plane_count(nodes)
-    sums = rng.integers(-nodes, nodes + 1, space.coded) * (rng.random(space.coded) < nonzero)
+    row_layout, planes = make_row_layout(layout), plane_count(nodes)
+    sums = rng.integers(-nodes, nodes + 1, row_layout.coded) * (
+        rng.random(row_layout.coded) < nonzero
+    )
     words = pack_integers(np.float32(sums), planes).numpy()
     pushed = Pushable(
         scales=np.ones(2, np.float32),
         units=np.ones(2, np.float32),
         words=words,
-        floats=np.zeros(space.size - space.coded, np.float32),
+        floats=np.zeros(row_layout.size - row_layout.coded, np.float32),
         statistics=np.zeros(0, np.float32),
     )
     shards = make_shards(layout, ps_count, nodes, 0)

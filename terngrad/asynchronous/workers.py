@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from terngrad.asynchronous.messages import RunStatus
 from terngrad.asynchronous.plan import Plan
-from terngrad.asynchronous.space import Shard
+from terngrad.asynchronous.row import Shard
 from terngrad.asynchronous.staleness import StalenessBound
 from terngrad.asynchronous.store import PushOutcome, Store
 from terngrad.cluster.errors import LONGEST_REASON

@@ -26,7 +26,7 @@ from terngrad.asynchronous.gradient import (
     pushable_of,
 )
 from terngrad.asynchronous.plan import Plan, state_groups
-from terngrad.asynchronous.space import make_shards, make_space
+from terngrad.asynchronous.row import make_row_layout, make_shards
 from terngrad.cluster.errors import MembershipError
 from terngrad.codecs.factory import largest_code
 from terngrad.exchange.operation_errors import OperationError
@@ -164,7 +164,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
                 ),
             )
         layout, plan, servers = self._reducer.layout, self._plan, len(self._config.role.ps_hosts)
-        self._space = make_space(layout)
+        self._row_layout = make_row_layout(layout)
         self._shards = make_shards(layout, servers, plan.nodes, plan.statistics, plan.max_code)
         self._change_codes = change_codes(plan, self._shards, self._reducer.kernels)
         self._eager = tf.function(self._apply, autograph=False)
@@ -294,7 +294,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
         row, new, version = tf.numpy_function(
             self._push, list(pushable), [tf.float32, tf.float32, tf.int64]
         )
-        assign_row(tf.ensure_shape(row, [self._space.size]), self._variables, self._space)
+        assign_row(tf.ensure_shape(row, [self._row_layout.size]), self._variables, self._row_layout)
         new = tf.ensure_shape(new, statistics.shape)
         for variable, value in zip(
             self._statistics, values_of_row(new, self._statistics), strict=True
@@ -331,7 +331,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
     def _take(self, pulled: Pulled) -> None:
         """Gives the variables what was pulled."""
         self._pulled = pulled
-        assign_row(tf.constant(self._row()), self._variables, self._space)
+        assign_row(tf.constant(self._row()), self._variables, self._row_layout)
         values = values_of_row(tf.constant(pulled.statistics), self._statistics)
         for variable, value in zip(self._statistics, values, strict=True):
             variable.assign(value)

@@ -11,9 +11,9 @@ import tensorflow as tf
 
 import terngrad.keras
 from terngrad.asynchronous.copies import ChangeCode
+from terngrad.asynchronous.row import make_row_layout, make_shards
 from terngrad.asynchronous.server import Server
 from terngrad.asynchronous.snapshots import SnapshotSettings
-from terngrad.asynchronous.space import make_shards, make_space
 from terngrad.asynchronous.store import Store
 from terngrad.cluster.errors import MembershipError
 from terngrad.cluster.managed import launch_variables
@@ -214,7 +214,7 @@ def test_one_worker_with_coded_pulls_gives_what_the_formulas_of_ef21_p_give(tmp_
     names, steps = ["a", "b", "c"], 8
     layout = make_layout(names, SHAPES, Policy())
     (shard,) = make_shards(layout, 1, 1, 0)
-    segments = make_space(layout).segments
+    segments = make_row_layout(layout).segments
     code = ChangeCode("ternary", [own.size for own in shard.ranges], ReferenceKernels())
     row, copies = np.zeros(shard.size, np.float32), weights_of()
     for segment in segments:

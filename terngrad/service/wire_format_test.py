@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from terngrad.asynchronous.copies import ChangeCode
 from terngrad.asynchronous.gradient import Pushable, parts_by_ps
 from terngrad.asynchronous.messages import collect, frames
-from terngrad.asynchronous.space import make_shards
+from terngrad.asynchronous.row import make_shards
 from terngrad.codecs.factory import make_codecs
 from terngrad.connect.channel import Channel, ChannelEnd, Ending, FrameError, Outbox
 from terngrad.connect.config import ConnectConfig

@@ -17,9 +17,9 @@ from terngrad.asynchronous.client import Client, Pulled
 from terngrad.asynchronous.copies import change_codes
 from terngrad.asynchronous.gradient import Computed, GradientStep, parts_by_ps
 from terngrad.asynchronous.plan import Plan, state_bytes, state_groups
+from terngrad.asynchronous.row import make_shards
 from terngrad.asynchronous.server import Server
 from terngrad.asynchronous.snapshots import SnapshotSettings
-from terngrad.asynchronous.space import make_shards
 from terngrad.asynchronous.store import Store
 from terngrad.codecs.factory import largest_code, make_codecs
 from terngrad.exchange.local import LocalExchange

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from terngrad.asynchronous.messages import exactly
-from terngrad.asynchronous.space import make_shards, make_space
+from terngrad.asynchronous.row import make_row_layout, make_shards
 from terngrad.layout import Policy, make_layout
 from terngrad.planes import GROUP
 
@@ -20,22 +20,24 @@ def layout_of(bits=1, bucket_elements=64, scale_by="variable", shapes=SHAPES):
 
 @pytest.mark.parametrize("bits", [1, 16, 32])
 def test_each_variable_has_a_place_and_none_share_an_element(bits):
-    space = make_space(layout_of(bits))
-    taken = [e for p in space.segments for e in range(p.start, p.start + p.size)]
+    row_layout = make_row_layout(layout_of(bits))
+    taken = [e for p in row_layout.segments for e in range(p.start, p.start + p.size)]
     assert len(set(taken)) == len(taken) == sum(math.prod(shape) for shape in SHAPES)
-    assert sorted(p.variable for p in space.segments) == list(range(len(NAMES)))
-    assert max(taken) < space.size and space.size % GROUP == space.coded % GROUP == 0
+    assert sorted(p.variable for p in row_layout.segments) == list(range(len(NAMES)))
+    assert max(taken) < row_layout.size and row_layout.size % GROUP == row_layout.coded % GROUP == 0
 
 
 @pytest.mark.parametrize("bits", [1, 32])
 @pytest.mark.parametrize("count", [1, 2, 3, 40])
 def test_shards_cover_the_row_evenly_and_each_code_has_its_scale(bits, count):
     layout = layout_of(bits)
-    space, shards = make_space(layout), make_shards(layout, count, 1, 7)
-    assert sum(shard.size for shard in shards) == space.size
-    assert sum(shard.coded for shard in shards) == space.coded
+    row_layout, shards = make_row_layout(layout), make_shards(layout, count, 1, 7)
+    assert sum(shard.size for shard in shards) == row_layout.size
+    assert sum(shard.coded for shard in shards) == row_layout.coded
     assert max(s.size for s in shards) - min(s.size for s in shards) <= GROUP
-    scale_of = {layout.coded.index(p.variable): p for p in space.segments if p.start < space.coded}
+    scale_of = {
+        layout.coded.index(p.variable): p for p in row_layout.segments if p.start < row_layout.coded
+    }
     for shard in shards:
         assert sum(piece.size for piece in shard.pieces) == shard.coded
         element = shard.first
@@ -49,11 +51,11 @@ def test_shards_cover_the_row_evenly_and_each_code_has_its_scale(bits, count):
 @pytest.mark.parametrize("count", [1, 2, 3, 17])
 def test_each_code_has_the_scale_of_its_part_wherever_the_row_is_cut(scale_by, count):
     layout = layout_of(1, 700, scale_by, [(7, 9), (9,), (40, 13), (3,), (5, 5)])
-    space = make_space(layout)
+    row_layout = make_row_layout(layout)
     expected = {}  # by element of the row
     scale = 0
-    for segment in space.segments:
-        if segment.start < space.coded:
+    for segment in row_layout.segments:
+        if segment.start < row_layout.coded:
             for e in range(segment.size):
                 part = e // segment.parts.block % segment.parts.count
                 expected[segment.start + e] = scale + part

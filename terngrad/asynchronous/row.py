@@ -38,8 +38,8 @@ class RowSegment:
 
 
 @dataclasses.dataclass(frozen=True)
-class Space:
-    """The row.
+class RowLayout:
+    """Where the variables are in the row.
 
     Attributes:
       segments: positions of all variables, in the order of the row.
@@ -52,8 +52,8 @@ class Space:
     size: int
 
 
-def make_space(layout: Layout) -> Space:
-    """Returns the row of a layout's variables."""
+def make_row_layout(layout: Layout) -> RowLayout:
+    """Returns where the variables of a layout are in the row."""
     segments, end = [], 0
     for bucket in layout.buckets:
         for each in bucket.segments:
@@ -64,7 +64,7 @@ def make_space(layout: Layout) -> Space:
         size = math.prod(layout.shapes[variable])
         segments.append(RowSegment(variable, end, size, Parts()))
         end += size
-    return Space(tuple(segments), coded, padded(end))
+    return RowLayout(tuple(segments), coded, padded(end))
 
 
 class Range(NamedTuple):
@@ -148,13 +148,13 @@ def make_shards(
     layout: Layout, count: int, nodes: int, statistics: int, max_code: int = 1
 ) -> list[Shard]:
     """Returns the shards of `count` ps for sums of codes up to `max_code` over `nodes` nodes."""
-    space = make_space(layout)
-    groups = space.size // GROUP
+    row_layout = make_row_layout(layout)
+    groups = row_layout.size // GROUP
     edges = [GROUP * (groups * i // count) for i in range(count + 1)]
-    coded = [segment for segment in space.segments if segment.start < space.coded]
+    coded = [segment for segment in row_layout.segments if segment.start < row_layout.coded]
     shards = []
     for ps, (first, end) in enumerate(itertools.pairwise(edges)):
-        end_of_codes = max(first, min(end, space.coded))
+        end_of_codes = max(first, min(end, row_layout.coded))
         shards.append(
             Shard(
                 first,
@@ -162,9 +162,11 @@ def make_shards(
                 end_of_codes - first,
                 tuple(
                     Range(segment.variable, until - begin)
-                    for segment, begin, until in _cut(space.segments, space.size, first, end)
+                    for segment, begin, until in _cut(
+                        row_layout.segments, row_layout.size, first, end
+                    )
                 ),
-                _pieces(coded, space.coded, first, end_of_codes),
+                _pieces(coded, row_layout.coded, first, end_of_codes),
                 nodes * max_code,
                 layout.policy.float_type.itemsize,
                 0 if ps else statistics,
