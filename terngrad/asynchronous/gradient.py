@@ -194,7 +194,7 @@ def parts_by_ps(pushable: Pushable, shards: Sequence[Shard], packing: Packing) -
     found, word, value = [], 0, 0
     for shard in shards:
         parts = [
-            *(units[p.scale : p.scale + p.parts.count] for p in shard.pieces),
+            *(units[r.scale : r.scale + r.parts.count] for r in shard.coded_ranges),
             floats[value : value + shard.floats],
             statistics[: shard.statistics],
         ]

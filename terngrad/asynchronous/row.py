@@ -79,7 +79,7 @@ class Range(NamedTuple):
     size: int
 
 
-class Piece(NamedTuple):
+class CodedRange(NamedTuple):
     """The elements of a coded variable that are on one ps.
 
     Attributes:
@@ -102,7 +102,7 @@ class Shard:
       size: number of its elements.
       coded: number of its coded elements, which come first.
       ranges: its elements, by variable.
-      pieces: its coded elements, by variable.
+      coded_ranges: its coded elements, by variable.
       largest: magnitude that a sum of codes may have.
       wire_bytes: bytes of a float in a gradient.
       statistics: number of moving statistics, which follow the parameters; 0 except on ps 0.
@@ -112,7 +112,7 @@ class Shard:
     size: int
     coded: int
     ranges: tuple[Range, ...]
-    pieces: tuple[Piece, ...]
+    coded_ranges: tuple[CodedRange, ...]
     largest: int
     wire_bytes: int
     statistics: int
@@ -120,7 +120,7 @@ class Shard:
     @property
     def scales(self) -> int:
         """Number of its scales."""
-        return sum(piece.parts.count for piece in self.pieces)
+        return sum(each.parts.count for each in self.coded_ranges)
 
     @property
     def words(self) -> int:
@@ -166,7 +166,7 @@ def make_shards(
                         row_layout.segments, row_layout.size, first, end
                     )
                 ),
-                _pieces(coded, row_layout.coded, first, end_of_codes),
+                _coded_ranges(coded, row_layout.coded, first, end_of_codes),
                 nodes * max_code,
                 layout.policy.float_type.itemsize,
                 0 if ps else statistics,
@@ -189,21 +189,23 @@ def _cut(
             yield segment, begin, until
 
 
-def _pieces(coded: Sequence[RowSegment], end: int, first: int, last: int) -> tuple[Piece, ...]:
-    """Returns the piece of each coded variable in [first, last)."""
+def _coded_ranges(
+    coded: Sequence[RowSegment], end: int, first: int, last: int
+) -> tuple[CodedRange, ...]:
+    """Returns the range of each coded variable in [first, last)."""
     counts = itertools.accumulate((segment.parts.count for segment in coded), initial=0)
     scale_of = dict(zip((segment.variable for segment in coded), counts, strict=False))
     return tuple(
-        _piece(segment, scale_of[segment.variable], begin - segment.start, until - begin)
+        _coded_range(segment, scale_of[segment.variable], begin - segment.start, until - begin)
         for segment, begin, until in _cut(coded, end, first, last)
     )
 
 
-def _piece(segment: RowSegment, scale: int, first: int, size: int) -> Piece:
+def _coded_range(segment: RowSegment, scale: int, first: int, size: int) -> CodedRange:
     """Returns `size` elements from `first` on of a variable whose scales begin at `scale`."""
     parts = segment.parts
     if parts.block == 1:
-        return Piece(size, scale, parts._replace(first=first % parts.count))
+        return CodedRange(size, scale, parts._replace(first=first % parts.count))
     low = min(first // parts.block, parts.count - 1)
     high = min(-(-(first + size) // parts.block), parts.count)
-    return Piece(size, scale + low, Parts(parts.block, high - low, first - low * parts.block))
+    return CodedRange(size, scale + low, Parts(parts.block, high - low, first - low * parts.block))

@@ -39,11 +39,11 @@ def test_shards_cover_the_row_evenly_and_each_code_has_its_scale(bits, count):
         layout.coded.index(p.variable): p for p in row_layout.segments if p.start < row_layout.coded
     }
     for shard in shards:
-        assert sum(piece.size for piece in shard.pieces) == shard.coded
+        assert sum(each.size for each in shard.coded_ranges) == shard.coded
         element = shard.first
-        for piece in shard.pieces:
-            assert scale_of[piece.scale].start <= element
-            element += piece.size
+        for each in shard.coded_ranges:
+            assert scale_of[each.scale].start <= element
+            element += each.size
     assert [shard.statistics for shard in shards] == [7] + [0] * (count - 1)
 
 
@@ -65,7 +65,7 @@ def test_each_code_has_the_scale_of_its_part_wherever_the_row_is_cut(scale_by, c
     found = {}
     for shard in make_shards(layout, count, 1, 0):
         element = shard.first
-        for size, first, parts in shard.pieces:
+        for size, first, parts in shard.coded_ranges:
             for e in range(size):
                 part = (parts.first + e) // parts.block % parts.count
                 found[element + e] = first + part

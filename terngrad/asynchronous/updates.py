@@ -150,8 +150,8 @@ class Updates:
     def _update(self, units, words, floats, step: tf.Tensor) -> None:
         parts = []
         if self._shard.coded:
-            pieces, nodes = self._shard.pieces, self._nodes.read_value()
-            lengths, own = [(piece.size,) for piece in pieces], [piece.parts for piece in pieces]
+            ranges, nodes = self._shard.coded_ranges, self._nodes.read_value()
+            lengths, own = [(each.size,) for each in ranges], [each.parts for each in ranges]
             parts += self._kernels.decode(words, units, nodes, lengths, own)
         gradient = tf.concat([*parts, floats], 0)
         self._optimizer.apply([gradient], self._schedule(step), step)
