@@ -21,7 +21,7 @@ from terngrad.connect.calling import ps_name
 from terngrad.exchange.parameter_server.server.server import Server as SynchronousServer
 from terngrad.library import serving
 from terngrad.library.serving import Asynchronous
-from terngrad.service.figures import Report, WorkerFigures
+from terngrad.service.figures import IntervalFigures, WorkerFigures
 from terngrad.training import runtime
 
 Server = SynchronousServer | AsynchronousServer
@@ -161,7 +161,7 @@ def figures_of_sums(server: SynchronousServer, worker_hosts: Sequence[str]) -> P
     return PsFigures(line, found.step, scalars)
 
 
-def _took_part(worker: WorkerFigures, found: Report) -> str:
+def _took_part(worker: WorkerFigures, found: IntervalFigures) -> str:
     """Returns how long after the first worker this one pushed, and its share of the steps."""
     late = f"{1e3 * worker.mean_late_secs:.1f} ms after the first"
     if found.steps - worker.steps <= 1:  # 1: its push may be in progress

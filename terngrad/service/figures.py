@@ -18,7 +18,7 @@ class WorkerFigures:
       bytes_in: bytes that the worker sent.
       bytes_out: bytes sent to the worker.
       steps: steps in which its gradient counted.
-      parts: pieces of gradients that it pushed.
+      pieces: pieces of gradients that it pushed.
       late_secs: sum of the pieces' delays after the first worker's.
       dropped: gradients that were dropped.
       blocked_secs: time for which it was held back because it was too far ahead.
@@ -27,7 +27,7 @@ class WorkerFigures:
     bytes_in: int = 0
     bytes_out: int = 0
     steps: int = 0
-    parts: int = 0
+    pieces: int = 0
     late_secs: float = 0.0
     dropped: int = 0
     blocked_secs: float = 0.0
@@ -35,11 +35,11 @@ class WorkerFigures:
     @property
     def mean_late_secs(self) -> float:
         """Mean delay of a piece after the first worker's."""
-        return self.late_secs / self.parts if self.parts else 0.0
+        return self.late_secs / self.pieces if self.pieces else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class IntervalFigures:
     """Figures since the last report.
 
     Attributes:
@@ -101,7 +101,7 @@ class Figures:
         with self._lock:
             self._workers[worker].steps += step != self._pushed[worker]
             self._pushed[worker] = step
-            self._workers[worker].parts += 1
+            self._workers[worker].pieces += 1
             self._workers[worker].late_secs += late_secs
 
     def made(self, step: int) -> None:
@@ -127,11 +127,11 @@ class Figures:
         with self._lock:
             self._workers[worker].blocked_secs += secs
 
-    def report(self) -> Report:
+    def report(self) -> IntervalFigures:
         """Returns the figures since the last call."""
         with self._lock:
             seconds = max(self._clock() - self._since, _SHORTEST_SECS)
-            report = Report(seconds, self._step, self._steps, self._workers)
+            report = IntervalFigures(seconds, self._step, self._steps, self._workers)
             self._begin(len(self._workers))
             return report
 
