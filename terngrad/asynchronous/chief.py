@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from terngrad.asynchronous.client import Client
-from terngrad.asynchronous.plan import Plan, state_bytes
+from terngrad.asynchronous.plan import FORMER_CONFIGURATION, Plan, state_bytes
 from terngrad.asynchronous.row import Shard, make_row_layout
 from terngrad.cluster.membership import difference
 from terngrad.files import publish
@@ -40,8 +40,9 @@ class RunFile:
         try:
             with open(self._path, encoding="utf-8") as file:
                 values = json.load(file)
-            return str(values["run"]), dict(values["facts"])
-        except (OSError, ValueError, TypeError, KeyError):
+            configuration = values.get("configuration", values.get(FORMER_CONFIGURATION))
+            return str(values["run"]), dict(configuration)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return "", {}
 
     def write(self, run: str, configuration: Mapping[str, str]) -> None:
@@ -50,7 +51,7 @@ class RunFile:
             return
         temporary = f"{self._path}.saving"
         with open(temporary, "w", encoding="utf-8") as file:
-            json.dump({"run": run, "facts": dict(configuration)}, file)
+            json.dump({"run": run, "configuration": dict(configuration)}, file)
         publish(temporary, self._path)
 
     def remove(self) -> None:

@@ -110,15 +110,15 @@ def status_in(reply: Reply) -> RunStatus:
 
 def entry(run: str, configuration: Mapping[str, str]) -> bytes:
     """Returns the content of ENTER: the worker's last run, "" for none, and its configuration."""
-    return json.dumps({"run": run, "facts": dict(configuration)}).encode()
+    return json.dumps({"run": run, "configuration": dict(configuration)}).encode()
 
 
 def read_entry(content: bytes | bytearray) -> tuple[str, dict[str, str]]:
     """Returns a worker's run and its configuration; raises CallError if the JSON is malformed."""
     try:
         values = json.loads(bytes(content))
-        return str(values["run"]), {str(k): str(v) for k, v in values["facts"].items()}
+        return str(values["run"]), {str(k): str(v) for k, v in values["configuration"].items()}
     except UNREADABLE:
         raise CallError(
-            'the content of ENTER must be JSON of the form {"run": "", "facts": {}}'
+            'the content of ENTER must be JSON of the form {"run": "", "configuration": {}}'
         ) from None

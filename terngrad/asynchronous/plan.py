@@ -26,7 +26,7 @@ from terngrad.training.schedules import Schedule
 from terngrad.training.slots import SLOTS
 
 MAX_ELEMENTS = 1 << 30  # of a net, on all ps
-_CONFIGURATION = "facts"  # its key in JSON: snapshots and messages of earlier versions have it
+FORMER_CONFIGURATION = "facts"  # key of the configuration in files of earlier versions
 _LONGEST_RUN = 64  # characters
 _MAX_INT64 = (1 << 63) - 1
 
@@ -138,9 +138,7 @@ class Plan:
 
     def to_json(self) -> str:
         """Returns the plan as JSON, for a message or a file."""
-        values = dataclasses.asdict(self)
-        values[_CONFIGURATION] = values.pop("configuration")
-        return json.dumps(values)
+        return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:
@@ -149,8 +147,8 @@ class Plan:
             values = json.loads(text)
             if isinstance(values, dict) and isinstance(policy := values.get("policy"), dict):
                 values["policy"] = {k: v for k, v in policy.items() if k not in FORMER_FIELDS}
-            if isinstance(values, dict) and _CONFIGURATION in values:
-                values["configuration"] = values.pop(_CONFIGURATION)
+            if isinstance(values, dict) and FORMER_CONFIGURATION in values:
+                values["configuration"] = values.pop(FORMER_CONFIGURATION)
             return fields.read(cls, values)
         except PlanError:
             raise

@@ -185,7 +185,12 @@ def test_the_file_of_a_run_names_it_until_it_has_ended(tmp_path):
     assert file.read() == ("", {})
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"run": 1, "facts": 2}'])
+def test_the_file_of_a_run_of_an_earlier_version_is_read(tmp_path):
+    (tmp_path / ".asynchronous_run").write_text('{"run": "a run", "facts": {"seed": "1"}}')
+    assert RunFile(str(tmp_path)).read() == ("a run", {"seed": "1"})
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"run": 1, "configuration": 2}'])
 def test_a_damaged_run_file_names_no_run(tmp_path, text):
     (tmp_path / ".asynchronous_run").write_text(text)
     assert RunFile(str(tmp_path)).read() == ("", {})

@@ -70,7 +70,7 @@ def served(empty):
 
 
 def entry(worker=1, configuration=CONFIGURATION, run=""):
-    content = json.dumps({"run": run, "facts": configuration}).encode()
+    content = json.dumps({"run": run, "configuration": configuration}).encode()
     return [*frames(Call(act=ENTER, incarnation=7 + worker), content)]
 
 
@@ -343,6 +343,7 @@ def test_a_plan_survives_its_text():
     assert Plan.from_json(PLAN.to_json()) == PLAN
     earlier = json.loads(PLAN.to_json())
     earlier["policy"] |= {"scaler_sharing": True, "use_encoding": True}
+    earlier["facts"] = earlier.pop("configuration")
     assert Plan.from_json(json.dumps(earlier)) == PLAN
     with pytest.raises(PlanError, match="statistics"):
         dataclasses.replace(PLAN, statistics=-1)

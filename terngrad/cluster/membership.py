@@ -197,7 +197,7 @@ class Membership(contextlib.AbstractContextManager):
         """
         if self._rank:
             chief = self._peers[0]
-            chief.send({"facts": dict(configuration)})
+            chief.send({"configuration": dict(configuration)})
             verdict = self._answer(chief)["verdict"]
         else:
             verdict = self._compare(configuration)
@@ -225,7 +225,7 @@ class Membership(contextlib.AbstractContextManager):
 
     def _compare(self, configuration: Configuration) -> str:
         all_configurations = {
-            rank: self._answer(peer)["facts"] for rank, peer in self._peers.items()
+            rank: self._answer(peer)["configuration"] for rank, peer in self._peers.items()
         }
         try:
             compare({0: configuration} | all_configurations, self._hosts)

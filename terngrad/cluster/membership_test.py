@@ -150,7 +150,7 @@ def test_each_wait_for_a_process_that_has_left_fails():
             members[0].agree({})
 
 
-def test_a_fact_that_only_one_has_is_named():
+def test_a_setting_that_only_one_process_has_is_named():
     members, _ = join_all(2)
     errors = in_threads(lambda: members[0].agree({}), lambda: members[1].agree({"seed": "1"}))
     assert "seed is 1 on worker 1" in str(errors[0])

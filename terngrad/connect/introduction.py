@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from terngrad.cluster import run_secret
 from terngrad.cluster.errors import printable
 
-VERSION = 15
+VERSION = 16
 MAGIC = b"terngrad\n"
 NO_INTRODUCTION = "it did not introduce itself"
 SIZE_BYTES = 4

@@ -162,7 +162,7 @@ def test_changed_messages_end_a_membership_with_a_name(files):
                 ConnectConfig(HOSTS[:2], rank, (), TIMEOUT), peers, on_loss=lost.put
             )
             stack.push(membership)
-        message = {"facts": {"x": "y" * 100}}
+        message = {"configuration": {"x": "y" * 100}}
         for _ in range(200):
             both[1][0].send(message)
         reported = {lost.get(timeout=TIMEOUT), lost.get(timeout=TIMEOUT)}

@@ -8,16 +8,16 @@ from terngrad.testing.coordination import SECS, CoordinatedWorkers, started_work
 def test_values_are_sent_when_all_workers_have_given_theirs_and_later_at_once():
     cluster = CoordinatedWorkers()
     cluster.connect(*range(3))
-    cluster.give(0, "facts", b"a")
-    cluster.give(1, "facts", b"b")
+    cluster.give(0, "configuration", b"a")
+    cluster.give(1, "configuration", b"b")
     assert cluster.taken() == {}
-    cluster.give(2, "facts", b"c")
+    cluster.give(2, "configuration", b"c")
     assert [o.values.contents for o in cluster.orders[1]] == [[b"a", b"b", b"c"]]
     for worker in range(3):
         cluster.report(worker)
     cluster.taken()
     cluster.reconnect(1)
-    cluster.give(1, "facts", b"other")
+    cluster.give(1, "configuration", b"other")
     assert [o.values.contents for o in cluster.orders[1]] == [[b"a", b"other", b"c"]]
     assert sorted(cluster.taken()) == [1]
 
@@ -49,12 +49,12 @@ def test_values_of_too_many_bytes_or_names_are_refused():
 def test_old_rounds_get_no_values_and_rounds_of_impossible_views_no_answer():
     cluster, view = started_workers(1)
     for round_, workers in ((5, [0]), (3, []), (4, [0])):
-        cluster.give(0, "facts", b"", round_)
+        cluster.give(0, "configuration", b"", round_)
         assert list(cluster.orders[0][-1].values.workers) == workers
         assert cluster.taken() == {0: ["values"]}
-    cluster.give(0, "facts", b"", view.number + 1)
+    cluster.give(0, "configuration", b"", view.number + 1)
     assert cluster.taken() == {}
-    cluster.give(0, "facts", b"", view.number)
+    cluster.give(0, "configuration", b"", view.number)
     assert cluster.taken() == {0: ["values"]}
 
 
@@ -62,14 +62,14 @@ def test_values_of_processes_that_are_all_gone_are_not_sent_to_later_ones():
     cluster = CoordinatedWorkers(workers=2)
     for worker in (0, 1):
         cluster.connect(worker)
-        cluster.give(worker, "facts", b"before")
+        cluster.give(worker, "configuration", b"before")
     for worker in (0, 1):
         cluster.lose(worker)
     cluster.taken()
     cluster.connect(0, 1)
-    cluster.give(0, "facts", b"after")
+    cluster.give(0, "configuration", b"after")
     assert cluster.taken() == {}
-    cluster.give(1, "facts", b"after")
+    cluster.give(1, "configuration", b"after")
     assert list(cluster.orders[0][-1].values.contents) == [b"after", b"after"]
 
 
@@ -86,14 +86,14 @@ def test_values_wait_for_a_member_that_may_come_back():
 def test_values_of_a_worker_that_fails_to_join_are_forgotten():
     cluster, _ = started_workers(2)
     cluster.lose(1)
-    cluster.give(0, "facts", b"right")
+    cluster.give(0, "configuration", b"right")
     cluster.connect(1)
-    cluster.give(1, "facts", b"wrong")
+    cluster.give(1, "configuration", b"wrong")
     cluster.send(1, failed="it does not fit")
     cluster.lose(1, "ended")
     cluster.orders[1].clear()
     cluster.connect(1)
-    cluster.give(1, "facts", b"right")
+    cluster.give(1, "configuration", b"right")
     (order,) = cluster.orders[1]
     assert list(order.values.contents) == [b"right", b"right"]
 

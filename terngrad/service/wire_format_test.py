@@ -210,7 +210,7 @@ def test_golden_bytes_of_an_introduction():
     introduce(hello, b"", sent.append, lambda: {"welcome": True})
     text = (
         '{"purpose": "Exchange", "worker": 1, "callee": 0, "worker_hosts": ["a:1", "b:2"], '
-        '"ps_hosts": ["p:1"], "rules": "r", "timeout_secs": 60.0, "failed": "", "version": 15}'
+        '"ps_hosts": ["p:1"], "rules": "r", "timeout_secs": 60.0, "failed": "", "version": 16}'
     )
     size = "a7 00 00 00"
     assert sent == [b"terngrad\n" + bytes.fromhex(size) + text.encode()]

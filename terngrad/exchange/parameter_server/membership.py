@@ -38,7 +38,8 @@ def agree(
         once in each view.
       what: name of the configuration in that view; "" = the first of its own keys.
     """
-    name = "facts" if round_ is not None else f"facts:{what or min(configuration)}"
+    of_view = f"configuration:{what or min(configuration)}"
+    name = of_view if round_ is None else "configuration"
     given = client.coordination.gather(name, json.dumps(dict(configuration)).encode(), round_)
     configuration_of = {worker: json.loads(text) for worker, text in given.items()}
     compare(

@@ -247,7 +247,7 @@ class SimulatedWorker:
         return is_there and all(stream.worker != self.rank for stream in ps.streams)
 
     def _train(self) -> Waits[None]:
-        yield from self._gather("facts", b"")
+        yield from self._gather("configuration", b"")
         yield from self._gather("tensor:examples", b"", 0)
         yield from self._share_state()
         self._declare()

@@ -232,13 +232,13 @@ def test_a_late_answer_to_an_abandoned_round_does_not_replace_the_current_one():
     with serving() as (_, hosts), joined(hosts) as clients:
         coordination = clients[0].coordination
         with futures.ThreadPoolExecutor() as pool:
-            asked = pool.submit(coordination.gather, "facts", b"a", 7)
-            while "facts" not in coordination._own_values:
+            asked = pool.submit(coordination.gather, "configuration", b"a", 7)
+            while "configuration" not in coordination._own_values:
                 time.sleep(0.01)
             with coordination.changed:  # both arrive before the waiting thread wakes up
                 for round_ in (7, 6):
                     order = Order()
-                    order.values.name, order.values.round = "facts", round_
+                    order.values.name, order.values.round = "configuration", round_
                     order.values.workers.append(0)
                     order.values.contents.append(b"a")
                     coordination.take(order.SerializeToString())
