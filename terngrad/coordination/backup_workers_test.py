@@ -75,7 +75,7 @@ def test_backup_workers_continue_at_once_when_one_is_lost():
     cluster, first = started_workers(3, needed=2)
     assert first.needed == 2
     cluster.lose(0)
-    assert cluster.taken() == {1: ["freeze"], 2: ["freeze"]}
+    assert cluster.taken() == {1: ["report_state"], 2: ["report_state"]}
     cluster.report_live(1, 2, steps=6, view=first)
     (view,) = cluster.taken()[2]
     assert (members(view), view.needed, view.steps) == ((1, 2), 2, 6)
@@ -147,7 +147,7 @@ class Backup(CoordinatedWorkers):
 
     def form(self, *others):
         """Who was asked reports its state, and so do others; returns the view, if any."""
-        asked = {worker for worker, found in self.taken().items() if "freeze" in found}
+        asked = {worker for worker, found in self.taken().items() if "report_state" in found}
         for worker in sorted(asked & {0, 1} | {*others}):
             self.report(worker, self.step, is_live=True, view=self.view)
         views = self.taken().get(0)
@@ -195,7 +195,7 @@ def test_a_backup_worker_that_a_step_may_wait_for_interrupts_the_others_by_leavi
     cluster = entered()
     cluster.send(2, **says)
     cluster.leave()
-    assert cluster.taken() == {0: ["freeze"], 1: ["freeze"]}
+    assert cluster.taken() == {0: ["report_state"], 1: ["report_state"]}
 
 
 def test_a_view_does_not_wait_long_for_a_backup_worker_that_has_made_no_step():

@@ -33,7 +33,8 @@ class Events:
 
     Attributes:
       on_view: called with each new view.
-      on_freeze: called when the view becomes invalid.
+      on_report_request: called when the view becomes invalid and this worker must report its
+        state.
       on_go: called with a step and its contributors.
       on_lost_ps: called with the ps that the others do without.
       on_open: called when another stream replaces a broken one.
@@ -41,7 +42,7 @@ class Events:
     """
 
     on_view: Callable[[View], None]
-    on_freeze: Callable[[], None]
+    on_report_request: Callable[[], None]
     on_go: Callable[[int, tuple[int, ...]], None]
     on_lost_ps: Callable[[tuple[int, ...]], None]
     on_open: Callable[[], None]
@@ -70,7 +71,7 @@ class CoordinatorClient:
         self.ended = ""
         self.saver: int | None = None
         self.view = View()
-        self._finished = self._is_frozen = False
+        self._finished = self._must_report = False
         self._state_report: Report | None = None  # not answered yet
         self._own_values: dict[str, Report] = {}
         self._values: dict[str, tuple[int, dict[int, bytes]]] = {}  # by name: round, values
@@ -85,7 +86,7 @@ class CoordinatorClient:
         """Moves to another coordinator, over a link that is not started yet."""
         with self.changed:
             left, self._link = self._link, link
-            self._is_frozen = True
+            self._must_report = True
             self.changed.notify_all()
         left.end()
         link.start()
@@ -153,7 +154,7 @@ class CoordinatorClient:
             report.state_report.steps, report.state_report.is_live = steps, is_live
             report.state_report.view, report.state_report.members = before.number, before.members
             report.state_report.coordinator = before.coordinator
-            self._state_report, self._is_frozen = report, False
+            self._state_report, self._must_report = report, False
             self._send(report)
         return lambda: self.view if self.view.number > before.number else None
 
@@ -199,7 +200,7 @@ class CoordinatorClient:
             raise FinishedError("the training is done; there is nothing left to join")
         if self.ended:
             raise MembershipError(self.ended)
-        if self._is_frozen and self.view.number and not self._state_report:
+        if self._must_report and self.view.number and not self._state_report:
             raise InterruptionError
 
     def ready(self, step: int) -> None:
@@ -252,7 +253,7 @@ class CoordinatorClient:
     def broken(self) -> None:
         """Notes that the stream broke: a new view is needed."""
         with self.changed:
-            self._is_frozen = True
+            self._must_report = True
             self.changed.notify_all()
 
     def opened(self) -> None:
@@ -262,7 +263,7 @@ class CoordinatorClient:
             for own in self._own_values.values():
                 self._send(own)
             if self._state_report:
-                self._is_frozen = False
+                self._must_report = False
                 self._send(self._state_report)
 
     def take(self, message: bytes, counts: Callable[[], bool] = lambda: True) -> None:
@@ -287,11 +288,11 @@ class CoordinatorClient:
         what = order.WhichOneof("what")
         if what == "view":
             self.view, self._state_report, self._parts = order.view, None, []
-            self._is_frozen = False
+            self._must_report = False
             self._events.on_view(order.view)
-        elif what == "freeze":
-            self._is_frozen = True
-            self._events.on_freeze()
+        elif what == "report_state":
+            self._must_report = True
+            self._events.on_report_request()
         elif what == "go":
             self._events.on_go(order.go.step, groups.unpack(order.go.contributors))
         elif what == "values":

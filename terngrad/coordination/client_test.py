@@ -31,7 +31,7 @@ def _joined():
     """Returns two workers, their links, and the events that they note."""
     events = []
     note = lambda name: lambda *what: events.append(name)
-    names = ("on_view", "on_freeze", "on_go", "on_lost_ps", "on_open", "on_end")
+    names = ("on_view", "on_report_request", "on_go", "on_lost_ps", "on_open", "on_end")
     clients = [CoordinatorClient(Events(**{n: note(n) for n in names})) for _ in range(2)]
     send = lambda worker, order: clients[worker].take(order.SerializeToString())
     coordinator = Coordinator(["a:1", "b:2"], Rules(2, False, 10.0), send, log=lambda line: None)

@@ -353,7 +353,7 @@ class Coordinator:
             return
         self.state.move(TrainingEvent.ASK)
         asked = self.state.members & self.state.connected
-        self._send_to(asked - self.state.with_status({Status.WAITING}), Order(freeze=True))
+        self._send_to(asked - self.state.with_status({Status.WAITING}), Order(report_state=True))
 
     def _advance(self) -> None:
         """Makes all decisions that are possible now."""

@@ -45,7 +45,7 @@ def test_a_lost_chief_that_comes_back_gets_the_state_of_a_live_worker():
     cluster.pass_secs(SECS - 1)
     assert cluster.taken() == {}  # the step waits
     cluster.join(0, steps=5)  # from its checkpoint
-    assert cluster.taken() == {1: ["freeze"], 2: ["freeze"]}
+    assert cluster.taken() == {1: ["report_state"], 2: ["report_state"]}
     cluster.report_live(1, steps=7, view=first)
     cluster.report_live(2, steps=8, view=first)
     views = cluster.taken()
@@ -73,7 +73,7 @@ def test_elastic_training_continues_without_a_lost_worker_and_lets_it_join_again
     cluster, first = started_workers(3, elastic=True)
     cluster.lose(0)
     cluster.pass_secs(SECS + 1)
-    assert cluster.taken() == {1: ["freeze"], 2: ["freeze"]}
+    assert cluster.taken() == {1: ["report_state"], 2: ["report_state"]}
     cluster.report_live(1, 2, steps=3, view=first)
     (second,) = cluster.taken()[1]
     assert (members(second), second.needed, receivers(second)) == ((1, 2), 2, ())
@@ -102,7 +102,7 @@ def test_a_repeated_report_makes_no_second_view():
     cluster.report(1)
     assert cluster.taken() == {}
     cluster.report_live(1, steps=3, view=view)
-    assert cluster.taken() == {0: ["freeze"]}
+    assert cluster.taken() == {0: ["report_state"]}
 
 
 @pytest.mark.parametrize("what", [{"view": 1 << 63}, {"steps": 1 << 63}, {"members": b"\xff"}])
@@ -167,7 +167,7 @@ def test_a_clock_that_jumped_before_a_restart_ends_no_training_and_repeats_no_vi
     assert (found.steps, receivers(found)) == (12, ())
     assert found.number > view.number
     cluster.report_live(0, steps=12, view=found)  # its number counts from now on
-    assert cluster.taken() == {1: ["freeze"]}
+    assert cluster.taken() == {1: ["report_state"]}
 
 
 def test_elastic_training_ends_if_all_workers_are_lost_before_it_began():
@@ -349,7 +349,7 @@ def lost(*servers):
 def test_a_view_excludes_the_ps_that_any_member_has_lost_until_they_are_back():
     cluster, view = started_workers(2, elastic=True, servers=3)
     cluster.send(0, **lost(1))  # its step is given up already
-    assert cluster.taken() == {0: ["lost_ps", "freeze"], 1: ["lost_ps", "freeze"]}
+    assert cluster.taken() == {0: ["lost_ps", "report_state"], 1: ["lost_ps", "report_state"]}
     cluster.send(1, **lost(1, 2))
     cluster.report_live(0, 1, steps=5, view=view)
     view = cluster.taken()[0][-1]
@@ -363,7 +363,7 @@ def test_a_view_excludes_the_ps_that_any_member_has_lost_until_they_are_back():
     cluster.send(0, **lost())
     assert cluster.taken() == {}  # worker 1 does not reach them yet
     cluster.send(1, **lost(1))
-    assert cluster.taken() == {0: ["freeze"], 1: ["freeze"]}
+    assert cluster.taken() == {0: ["report_state"], 1: ["report_state"]}
     cluster.report_live(0, 1, steps=9, view=view)
     assert groups.unpack(cluster.taken()[0][-1].lost_ps) == (1,)
 

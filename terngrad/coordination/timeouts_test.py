@@ -23,7 +23,7 @@ def test_a_worker_that_hangs_is_named_or_abandoned():
                 cluster.pass_secs(1 if seconds else 0)
         if elastic:
             assert cluster.dropped == [1]
-            assert cluster.taken()[0] == ["freeze"]
+            assert cluster.taken()[0] == ["report_state"]
             cluster.connect(1)  # its other threads open another stream
             cluster.report_live(0, steps=5)
             (view,) = cluster.taken()[0]
@@ -31,7 +31,7 @@ def test_a_worker_that_hangs_is_named_or_abandoned():
             cluster.give(0, "at the end", b"")
             assert cluster.taken() == {0: ["values"]}
             cluster.report_live(1, steps=4)  # it no longer hangs
-            assert cluster.taken() == {0: ["freeze"]}
+            assert cluster.taken() == {0: ["report_state"]}
         else:
             assert cluster.outcome.startswith("worker 1 (host1:1): no next batch for 10 s")
 
@@ -47,7 +47,7 @@ def test_a_backup_worker_that_hangs_is_abandoned_and_two_end_the_training():
         if len(hanging) == 1:
             assert cluster.outcome is None
             assert cluster.dropped == [2]
-            assert cluster.taken()[0] == ["freeze"]
+            assert cluster.taken()[0] == ["report_state"]
         else:
             named = "worker 1 (host1:1), worker 2 (host2:1): no next batch for 10 s"
             assert cluster.outcome.startswith(named)
@@ -112,14 +112,14 @@ def test_operations_within_a_call_of_many_batches_count_as_progress():
     stall(cluster, 5, counts=(7, 8))
     assert (cluster.taken(), cluster.outcome) == ({}, None)
     cluster.pass_secs(5 * SECS)
-    assert cluster.taken() == {0: ["freeze"], 1: ["freeze"]}
+    assert cluster.taken() == {0: ["report_state"], 1: ["report_state"]}
 
 
 @pytest.mark.parametrize("rules", [{"elastic": True}, {"needed": 1}, {}], ids=str)
 def test_a_worker_that_hangs_amid_the_step_of_all_is_abandoned_or_named(rules):
     cluster, view = started_workers(2, **rules)
     stall(cluster, 5)
-    assert (cluster.taken(), cluster.outcome) == ({0: ["freeze"], 1: ["freeze"]}, None)
+    assert (cluster.taken(), cluster.outcome) == ({0: ["report_state"], 1: ["report_state"]}, None)
     cluster.report_live(0, steps=4, view=view)
     cluster.progress(0, None)
     cluster.pass_secs(SECS - 1)
@@ -153,7 +153,7 @@ def test_a_step_that_fails_twice_for_all_workers_ends_the_training():
     cluster, view = started_workers(2)
     for steps in (4, 7):
         stall(cluster, steps + 1)
-        assert cluster.taken() == {0: ["freeze"], 1: ["freeze"]}
+        assert cluster.taken() == {0: ["report_state"], 1: ["report_state"]}
         cluster.report_live(0, 1, steps=steps, view=view)
         (view,) = cluster.taken()[0]
         assert members(view) == (0, 1)
@@ -166,7 +166,7 @@ def test_a_backup_worker_that_stands_still_is_noticed_although_the_others_are_do
     cluster.progress(0, None)
     cluster.send(0, bye=True)
     stall(cluster, 5)
-    assert cluster.taken()[1] == ["freeze"]
+    assert cluster.taken()[1] == ["report_state"]
 
 
 def test_the_chief_starts_anew_if_the_only_worker_with_the_state_hangs_for_long():
@@ -191,7 +191,7 @@ def test_a_member_may_be_lost_for_less_time_than_a_worker_before_the_first_view(
     assert members(cluster.taken()[0][-1]) == (0, 1)
     cluster.lose(1)
     cluster.pass_secs(1)
-    assert cluster.taken()[0] == ["freeze"]
+    assert cluster.taken()[0] == ["report_state"]
 
 
 def one_lost_and_one_about_to_join():
@@ -224,7 +224,7 @@ def test_an_elastic_training_waits_shortly_for_a_worker_while_another_has_the_st
     cluster.pass_secs(0.4)
     assert cluster.taken() == {}
     cluster.pass_secs(0.2)
-    assert cluster.taken() == {0: ["freeze"]}
+    assert cluster.taken() == {0: ["report_state"]}
 
 
 def is_kept(cluster, worker, step):
@@ -256,7 +256,7 @@ def test_a_receiver_that_confirms_the_state_goes_on_soon_without_its_donor():
     cluster.report_live(0, steps=5)
     view = cluster.taken()[1][-1]
     assert receivers(view) == (1,)
-    for number, orders in ((view.number - 1, {}), (view.number, {1: ["freeze"]})):
+    for number, orders in ((view.number - 1, {}), (view.number, {1: ["report_state"]})):
         cluster.send(1, has_state=number)
         cluster.lose(0)
         cluster.pass_secs(0.6)
@@ -289,7 +289,7 @@ def test_workers_that_were_all_lost_at_once_are_waited_for():
     assert members(cluster.taken()[0][-1]) == (0, 1)
     cluster.lose(1)  # alone
     cluster.pass_secs(1)
-    assert cluster.taken()[0] == ["freeze"]
+    assert cluster.taken()[0] == ["report_state"]
 
 
 def test_a_lost_worker_is_named_beside_one_that_does_not_get_ready():
@@ -325,7 +325,7 @@ def test_a_worker_that_hangs_is_abandoned_although_another_joins_and_leaves():
         cluster.lose(3)
         cluster.progress(1, 5)
         cluster.pass_secs(SECS / 4)
-    view = next(order for order in cluster.taken()[0] if order != "freeze")
+    view = next(order for order in cluster.taken()[0] if order != "report_state")
     assert members(view) == (0, 2)
 
 

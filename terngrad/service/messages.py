@@ -132,7 +132,7 @@ _PROGRESS = {
 
 # From ps 0 to a worker.
 _ORDER = {
-    "freeze": Field(1, "bool", one_of=True),  # abandon the step and report your state
+    "report_state": Field(1, "bool", one_of=True),  # abandon the step and report your state
     "view": Field(2, "View", one_of=True),
     "go": Field(3, "Go", one_of=True),
     "values": Field(4, "Values", one_of=True),

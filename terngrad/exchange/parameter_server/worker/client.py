@@ -105,7 +105,7 @@ class Client:
         )
         events = Events(
             on_view=self._install,
-            on_freeze=self.steps.interrupt,
+            on_report_request=self.steps.interrupt,
             on_go=self.steps.go,
             on_lost_ps=self.servers.use_all_but,
             on_open=self._report_servers,
