@@ -24,7 +24,6 @@ from terngrad.cluster import run_secret
 from terngrad.cluster.addresses import listen, name_of, split_address
 from terngrad.cluster.errors import (
     LONGEST_REASON,
-    ForeignError,
     MembershipError,
     OtherFailedError,
     printable,
@@ -87,17 +86,17 @@ class Peer:
         """Waits for the next message; returns None if the connection ended.
 
         Raises:
-          ForeignError: the data received is not a message.
+          FrameError: the data received is not a message.
         """
         try:
             text = next(iter(self.channel), None)
             message = None if text is None else json.loads(bytes(text))
-        except FrameError as error:
-            raise ForeignError(str(error)) from None
+        except FrameError:
+            raise
         except (ValueError, RecursionError):
-            raise ForeignError("a message that is not JSON") from None
+            raise FrameError("a message that is not JSON") from None
         if message is not None and not isinstance(message, dict):
-            raise ForeignError("a message that is not a JSON object")
+            raise FrameError("a message that is not a JSON object")
         return message
 
     def close(self) -> None:
@@ -166,7 +165,7 @@ def reach_chief(
                 raise MembershipError(error.between(config.name, chief)) from None
             except EncryptionError as error:
                 raise MembershipError(f"{chief}: {error}") from None
-            except (ForeignProgramError, ForeignError):
+            except (ForeignProgramError, FrameError):
                 reason = f"the program at {address} is not a worker of this training"
                 if len(addresses) == 1:
                     raise MembershipError(f"{chief}: {reason}") from None
@@ -234,7 +233,7 @@ def _joined(config: ConnectConfig, chief: Peer, address: str) -> Peer:
             raise OtherFailedError(why)
         raise MembershipError(f"{name_of(0, config.worker_hosts)}: {why}")
     if "joined" not in answer:
-        raise ForeignError("the answer is neither a welcome nor an error")
+        raise FrameError("the answer is neither a welcome nor an error")
     chief.channel.limit_silence(_FOREVER_SECS)
     return chief
 

@@ -30,10 +30,6 @@ class PortError(MembershipError):
     """Names a port at which this process cannot listen."""
 
 
-class ForeignError(ValueError):
-    """The received data is not a message: the other end is another program."""
-
-
 def printable(text: object, longest: int = _LONGEST_QUOTED) -> str:
     """Returns another process' text for a message or log, in one line that cannot be forged.
 

@@ -21,8 +21,9 @@ from types import MappingProxyType
 
 from terngrad.cluster.addresses import Interface, dial, name_of, split_address
 from terngrad.cluster.admission import Peer
-from terngrad.cluster.errors import DifferenceError, ForeignError, MembershipError, SharedError
+from terngrad.cluster.errors import DifferenceError, MembershipError, SharedError
 from terngrad.cluster.progress import OperationProgress, ProcessProgress, StallDetector, divergence
+from terngrad.connect.channel import FrameError
 from terngrad.connect.config import ConnectConfig
 
 _LONGEST_CONNECT_SECS = 5.0
@@ -281,7 +282,7 @@ class Membership(contextlib.AbstractContextManager):
     def _receive(self, peer: Peer) -> dict | None:
         try:
             return peer.receive()
-        except ForeignError:
+        except FrameError:
             return None
 
     def _watch(self) -> None:
