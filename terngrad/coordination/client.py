@@ -266,8 +266,8 @@ class CoordinatorClient:
                 self._must_report = False
                 self._send(self._state_report)
 
-    def take(self, message: bytes, counts: Callable[[], bool] = lambda: True) -> None:
-        """Handles an order, unless `counts` returns that its sender no longer coordinates.
+    def handle(self, message: bytes, is_current: Callable[[], bool] = lambda: True) -> None:
+        """Handles an order, if `is_current` returns that its sender still coordinates.
 
         Raises:
           FrameError: it is not an order.
@@ -277,14 +277,14 @@ class CoordinatorClient:
         except DecodeError:
             raise FrameError("it is not a valid Order") from None
         with self.changed:
-            if not counts():
+            if not is_current():
                 return
-            self._take(order)
+            self._handle(order)
             self.changed.notify_all()
         if order.WhichOneof("what") == "end":
             self._events.on_end(order.end)
 
-    def _take(self, order: Order) -> None:
+    def _handle(self, order: Order) -> None:
         what = order.WhichOneof("what")
         if what == "view":
             self.view, self._state_report, self._parts = order.view, None, []

@@ -33,7 +33,7 @@ def _joined():
     note = lambda name: lambda *what: events.append(name)
     names = ("on_view", "on_report_request", "on_go", "on_lost_ps", "on_open", "on_end")
     clients = [CoordinatorClient(Events(**{n: note(n) for n in names})) for _ in range(2)]
-    send = lambda worker, order: clients[worker].take(order.SerializeToString())
+    send = lambda worker, order: clients[worker].handle(order.SerializeToString())
     coordinator = Coordinator(["a:1", "b:2"], Rules(2, False, 10.0), send, log=lambda line: None)
     links = [Link(worker, coordinator) for worker in range(2)]
     for client, link in zip(clients, links, strict=True):
@@ -61,7 +61,7 @@ def test_workers_share_values_and_a_view_and_report_anew_when_one_joins_again(jo
 def test_bytes_that_are_no_order_are_refused(joined):
     (client, _), _, events = joined
     with pytest.raises(FrameError, match="it is not a valid Order"):
-        client.take(b"\xff")
+        client.handle(b"\xff")
     assert not events
 
 

@@ -241,7 +241,7 @@ def test_a_late_answer_to_an_abandoned_round_does_not_replace_the_current_one():
                     order.values.name, order.values.round = "configuration", round_
                     order.values.workers.append(0)
                     order.values.contents.append(b"a")
-                    coordination.take(order.SerializeToString())
+                    coordination.handle(order.SerializeToString())
             assert asked.result(SECS) == {0: b"a"}
 
 

@@ -252,7 +252,7 @@ class Client:
 
         return LinkEvents(
             lock=coordination.changed,
-            on_message=lambda message: coordination.take(
+            on_message=lambda message: coordination.handle(
                 message, lambda: self._coordinator_links == number
             ),
             on_break=if_current(lambda: (self.steps.interrupt(), coordination.broken())),
