@@ -86,14 +86,14 @@ class Coordinator:
         return self.state.outcome
 
     @property
-    def is_left(self) -> bool:
+    def has_no_workers(self) -> bool:
         """Whether all its workers have moved to another coordinator, or may have."""
         with self._lock:
             is_open = self.outcome is None and not self.state.some_are_done
             return is_open and not self.state.connected
 
     @property
-    def view(self) -> int:
+    def view_number(self) -> int:
         """Number of its last view; 0 = it has made none."""
         with self._lock:
             return self.state.view.number if self.state.view else 0

@@ -92,7 +92,7 @@ class OwnServersCluster(SimulatedCluster):
     def kill_coordinator(self, kept: int, has_saved: bool) -> None:
         """Kills the worker whose ps coordinates, and both with it."""
         views = [
-            ps.service and ps.service.coordinator and ps.service.coordinator.view
+            ps.service and ps.service.coordinator and ps.service.coordinator.view_number
             for ps in self.servers
         ]
         self.kill_worker(max(range(len(views)), key=lambda rank: views[rank] or 0), kept, has_saved)

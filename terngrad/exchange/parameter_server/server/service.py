@@ -187,10 +187,10 @@ class Service:
         if ending is not None and coordinator:
             coordinator.disconnect(worker, ending, silent_secs)
         # Before the lock: the coordinator sends orders, which take it, while it holds its own.
-        is_left = self._moves and coordinator is not None and coordinator.is_left
+        has_no_workers = self._moves and coordinator is not None and coordinator.has_no_workers
         with self._lock:  # last: now the worker may open another
             self._coordination.pop(worker, None)
-            if is_left and not self._coordination and self.coordinator is coordinator:
+            if has_no_workers and not self._coordination and self.coordinator is coordinator:
                 self.coordinator = None  # its workers have another; this ps still adds
 
     def receive(self, worker: int, message: bytes) -> None:
@@ -227,7 +227,7 @@ class Service:
 
     def _takes_pushes(self, worker: int, view: int) -> bool:
         coordinator = self.coordinator
-        if coordinator is None or (self._moves and not coordinator.view):
+        if coordinator is None or (self._moves and not coordinator.view_number):
             return True  # a worker asks this ps to coordinate, but others are in a view already
         return coordinator.takes_pushes(worker, view)
 
@@ -244,7 +244,7 @@ class Service:
         if not self._moves or header.coordinator == self._ps:
             return
         coordinator = self.coordinator
-        if coordinator and coordinator.view < header.view:
+        if coordinator and coordinator.view_number < header.view:
             with self._lock:
                 self.coordinator, streams = None, [*self._coordination.values()]
             for outbox in streams:  # a worker that does not know yet may begin anew here
