@@ -13,7 +13,7 @@ from inception.training.looping import say
 from inception.training.preparation import PreparedTraining
 from inception.training.restoring import memory_folder
 from terngrad.cluster.errors import FinishedError, MembershipError
-from terngrad.exchange.parameter_server.membership import LeaveTrainingError
+from terngrad.exchange.parameter_server.worker_exit import LeaveTrainingError
 from terngrad.training import checkpoints
 from terngrad.training.errors import NotFiniteError
 from terngrad.training.signals import StopRequest, save_while_stuck

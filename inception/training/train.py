@@ -12,7 +12,7 @@ from inception.training.restoring import log_cleared_memory
 from inception.training.saving import Saver
 from terngrad.cluster.errors import DifferenceError
 from terngrad.coordination.client import InterruptionError
-from terngrad.exchange.parameter_server.membership import LeaveTrainingError
+from terngrad.exchange.parameter_server.worker_exit import LeaveTrainingError
 from terngrad.library.arrays import fingerprint
 from terngrad.training import checkpoints
 from terngrad.training.runner import Runner

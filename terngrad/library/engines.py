@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,15 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from terngrad.cluster import admission, launched
 from terngrad.cluster.addresses import name_of
 from terngrad.cluster.errors import MembershipError, PortError
-from terngrad.cluster.membership import with_final_actions
+from terngrad.cluster.membership import compare, with_final_actions
 from terngrad.cluster.progress import ProcessProgress
 from terngrad.connect.config import ConnectConfig
 from terngrad.exchange import launchers, sockets
 from terngrad.exchange.operation_errors import OperationError, watching
 from terngrad.exchange.parameter_server.elastic_mesh import ElasticMesh
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
-from terngrad.exchange.parameter_server.membership import Ending, agree
 from terngrad.exchange.parameter_server.worker.client import Client
+from terngrad.exchange.parameter_server.worker_exit import WorkerExit
 from terngrad.exchange.two_shot import Transport
 from terngrad.library import own_server
 from terngrad.library.failures import reporting_failure
@@ -146,8 +147,8 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
             coordinator_moves=moves,
             servers_add=not _has_mesh(config),
         )
-        ending = Ending(client, name, progress, timeout_secs, end)
-        stack.enter_context(ending.at_the_end_of_the_block())
+        leaving = WorkerExit(client, name, progress, timeout_secs, end)
+        stack.enter_context(leaving.at_the_end_of_the_block())
         stack.enter_context(_naming_losses(client, name, timeout_secs, at_loss))
         if _has_mesh(config):
             connection = ElasticMesh(client, connect)
@@ -160,7 +161,7 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
 
     def same(configuration: Mapping[str, str], what: str) -> None:
         is_counted = what and not is_elastic  # a late worker has not counted earlier rounds
-        agree(client, configuration, hosts, next(rounds) if is_counted else None, what)
+        _agree(client, configuration, hosts, next(rounds) if is_counted else None, what)
 
     return Group(
         connect.rank,
@@ -175,6 +176,31 @@ def _by_parameter_servers(config: JoinConfig) -> Group:
         is_elastic=is_elastic,
         may_leave=moves,
     )
+
+
+def _agree(
+    client: Client,
+    configuration: Mapping[str, str],
+    hosts: Sequence[str],
+    round_: int | None = None,
+    what: str = "",
+) -> None:
+    """Compares a configuration with those of the other workers; see `Membership.agree`.
+
+    Args:
+      client: connection to the ps.
+      configuration: what must be equal.
+      hosts: those of all workers.
+      round_: number of this call, the same on all workers; None = this configuration is compared
+        once in each view.
+      what: name of the configuration in that view; "" = the first of its own keys.
+    """
+    of_view = f"configuration:{what or min(configuration)}"
+    name = of_view if round_ is None else "configuration"
+    given = client.coordination.gather(name, json.dumps(dict(configuration)).encode(), round_)
+    configuration_of = {worker: json.loads(text) for worker, text in given.items()}
+    # A late worker has not given its own.
+    compare({**configuration_of, client.rank: configuration}, hosts)
 
 
 def _has_mesh(config: JoinConfig) -> bool:

@@ -48,8 +48,8 @@ from terngrad.coordination import groups
 from terngrad.coordination.client import CoordinatorClient
 from terngrad.exchange.exchange import Owner
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
-from terngrad.exchange.parameter_server.membership import LeaveTrainingError
 from terngrad.exchange.parameter_server.worker.client import Client
+from terngrad.exchange.parameter_server.worker_exit import LeaveTrainingError
 from terngrad.exchange.sockets import SocketExchange, encrypted
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.ops.mesh import Kind, Mesh

@@ -21,7 +21,7 @@ from terngrad.cluster.membership import LOST_STATUS
 from terngrad.coordination.client import InterruptionError
 from terngrad.exchange.operation_errors import OperationError
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection, StateSizeError
-from terngrad.exchange.parameter_server.membership import LeaveTrainingError
+from terngrad.exchange.parameter_server.worker_exit import LeaveTrainingError
 from terngrad.library.group import Group
 from terngrad.library.keras import internals, state
 from terngrad.library.keras.elastic_step import ElasticStep, FitPosition

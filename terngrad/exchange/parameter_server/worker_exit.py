@@ -1,16 +1,15 @@
-"""How a worker of parameter servers agrees with the others, and how it leaves them."""
+"""How a worker of parameter servers leaves the others."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 
 from terngrad.cluster.errors import FinishedError, SharedError
-from terngrad.cluster.membership import compare, end_process, reason_of, was_shown
+from terngrad.cluster.membership import end_process, reason_of, was_shown
 from terngrad.cluster.progress import GIVE_UP_TIME_OUTS, ProcessProgress
 from terngrad.exchange.parameter_server.worker.client import Client
 
@@ -21,33 +20,7 @@ class LeaveTrainingError(SystemExit):
     """Ends this worker; the others continue without it."""
 
 
-def agree(
-    client: Client,
-    configuration: Mapping[str, str],
-    hosts: Sequence[str],
-    round_: int | None = None,
-    what: str = "",
-) -> None:
-    """Compares a configuration with those of the other workers; see `Membership.agree`.
-
-    Args:
-      client: connection to the ps.
-      configuration: what must be equal.
-      hosts: those of all workers.
-      round_: number of this call, the same on all workers; None = this configuration is compared
-        once in each view.
-      what: name of the configuration in that view; "" = the first of its own keys.
-    """
-    of_view = f"configuration:{what or min(configuration)}"
-    name = of_view if round_ is None else "configuration"
-    given = client.coordination.gather(name, json.dumps(dict(configuration)).encode(), round_)
-    configuration_of = {worker: json.loads(text) for worker, text in given.items()}
-    compare(
-        {**configuration_of, client.rank: configuration}, hosts
-    )  # a late worker has not given its own
-
-
-class Ending:
+class WorkerExit:
     """Ends this worker, and tells the ps and the others why."""
 
     def __init__(
