@@ -211,7 +211,7 @@ class RemotePs:
         channel = self._channel
         self._drop()
         text = why_ended(channel, self._name)
-        end = channel.ending.end if channel.ending else ChannelEnd.ENDED
+        end = channel.ending.end if channel.ending else ChannelEnd.CLOSED
         if end is ChannelEnd.REFUSED:
             return MembershipError(text)
         return (

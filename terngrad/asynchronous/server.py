@@ -137,11 +137,11 @@ class Server:
             for frame in handler.replies(iter(requests)):
                 channel.send(frame)
         except AlreadyConnectedError:
-            return Ending(ChannelEnd.ENDED, str(self._streams.refuse_second(worker)))
+            return Ending(ChannelEnd.CLOSED, str(self._streams.refuse_second(worker)))
         except OtherRunError:
             if handler.stream.is_pushing:
                 self.workers.figures.dropped(worker)
-            return Ending(ChannelEnd.ENDED, "another run has begun")
+            return Ending(ChannelEnd.CLOSED, "another run has begun")
         except NoSnapshotError as error:
             return Ending(ChannelEnd.UNAVAILABLE, str(error))
         except (FrameError, PlanError, GradientError, CallError, DecodeError) as error:

@@ -29,7 +29,7 @@ _NO_ANSWER = "it accepts connections but does not answer"
 _ENDINGS = {
     ChannelEnd.DONE: "{name} ended before this worker",
     ChannelEnd.REFUSED: "{name} refused this worker: {why}",
-    ChannelEnd.ENDED: "{name} ended this worker's stream: {why}",
+    ChannelEnd.CLOSED: "{name} ended this worker's stream: {why}",
     ChannelEnd.UNAVAILABLE: "{name} cannot apply gradients now: {why}",
     ChannelEnd.LOST: "{name} died or cannot be reached: {why}",
     ChannelEnd.SILENT: "{name} no longer answers: {why}",
@@ -276,7 +276,7 @@ def _encrypted(
 
 def why_ended(channel: Channel, name: str) -> str:
     """Says in one line why a channel to a ps ended."""
-    end, why = channel.ending or (ChannelEnd.ENDED, "it was given up")
+    end, why = channel.ending or (ChannelEnd.CLOSED, "it was given up")
     return _ENDINGS[end].format(name=name, why=" ".join(why.split()))
 
 

@@ -21,7 +21,7 @@ from terngrad.testing.addresses import free_addresses
     [
         (Ending(ChannelEnd.REFUSED, "why"), "ps 0 refused this worker: why"),
         (Ending(ChannelEnd.DONE), "ps 0 ended before this worker"),
-        (Ending(ChannelEnd.ENDED, "another run"), "ps 0 ended this worker's stream: another run"),
+        (Ending(ChannelEnd.CLOSED, "another run"), "ps 0 ended this worker's stream: another run"),
         (Ending(ChannelEnd.UNAVAILABLE, "full"), "ps 0 cannot apply gradients now: full"),
         (Ending(ChannelEnd.LOST, "reset"), "ps 0 died or cannot be reached: reset"),
         (Ending(ChannelEnd.SILENT, "nothing\nwas"), "ps 0 no longer answers: nothing was"),

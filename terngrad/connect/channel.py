@@ -64,9 +64,9 @@ class FrameError(ValueError):
 class ChannelEnd(enum.Enum):
     """How a channel ended."""
 
-    DONE = "done"
+    DONE = "done"  # the training is over
     REFUSED = "refused"  # what this side sent; it need not try again
-    ENDED = "ended"  # it may open another channel
+    CLOSED = "ended"  # it may open another channel
     UNAVAILABLE = "unavailable"  # the other side cannot take it now
     LOST = "lost"  # the connection broke
     SILENT = "silent"  # nothing was received for too long

@@ -85,7 +85,7 @@ def test_a_broken_channel_is_opened_again_and_a_refused_one_is_not(begin):
     events = {name: recorder(name) for name in ("on_break", "on_open", "on_loss", "on_refusal")}
     begun = begin(lambda: next(opened), **events)
     pairs[0][0].cut()
-    pairs[1][0].finish(Ending(ChannelEnd.ENDED, "another run has begun"))
+    pairs[1][0].finish(Ending(ChannelEnd.CLOSED, "another run has begun"))
     pairs[2][0].finish(Ending(ChannelEnd.REFUSED, "bad frame"))
     begun.join(SECS)
     assert said == [

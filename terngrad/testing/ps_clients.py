@@ -86,7 +86,7 @@ def call_ps(
     if "welcome" not in answer:
         connected.close()
         end = (
-            ChannelEnd.ENDED
+            ChannelEnd.CLOSED
             if answer.get("again")
             else ChannelEnd.REFUSED
             if answer
