@@ -95,12 +95,12 @@ def _takes_over(state: CoordinatorState) -> bool:
 def too_few_to_go_on(state: CoordinatorState) -> str:
     """Says why the workers that have reported must wait for others; "" = they need not.
 
-    They must be `min_size`. Where the coordinator moves, the network may have parted the workers,
-    and another part may go on, or may train already while this one begins. It cannot where all
-    others have ended, or where those that are here are more than half: of all workers at first,
+    They must be `min_size`. Where the coordinator moves, a network partition may have separated the
+    workers, and another side may go on, or may train already while this one begins. It cannot where
+    all others have ended, or where those that are here are more than half: of all workers at first,
     later of the members of the last view. Of two halves, that of the last coordinator's worker goes
     on, at first that of the chief. Members that have ended do not count, unless they may have been
-    in the other part before.
+    on the other side before.
     """
     rules, reports = state.rules, state.reports
     if rules.elastic and len(reports) < rules.min_size:

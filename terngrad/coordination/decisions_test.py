@@ -98,7 +98,7 @@ def moving(reporters, ended=(), restarted=(), ps=1, workers=4, later=(), **rules
         (moving({2, 3}, later={0}), False),  # worker 0 may have gone on with worker 1 before
     ],
 )
-def test_at_most_one_part_of_a_parted_network_goes_on(state, goes_on):
+def test_at_most_one_side_of_a_network_partition_goes_on(state, goes_on):
     assert (decisions.too_few_to_go_on(state) == "") == goes_on
 
 

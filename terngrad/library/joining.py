@@ -100,8 +100,8 @@ def join(
         server), and let them join again; the loop is `Group.run_steps`. Not with mpi and horovod.
       min_size: where fewer workers are there, an elastic group waits for others; None = that of
         terngrad.launch --min_workers, or 1.
-      elastic_wait_secs: longest such wait; then the group ends. So it does for the smaller part of
-        a group that the network has parted.
+      elastic_wait_secs: longest such wait; then the group ends. If the network is partitioned, the
+        smaller part ends after this time, too.
       num_replicas_to_aggregate: the gradients of so many workers make a step, those of the first to
         be ready; the loop is `Group.run_steps`. None = of all. Not with mpi and horovod.
       asynchronous: the parameter servers hold the parameters and apply each gradient when it

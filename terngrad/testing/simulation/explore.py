@@ -126,10 +126,10 @@ _PS = ("start_ps", "kill_ps", "stop_ps", "wake_ps")
 _OWN_ACTIONS = {name: draws for name, draws in _ACTIONS.items() if name not in _PS} | {
     "freeze": (History.worker,),
     "thaw": (History.worker,),
-    "part": (lambda history: history.some(),),
+    "partition": (lambda history: history.some(),),
     "kill_coordinator": (History.kept, History.has_saved),
 }
-_OWN_FREQUENT = [*_FREQUENT, "run", *["start_worker"] * 2, "kill_coordinator", *["part"] * 2]
+_OWN_FREQUENT = [*_FREQUENT, "run", *["start_worker"] * 2, "kill_coordinator", *["partition"] * 2]
 
 
 class OwnServersHistory(History):

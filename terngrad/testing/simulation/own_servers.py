@@ -57,7 +57,7 @@ class OwnServersCluster(SimulatedCluster):
         self._meshes: dict[bytes, dict[int, MeshEnd]] = {}  # by view, worker
         super().__init__(workers, workers, needed, True, seed, steps, **rules)
         self._ledger = OneHistory(self.workers)
-        self._parts: list[int] = [0] * workers  # of the network, by host
+        self._sides: list[int] = [0] * workers  # of the network, by host
         self._stateful: set[int] | None = None  # workers that had the state when the first failed
 
     def start_worker(self, rank: int) -> None:
@@ -67,7 +67,7 @@ class OwnServersCluster(SimulatedCluster):
             return
         if self.servers[rank].service is None:
             self.servers[rank].start()
-        reaches = lambda ps: self._parts[ps] == self._parts[rank]
+        reaches = lambda ps: self._sides[ps] == self._sides[rank]
         self.workers[rank] = self._new_worker(rank, return_secs=RETURN_SECS, reaches=reaches)
 
     def _new_worker(self, rank: int, **more: Any) -> SimulatedWorker:
@@ -107,23 +107,23 @@ class OwnServersCluster(SimulatedCluster):
         self.wake(rank)
         self.wake_ps(rank)
 
-    def part(self, others: Collection[int]) -> None:
+    def partition(self, others: Collection[int]) -> None:
         """Partitions the network: these hosts no longer reach the others, who notice it later."""
-        self._parts = [int(rank in others) for rank in range(len(self.workers))]
-        for rank, part in enumerate(self._parts):
-            for ps, other in enumerate(self._parts):
-                if part != other:
+        self._sides = [int(rank in others) for rank in range(len(self.workers))]
+        for rank, side in enumerate(self._sides):
+            for ps, other in enumerate(self._sides):
+                if side != other:
                     for purpose in ("Meet", "Exchange"):
                         self.stick(rank, ps, purpose)
 
     def release(self) -> None:
         """Ends all faults of the network."""
-        self._parts = [0] * len(self.workers)
+        self._sides = [0] * len(self.workers)
         super().release()
 
     def _arriving(self) -> Iterator[Event]:
         yield from super()._arriving()
-        reaches = lambda a, b: self._parts[a] == self._parts[b] and b not in self._stopped
+        reaches = lambda a, b: self._sides[a] == self._sides[b] and b not in self._stopped
         for ends in self._meshes.values():
             for end in ends.values():
                 yield from end.arriving(reaches)

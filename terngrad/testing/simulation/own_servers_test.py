@@ -70,9 +70,9 @@ def test_the_last_worker_goes_on_alone_where_the_others_have_ended():
     assert any("Worker 2 trains from step" in line for line in lines(cluster))
 
 
-def test_the_smaller_part_of_a_parted_network_makes_no_step():
+def test_the_smaller_side_of_a_network_partition_makes_no_step():
     cluster = training(workers=5)
-    cluster.part((3, 4))
+    cluster.partition((3, 4))
     cluster.run(12.0)
     before = [worker.state.steps for worker in cluster.workers]
     cluster.run(90.0)
@@ -142,7 +142,7 @@ def steps_after_searches_apart():
     """Steps of two workers that have looked for a coordinator apart, before and after they meet."""
     cluster = training(steps=10_000)
     cluster.freeze(0)
-    cluster.part((2,))  # so it asks its own ps, and worker 1 that of worker 1
+    cluster.partition((2,))  # so it asks its own ps, and worker 1 that of worker 1
     cluster.run(45.0)
     cluster.release()
     before = [worker.state.steps for worker in cluster.workers[1:]]
@@ -191,7 +191,7 @@ def test_all_members_that_live_end_a_view_at_the_same_step(seed):
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_worker_that_has_come_back_counts_when_the_network_parts_later(seed):
+def test_a_worker_that_has_come_back_counts_in_a_later_network_partition(seed):
     cluster = training(seed=seed, steps=10_000)
     cluster.kill_worker(2, kept=0, has_saved=False)
     cluster.run(15.0)
@@ -199,8 +199,8 @@ def test_a_worker_that_has_come_back_counts_when_the_network_parts_later(seed):
     while not (cluster.workers[2] and cluster.workers[2].is_live):
         cluster.run(1.0)
     cluster.run(10.0)
-    cluster.part((0,))
-    cluster.run(60.0)  # a law says that no two parts make steps
+    cluster.partition((0,))
+    cluster.run(60.0)  # a law says that no two sides make steps
     steps = [worker.state.steps for worker in cluster.workers]
     cluster.run(20.0)
     after = [worker.state.steps for worker in cluster.workers]
