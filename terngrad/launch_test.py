@@ -154,7 +154,7 @@ def test_what_a_killed_launcher_left_is_shown_and_stopped_by_another(tmp_path):
         assert re.search(r"--log_dir: process \d+ \(0\), whose log is .*, still runs", run.output)
     with launched("--stop", *logs) as run:
         assert run.finish() == 0, run.output
-    assert [pid for pid in pids if state.birth(pid)] == []
+    assert [pid for pid in pids if state.start_mark(pid)] == []
     with launched("--status", *logs) as run:
         assert run.finish() == 1
         assert run.output.count("ended with unknown status") == 2

@@ -35,7 +35,7 @@ from inception.flags.table import refuse
 from inception.sweeping.messages import Evaluation, Outcome, TrialEnd
 from inception.sweeping.plan import Plan, point_of
 from inception.sweeping.space import Point
-from terngrad.launcher.state import birth
+from terngrad.launcher.state import start_mark
 
 _LOST_SECS = 120.0  # a sweep on another machine that was silent for so long is lost
 BEAT_SECS = 20.0  # between two heartbeats
@@ -49,13 +49,13 @@ _OPEN = (TrialState.WAITING, TrialState.RUNNING)
 def heartbeat() -> _Heartbeat:
     """Returns a heartbeat of this process."""
     pid = os.getpid()
-    return {"time": time.time(), "host": socket.gethostname(), "pid": pid, "birth": birth(pid)}
+    return {"time": time.time(), "host": socket.gethostname(), "pid": pid, "birth": start_mark(pid)}
 
 
 def is_alive(last: _Heartbeat) -> bool:
     """Whether the process that gave a heartbeat still lives."""
     if last["host"] == socket.gethostname():
-        return birth(last["pid"]) == last["birth"]
+        return start_mark(last["pid"]) == last["birth"]
     return time.time() - last["time"] < _LOST_SECS
 
 

@@ -42,7 +42,7 @@ def check(processes: Sequence[Process]) -> Answer:
     for process in processes:
         file, script = StateFile(process.state), os.path.abspath(process.command[1])
         record = file.read()
-        if record and (record.is_alive or (record.is_due and record.is_watched)):
+        if record and (record.is_alive or (record.is_due and record.is_supervised)):
             how = file.condition().text.replace("running", "already runs")
             problems.append(f"{process.label} {how}; stop it with stop_dist.sh")
         if not os.path.isfile(script):

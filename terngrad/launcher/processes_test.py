@@ -1,6 +1,7 @@
 """How a process ends that goes on without its launcher, and whether it is started again."""
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -84,26 +85,36 @@ def test_a_process_whose_file_cannot_be_written_does_not_go_on(run, file):
 def test_a_program_that_got_the_same_process_id_is_not_taken_for_the_process(run, file):
     run("exit 0")
     with subprocess.Popen(["sleep", "900"], start_new_session=True) as other:
-        began = state.birth(os.getpid())  # that of the first may be within the same tick
-        record = dataclasses.replace(file.read(), pid=other.pid, born=began)
+        began = state.start_mark(os.getpid())  # that of the first may be within the same tick
+        record = dataclasses.replace(file.read(), pid=other.pid, start_mark=began)
         file.write(record)
         assert not record.is_alive
         (process,) = state.started_in(str(file._path.parent))
         assert processes.stop([process], 1).lines == ["worker 0 (a:1): ended with status 0"]
         assert other.poll() is None
-        record = dataclasses.replace(record, born=state.birth(other.pid))
+        record = dataclasses.replace(record, start_mark=state.start_mark(other.pid))
         assert record.is_alive
         other.kill()
-    assert not record.is_alive and state.birth(other.pid) is None
+    assert not record.is_alive and state.start_mark(other.pid) is None
 
 
 def test_a_process_whose_supervisor_is_lost_has_an_unknown_end(run, file):
     run("exit 0")
     for is_due in (False, True):
-        lost = {"status": None, "is_due": is_due, "watcher_born": None}
+        lost = {"status": None, "is_due": is_due, "supervisor_start": None}
         file.write(dataclasses.replace(file.read(), **lost))
         assert file.condition().text.startswith("ended with unknown status: the host or")
     assert file.condition().is_problem
+
+
+def test_the_file_of_an_earlier_version_is_read(run, file):
+    run("exit 0")
+    record = file.read()
+    former = {"start_mark": "born", "supervisor": "watcher"}
+    former["supervisor_start"] = "watcher_born"
+    values = {former.get(k, k): v for k, v in dataclasses.asdict(record).items()}
+    file._path.write_text(json.dumps(values))
+    assert file.read() == record
 
 
 def test_the_file_names_what_is_needed_to_find_the_process(run, file):
@@ -111,5 +122,5 @@ def test_the_file_names_what_is_needed_to_find_the_process(run, file):
     record = file.read()
     assert (record.label, record.host) == ("worker 0 (a:1)", "a")
     assert record.command == ["bash", f"{file._path.parent}/my program.sh", "$1 'x'"]
-    assert (record.watcher, record.is_watched) == (os.getpid(), True)
+    assert (record.supervisor, record.is_supervised) == (os.getpid(), True)
     assert os.listdir(file._path.parent).count("one.json") == 1

@@ -19,10 +19,12 @@ from terngrad.launcher.process import Process
 
 _POLL_SECS = 0.1
 _NOTE_SECS = 5.0  # for a supervisor to note how its process ended
+# Keys in the files of earlier versions.
+_FORMER_KEYS = {"born": "start_mark", "watcher": "supervisor", "watcher_born": "supervisor_start"}
 _CRASHES = {getattr(signal, f"SIG{name}") for name in ("ILL", "ABRT", "BUS", "FPE", "KILL", "SEGV")}
 
 
-def birth(pid: int) -> str | None:
+def start_mark(pid: int) -> str | None:
     """Returns the boot of this machine and the tick at which a process started; None if ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -43,21 +45,22 @@ class Record:
     log_start: int  # size of the log before its first line
     started: float  # seconds since 1970
     pid: int
-    born: str | None  # see `birth`
-    watcher: int  # process id of the supervisor
-    watcher_born: str | None
+    start_mark: str | None  # of the function of this name
+    supervisor: int  # its process id
+    supervisor_start: str | None  # likewise
     status: int | None = None  # see `exit_status`; None while it runs
     is_due: bool = False  # whether it is about to be started again
 
     @property
     def is_alive(self) -> bool:
         """Whether the process runs."""
-        return self.born is not None and birth(self.pid) == self.born
+        return self.start_mark is not None and start_mark(self.pid) == self.start_mark
 
     @property
-    def is_watched(self) -> bool:
+    def is_supervised(self) -> bool:
         """Whether its supervisor runs."""
-        return self.watcher_born is not None and birth(self.watcher) == self.watcher_born
+        start = self.supervisor_start
+        return start is not None and start_mark(self.supervisor) == start
 
 
 class Condition(NamedTuple):
@@ -78,14 +81,16 @@ class StateFile:
     def read(self) -> Record | None:
         """Returns the last record; None if the process was not started."""
         try:
-            return Record(**json.loads(self._path.read_text()))
-        except (OSError, ValueError, TypeError):
+            values = json.loads(self._path.read_text())
+            return Record(**{_FORMER_KEYS.get(key, key): value for key, value in values.items()})
+        except (OSError, ValueError, TypeError, AttributeError):
             return None
 
     def note_start(self, process: Process, log_start: int, pid: int) -> Record:
-        """Writes and returns the record of a process that this one has started and watches."""
+        """Writes and returns the record of a process that this one has started and supervises."""
         own, command = os.getpid(), list(process.command)
-        ids = {"pid": pid, "born": birth(pid), "watcher": own, "watcher_born": birth(own)}
+        ids = {"pid": pid, "start_mark": start_mark(pid)}
+        ids |= {"supervisor": own, "supervisor_start": start_mark(own)}
         known = (process.label, process.host, command, process.log, log_start, time.time())
         record = Record(*known, **ids)
         self.write(record)
@@ -121,16 +126,16 @@ class StateFile:
         """Returns the condition of the process; waits until its end is noted."""
         deadline = time.monotonic() + _NOTE_SECS
         while record := self.read():
-            was_watched = record.is_watched
+            was_supervised = record.is_supervised
             if record.is_alive:
                 return Condition(f"running (process {record.pid})")
             if record.status is not None and not record.is_due:
                 return _end(record.status)
-            if record.is_due and was_watched and not self.is_stopping:
+            if record.is_due and was_supervised and not self.is_stopping:
                 return Condition("was killed; is started again soon", is_problem=True)
-            is_final = not was_watched and self.read() == record
+            is_final = not was_supervised and self.read() == record
             if is_final or time.monotonic() > deadline:
-                why = "the host or the process that watched it ended too"
+                why = "the host or its supervisor ended too"
                 return Condition(f"ended with unknown status: {why}", is_problem=True)
             time.sleep(_POLL_SECS)
         return Condition("not started", is_problem=True)
