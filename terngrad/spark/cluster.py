@@ -21,7 +21,7 @@ from terngrad.spark.context import Context
 from terngrad.spark.dealing import deal
 from terngrad.spark.driver import Driver, Placement
 from terngrad.spark.jobs import Jobs, cores_of_task, num_cores, reason
-from terngrad.spark.member import SCHEMA, Member
+from terngrad.spark.task import SCHEMA, ProcessTask
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
@@ -114,7 +114,7 @@ class Cluster:
         self._show = print if show is None else show
         self._driver = Driver(certificates, num_workers + num_ps, self._show)
         work = cloudpickle.dumps(main) + cloudpickle.dumps(arguments)
-        self._member = Member(work, "worker", (host, self._driver.port), certificates)
+        self._member = ProcessTask(work, "worker", (host, self._driver.port), certificates)
         self._running: threading.Thread | None = None
         self._failure: Exception | None = None
 
@@ -201,7 +201,7 @@ class Cluster:
     def _frame(self, data: DataFrame | RDD) -> DataFrame:
         return data if hasattr(data, "mapInArrow") else self._spark.createDataFrame(data)
 
-    def _run(self, data: DataFrame, member: Member) -> None:
+    def _run(self, data: DataFrame, member: ProcessTask) -> None:
         """Runs all processes to their end, several times if they fail.
 
         Raises:
@@ -215,7 +215,7 @@ class Cluster:
                 raise ClusterError(reason(error)) from error
             self._show(f"All processes start again, attempt {attempt + 1}: {reason(error)}")
 
-    def _try(self, data: DataFrame, member: Member) -> tuple[Exception, bool] | None:
+    def _try(self, data: DataFrame, member: ProcessTask) -> tuple[Exception, bool] | None:
         """Runs all processes; returns why one failed, and whether all may start again."""
         placement = Placement(self._num_workers, self._num_ps, self._hosts)
         self._driver.serve(placement)
@@ -235,7 +235,7 @@ class Cluster:
         # started again as often as it may.
         return jobs.failures[0], not self._num_ps or bool(placement.moved)
 
-    def _rdds(self, data: DataFrame, member: Member) -> list[tuple[RDD, Sequence[int]]]:
+    def _rdds(self, data: DataFrame, member: ProcessTask) -> list[tuple[RDD, Sequence[int]]]:
         """Returns the jobs: all workers in one, or one for each process; distributes the rows."""
         workers = data.mapInArrow(member, SCHEMA, barrier=not self._num_ps).rdd
         if not self._num_ps:

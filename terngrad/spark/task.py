@@ -28,12 +28,12 @@ from terngrad.spark.feed import write_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA = "ended boolean"  # of the rows that a member yields: none
+SCHEMA = "ended boolean"  # of the rows that a task yields: none
 
 
 @dataclasses.dataclass(frozen=True)
-class Member:
-    """The work of a task; Spark sends it to executors.
+class ProcessTask:
+    """What a task of Spark does; Spark sends it to executors.
 
     Attributes:
       work: pickled function and arguments.
