@@ -133,8 +133,8 @@ void BytesOfNoCodeAreRefused() {
       Use use(alone.mesh, alone.codes, RandomCodes(50, 1));
       if (!early) send();
       CHECK(Contains(use.Failure(),
-                     "worker 1: it sent chunk 0 of codes with bytes of no "
-                     "code"));
+                     "worker 1: it sent chunk 0 of codes, which cannot be "
+                     "decoded"));
     }
   }
 }
