@@ -114,7 +114,7 @@ class Cluster:
         self._show = print if show is None else show
         self._driver = Driver(certificates, num_workers + num_ps, self._show)
         work = cloudpickle.dumps(main) + cloudpickle.dumps(arguments)
-        self._member = ProcessTask(work, "worker", (host, self._driver.port), certificates)
+        self._task = ProcessTask(work, "worker", (host, self._driver.port), certificates)
         self._running: threading.Thread | None = None
         self._failure: Exception | None = None
 
@@ -123,11 +123,11 @@ class Cluster:
         from pyspark import InheritableThread
 
         numbers = self._spark.range(0, self._num_workers, 1, self._num_workers)
-        member = dataclasses.replace(self._member, gathers_in_barrier=not self._num_ps)
+        task = dataclasses.replace(self._task, gathers_in_barrier=not self._num_ps)
 
         def run_all() -> None:
             try:
-                self._run(numbers, member)
+                self._run(numbers, task)
             except Exception as error:
                 self._failure = error
 
@@ -154,13 +154,13 @@ class Cluster:
         if epochs < 1:
             raise ValueError(f"epochs={epochs}; allowed are 1 and more")
         frame, num_rows = deal(self._frame(data), self._num_workers)
-        member = dataclasses.replace(
-            self._member,
+        task = dataclasses.replace(
+            self._task,
             gathers_in_barrier=not self._num_ps,
             epochs=epochs,
             num_rows=num_rows,
         )
-        self._run(frame, member)
+        self._run(frame, task)
 
     def inference(self, data: DataFrame | RDD, schema: str) -> DataFrame:
         """Returns the results of `main` for all rows, which Spark computes when they are needed.
@@ -179,8 +179,8 @@ class Cluster:
             wanted = self._spark.createDataFrame([], schema).toArrow().schema
         except Exception as error:  # of pyspark
             raise ValueError(f"schema {schema!r}: {reason(error)}") from error
-        member = dataclasses.replace(self._member, job="inference", epochs=1, schema=wanted)
-        return self._frame(data).mapInArrow(member, schema)
+        task = dataclasses.replace(self._task, job="inference", epochs=1, schema=wanted)
+        return self._frame(data).mapInArrow(task, schema)
 
     def stop(self) -> None:
         """Sends SIGTERM to all processes: the suite's programs save and end."""
@@ -201,25 +201,25 @@ class Cluster:
     def _frame(self, data: DataFrame | RDD) -> DataFrame:
         return data if hasattr(data, "mapInArrow") else self._spark.createDataFrame(data)
 
-    def _run(self, data: DataFrame, member: ProcessTask) -> None:
+    def _run(self, data: DataFrame, task: ProcessTask) -> None:
         """Runs all processes to their end, several times if they fail.
 
         Raises:
           ClusterError: they failed too often, or do not all get a core.
         """
         for attempt in range(1, _ATTEMPTS + 1):
-            if (failure := self._try(data, member)) is None:
+            if (failure := self._try(data, task)) is None:
                 return
             error, may_go_on = failure
             if attempt == _ATTEMPTS or not may_go_on:
                 raise ClusterError(reason(error)) from error
             self._show(f"All processes start again, attempt {attempt + 1}: {reason(error)}")
 
-    def _try(self, data: DataFrame, member: ProcessTask) -> tuple[Exception, bool] | None:
+    def _try(self, data: DataFrame, task: ProcessTask) -> tuple[Exception, bool] | None:
         """Runs all processes; returns why one failed, and whether all may start again."""
         placement = Placement(self._num_workers, self._num_ps, self._hosts)
         self._driver.serve(placement)
-        rdds = self._rdds(data, member)
+        rdds = self._rdds(data, task)
         context = self._spark.sparkContext
         jobs = Jobs(context, rdds, lambda: placement.end("the other processes have ended"))
         if not placement.wait_for_start(self._start_secs):
@@ -235,13 +235,13 @@ class Cluster:
         # started again as often as it may.
         return jobs.failures[0], not self._num_ps or bool(placement.moved)
 
-    def _rdds(self, data: DataFrame, member: ProcessTask) -> list[tuple[RDD, Sequence[int]]]:
+    def _rdds(self, data: DataFrame, task: ProcessTask) -> list[tuple[RDD, Sequence[int]]]:
         """Returns the jobs: all workers in one, or one for each process; distributes the rows."""
-        workers = data.mapInArrow(member, SCHEMA, barrier=not self._num_ps).rdd
+        workers = data.mapInArrow(task, SCHEMA, barrier=not self._num_ps).rdd
         if not self._num_ps:
             return [(workers, range(self._num_workers))]
         numbers = self._spark.range(0, self._num_ps, 1, self._num_ps)
-        ps = numbers.mapInArrow(dataclasses.replace(member, job="ps", epochs=0), SCHEMA).rdd
+        ps = numbers.mapInArrow(dataclasses.replace(task, job="ps", epochs=0), SCHEMA).rdd
         each_ps = [(ps, [i]) for i in range(self._num_ps)]
         return [*each_ps, *((workers, [i]) for i in range(self._num_workers))]
 
