@@ -75,7 +75,7 @@ def _read(path: str) -> bytes | None:
 def _write(path: str, content: bytes) -> None:
     where = os.path.dirname(path)
     os.makedirs(where, exist_ok=True)
-    descriptor, unfinished = tempfile.mkstemp(prefix=".unfinished-", dir=where)
+    descriptor, unfinished = tempfile.mkstemp(prefix=build.UNFINISHED, dir=where)
     try:
         with open(descriptor, "wb") as file:
             file.write(content + hashlib.sha256(content).digest())

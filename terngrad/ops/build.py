@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures
+import contextlib
 import fcntl
 import functools
 import hashlib
@@ -170,7 +171,9 @@ def main() -> None:
         sys.exit(f"build: {error}")
 
 
-_UNUSED_SECS = 30 * 24 * 3600  # then an object is removed
+_UNUSED_SECS = 30 * 24 * 3600  # then a file of the cache is removed
+_ENDINGS = (".o", ".o.lock", ".o.unfinished", ".bin")  # of the cache's files
+UNFINISHED = ".unfinished-"  # begins the names of GPU kernels that are being written
 _INCLUDE = re.compile(rb'^#include "(.+)"', re.MULTILINE)
 _FLAGS_OF_FILE = {
     "kernels_avx512.cc": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mbmi", "-mbmi2"),
@@ -299,14 +302,19 @@ def _make_folder(home: str) -> str:
 
 
 def _remove_unused() -> None:
-    """Removes objects that were not used for 30 days."""
+    """Removes the cache's objects and GPU kernels that were not used for 30 days."""
     with os.scandir(_cache_folder()) as entries:
         for entry in entries:
-            try:
-                if time.time() - entry.stat().st_mtime > _UNUSED_SECS:
+            # Another process may have removed it, or it is another user's.
+            with contextlib.suppress(OSError):
+                if _is_cached(entry) and time.time() - entry.stat().st_mtime > _UNUSED_SECS:
                     os.remove(entry.path)
-            except FileNotFoundError:  # another process removed it
-                continue
+
+
+def _is_cached(entry: os.DirEntry[str]) -> bool:
+    """Returns whether an entry is a file that this module or terngrad/gpu/kernels.py writes."""
+    named = entry.name.endswith(_ENDINGS) or entry.name.startswith(UNFINISHED)
+    return named and entry.is_file(follow_symlinks=False)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """An object is compiled once for its source's text, its flags and its compiler."""
 
 import concurrent.futures
+import errno
 import os
 import pathlib
 
@@ -48,6 +49,14 @@ def _compiled(cxx, source, *flags, **settings) -> str:
     (path,) = build.compiled(str(cxx), [str(source)], flags, **settings)
     assert pathlib.Path(path).read_text() == "compiled\n"
     return path
+
+
+def _is_left_when_old(path: pathlib.Path, cxx, source) -> bool:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("old")
+    os.utime(path, (0, 0))
+    _compiled(cxx, source)
+    return path.exists()
 
 
 def test_what_was_compiled_is_not_compiled_again(cxx, source):
@@ -99,6 +108,36 @@ def test_what_was_not_used_for_long_is_removed(cxx, source, cache):
     assert _compiled(cxx, source, "-O3") == used
     assert not os.path.exists(old)
     assert _calls(cxx) == 2
+
+
+@pytest.mark.parametrize("name", ["kernels-sm_90-0.bin", ".unfinished-0", "0.o.unfinished"])
+def test_old_gpu_kernels_and_unfinished_files_are_removed(name, cxx, source, cache):
+    assert not _is_left_when_old(cache / name, cxx, source)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "model.keras"])
+def test_old_files_of_others_stay_in_the_cache(name, cxx, source, cache):
+    assert _is_left_when_old(cache / name, cxx, source)
+
+
+@pytest.mark.parametrize("name", ["datasets", "0.o"])
+def test_old_folders_stay_in_the_cache(name, cxx, source, cache):
+    (cache / name).mkdir(parents=True)
+    os.utime(cache / name, (0, 0))
+    _compiled(cxx, source)
+    assert (cache / name).is_dir()
+
+
+def test_an_old_file_that_may_not_be_removed_stays(cxx, source, monkeypatch):
+    old = _compiled(cxx, source, "-O0")
+    os.utime(old, (0, 0))
+
+    def refuse(path):
+        raise PermissionError(errno.EPERM, "Operation not permitted", path)
+
+    monkeypatch.setattr(os, "remove", refuse)  # as in a sticky folder of several users
+    _compiled(cxx, source, "-O3")
+    assert os.path.exists(old)
 
 
 def test_without_a_folder_for_the_cache_objects_are_compiled_all_the_same(cxx, source, monkeypatch):
