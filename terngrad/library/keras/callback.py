@@ -64,8 +64,8 @@ class DistributedCallback(keras.callbacks.Callback):
     - In each step, moving statistics, such as those of batch normalization, are averaged. Where the
       optimizer has several nodes, each one's train_step gets a part of the batch.
     - Random layers, such as dropout, draw for each node: its number is mixed into the chief's seed.
-    - At the end of an epoch, the other callbacks see the mean metrics of all processes, and
-      `bytes_sent` (by this process so far) and `bits_per_parameter` (sent in an update).
+    - At the end of an epoch, the other callbacks see the mean metrics of all processes, also of
+      `bytes_sent` (so far) and `bits_per_parameter` (of an update).
     - When a callback stops the training of one process, all stop after the same step. So they do at
       SIGINT (Ctrl-C), SIGTERM and SIGHUP: the chief's ModelCheckpoints save, except those of the
       best, which is known only at an epoch's end, and `fit` raises KeyboardInterrupt or SystemExit
