@@ -32,7 +32,7 @@ class DrawKey:
     Attributes:
       seed: uint64 scalar tensor.
       step: integer scalar tensor; only its low 32 bits are used.
-      node: integer scalar tensor, the node's global index, below `limits.MAX_NODES`.
+      node: integer scalar tensor, the node's global index, below `layout.MAX_NODES`.
       antithetic: whether nodes 2 k and 2 k + 1 share draws in `draws_for`.
     """
 

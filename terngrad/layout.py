@@ -62,8 +62,9 @@ class Policy:
         7 (3), 15 (4) or 255 (8).
       clip_factor: clip to this many standard deviations before encoding; 0 = no clipping.
       size_to_binarize: variables with fewer elements stay float.
-      float_layers: names of layers whose variables stay float (the logits layer by default).
-      codec: codec of the coded variables, by its name in `codecs.factory`; "" = by `grad_bits`.
+      float_layers: names of layers whose variables stay float.
+      codec: codec of the coded variables, one of `codecs.registry.CODECS`, or MODULE:CLASS; "" = by
+        `grad_bits`.
       draws: "independent", or "antithetic": nodes 2 k and 2 k + 1 share draws, see draws.py.
       scale_by: what the values that share a scale have in common, see `parts.parts_of`.
       sum_codec: how means of codes travel back: "exact", as sums of codes, or coded again by

@@ -74,7 +74,7 @@ class Codec(abc.ABC):
       variables: indices in the layout, in the order of gradients and scales.
       name: name of its operations on the exchange; unique among the codecs of a program.
       max_code: largest magnitude of a code; 0 = gradients are sent as floats.
-      encoder: that of `encoders.ENCODERS` whose codes `encode` returns. Its kernel also encodes
+      encoder: that of `ternary.ENCODERS` whose codes `encode` returns. Its kernel also encodes
         any range of them, so that an exchange can send some while it encodes others; None = no
         kernel does what `encode` does.
       sums_codes: whether means are the decoded sums of codes, so that others can add and decode

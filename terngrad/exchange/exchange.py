@@ -82,7 +82,7 @@ class LocalBucket:
       parts: of each variable, see `GradientKernels`.
       decoded: whether means are wanted instead of the sum.
       encoder: a native kernel encodes any range of codes as `encode` does, one of
-        `encoders.ENCODERS`; None = there is none.
+        `ternary.ENCODERS`; None = there is none.
       nodes: what the kernel encodes, for each local node.
     """
 

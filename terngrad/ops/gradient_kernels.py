@@ -170,7 +170,7 @@ class GradientKernels(abc.ABC):
           bounds: float32 [p], magnitudes to clip to.
           scales: float32 [p].
           key: of the node.
-          encoder: a name in `encoders.ENCODERS`.
+          encoder: a name in `ternary.ENCODERS`.
           parts: of each variable.
         """
 
