@@ -98,8 +98,8 @@ def clip_bound(gradient_stats: Stats, count: int | tf.Tensor, clip_factor: float
     clip the gradient away.
 
     Args:
-      gradient_stats: of one variable's gradient on this node, or vectors for several variables.
-      count: number of elements of the variable, or float32 [v].
+      gradient_stats: of one part of the gradients on this node, or vectors for several parts.
+      count: number of values of the part, or float32 [p].
       clip_factor: 0 means no bound.
 
     Returns:

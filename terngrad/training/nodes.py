@@ -103,7 +103,7 @@ class NodeCodes(NamedTuple):
 
     Attributes:
       codes: the node's gradients as they are sent.
-      scales: float32 [v], the scales of its codes.
+      scales: float32 [p], the scales of its codes.
       kept: the node's memory after a step that it took part in.
       unsent: its memory after a step that the others made without it.
     """

@@ -30,7 +30,8 @@ class Aggregate(NamedTuple):
     Attributes:
       means: mean gradient of each variable; None if `sums` has it.
       sums: mean gradients that are not decoded, by bucket.
-      scales: float32 [v], scale of each coded variable; infinite if a gradient is not finite.
+      scales: float32 [p], scale of each part of the coded variables; infinite if a gradient is not
+        finite.
       encoded: the first local node's encoded buckets, by codec.
       kept: memories after a step that this process took part in, by codec and local node.
       unsent: memories after a step that the others made without this process.

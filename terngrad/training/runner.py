@@ -23,7 +23,7 @@ class Outcome(NamedTuple):
       losses: losses of the last step.
       stop: bool scalar, a process was asked to stop, so that this step was the last.
       learning_rate: learning rate of the last step.
-      scales: float32 [v], of the coded variables in the last step.
+      scales: float32 [p], of the parts of the coded variables in the last step.
       save: bool scalar, all processes must save after this step.
     """
 
