@@ -39,7 +39,7 @@ _SEAL_BYTES = hashlib.sha256().digest_size
 
 
 class UnavailableError(RuntimeError):
-    """There is no library for this TensorFlow; the message says why and how to get one."""
+    """Native code cannot be used here; the message says why and, if possible, what to do."""
 
 
 def sources(*parts: str) -> list[str]:
