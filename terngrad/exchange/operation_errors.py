@@ -16,9 +16,9 @@ from terngrad.cluster.progress import ProcessProgress
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.tls import CONNECTION
 
-OperationError = tf.errors.OpError  # raised by an operation that no longer reaches a process
+OperationError = tf.errors.OpError  # any error of a TensorFlow operation
 
-# The kinds of them that such an operation raises; a program's own mistakes are of other kinds.
+# The kinds that tell of a lost process; a program's own mistakes are of other kinds.
 LOSSES = (
     tf.errors.AbortedError,
     tf.errors.CancelledError,

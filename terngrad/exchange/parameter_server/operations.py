@@ -17,7 +17,7 @@ _LONGEST_NAME = 256
 _MAX_ITEMS = 1 << 33  # 8 billion: more than any net has parameters
 
 
-class OperationError(ValueError):
+class InvalidOperationError(ValueError):
     """The message says what is wrong with an operation."""
 
 
@@ -58,28 +58,28 @@ class Operation:
     max_code: int = 1
 
     def __post_init__(self) -> None:
-        """Raises OperationError if no ps could compute this."""
+        """Raises InvalidOperationError if no ps could compute this."""
         if not 0 < len(self.name) <= _LONGEST_NAME:
             allowed = f"allowed are 1 to {_LONGEST_NAME}"
-            raise OperationError(f"a name of {len(self.name)} characters; {allowed}")
+            raise InvalidOperationError(f"a name of {len(self.name)} characters; {allowed}")
         if not 1 <= self.local_nodes * self.workers <= MAX_NODES:
             nodes = self.local_nodes * self.workers
-            raise OperationError(f"{nodes} nodes; allowed are 1 to {MAX_NODES}")
+            raise InvalidOperationError(f"{nodes} nodes; allowed are 1 to {MAX_NODES}")
         if not 1 <= self.max_code <= MAX_SUM // self.nodes:
             allowed = f"allowed are 1 to {MAX_SUM // self.nodes}"
-            raise OperationError(f"max_code of {self.name} is {self.max_code}; {allowed}")
+            raise InvalidOperationError(f"max_code of {self.name} is {self.max_code}; {allowed}")
         if self.items > _MAX_ITEMS:
             allowed = f"allowed are up to {_MAX_ITEMS}"
-            raise OperationError(f"{self.name} has {self.items} items; {allowed}")
+            raise InvalidOperationError(f"{self.name} has {self.items} items; {allowed}")
 
     @classmethod
     def read(cls, message: OperationMessage, workers: int) -> Operation:
-        """Reads an operation from its message; OperationError if no ps could compute it."""
+        """Reads an operation from its message; InvalidOperationError if no ps could compute it."""
         try:
             kind = Kind(message.kind)
         except ValueError:
             allowed = ", ".join(f"{k} ({k.name})" for k in Kind)
-            raise OperationError(f"kind is {message.kind}; allowed are {allowed}") from None
+            raise InvalidOperationError(f"kind is {message.kind}; allowed are {allowed}") from None
         max_code = message.max_code or 1
         return cls(message.name, kind, message.items, message.local_nodes, workers, max_code)
 

@@ -6,9 +6,9 @@ import pytest
 
 from terngrad.exchange.exchange import Owner
 from terngrad.exchange.parameter_server.operations import (
+    InvalidOperationError,
     Kind,
     Operation,
-    OperationError,
     Shares,
 )
 from terngrad.planes import plane_count, share_of
@@ -155,14 +155,14 @@ def test_golden_bytes_of_a_ternary_operation():
     ],
 )
 def test_law_10_impossible_operations_are_named(change, text):
-    with pytest.raises(OperationError, match=text):
+    with pytest.raises(InvalidOperationError, match=text):
         operation(**change)
 
 
 def test_law_10_unknown_kinds_are_named():
     message = operation().message(0)
     message.kind = 99
-    with pytest.raises(OperationError, match=r"kind is 99; allowed are 1 \(MAX\), 2"):
+    with pytest.raises(InvalidOperationError, match=r"kind is 99; allowed are 1 \(MAX\), 2"):
         Operation.read(message, 2)
 
 

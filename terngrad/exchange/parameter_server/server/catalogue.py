@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Container
 
 from terngrad.coordination.decisions import MAX_STEPS
-from terngrad.exchange.parameter_server.operations import Operation, OperationError
+from terngrad.exchange.parameter_server.operations import InvalidOperationError, Operation
 from terngrad.service.messages import Header, OperationMessage
 
 MAX_PIECES = 1 << 16  # of all operations of a worker: 64 GB a step
@@ -62,7 +62,7 @@ class Catalogue:
         """
         try:
             operation = Operation.read(message, len(self._workers))
-        except OperationError as error:
+        except InvalidOperationError as error:
             raise PushError(str(error)) from None
         declared = self._workers[worker]
         if message.index != (index := len(declared.operations)):
