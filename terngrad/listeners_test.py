@@ -24,7 +24,7 @@ from terngrad.connect.config import ConnectConfig
 from terngrad.connect.tls import TlsContexts
 from terngrad.coordination.states import Rules
 from terngrad.exchange import sockets
-from terngrad.exchange.parameter_server.server.reduction import Reduction
+from terngrad.exchange.parameter_server.server.arithmetic import PackedArithmetic
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.packing import ReferencePacking
@@ -87,7 +87,7 @@ def ps(tls, folder):
     """A ps of synchronous training."""
     (host,) = free_addresses(1)
     rules = Rules(2, False, SECS)
-    server = Server(config_of([host], 0, tls=tls), Reduction(ReferencePacking()), rules)
+    server = Server(config_of([host], 0, tls=tls), PackedArithmetic(ReferencePacking()), rules)
     server.start(host)
 
     def join():

@@ -11,7 +11,7 @@ from terngrad.cluster import run_secret
 from terngrad.cluster.errors import MembershipError
 from terngrad.cluster.managed.role import Role
 from terngrad.connect.config import ConnectConfig
-from terngrad.exchange.parameter_server.server.reduction import Reduction
+from terngrad.exchange.parameter_server.server.arithmetic import PackedArithmetic
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.library.failures import notify_servers
@@ -80,9 +80,9 @@ def test_law_10_a_ps_runs_until_all_workers_know_why_one_failed_before_joining(
     monkeypatch.setenv(run_secret.VARIABLE, secret.decode())
     chief = chief_of(host)
     note = lambda line: waits.set() if line == f"{WHY}; {LATE}" else None
-    reduction = Reduction(ReferencePacking())
+    arithmetic = PackedArithmetic(ReferencePacking())
     config = lambda rank: ConnectConfig(WORKERS, rank, [host], SECS, secret=secret)
-    server = Server(config(0), reduction, chief.rules, log=note)
+    server = Server(config(0), arithmetic, chief.rules, log=note)
     server.start(host)
 
     def fail():

@@ -21,7 +21,7 @@ from terngrad.cluster.errors import MembershipError, PortError
 from terngrad.cluster.membership import LOST_STATUS
 from terngrad.connect.calling import ps_name
 from terngrad.connect.log_limiter import LogLimiter
-from terngrad.exchange.parameter_server.server.reduction import Reduction
+from terngrad.exchange.parameter_server.server.arithmetic import PackedArithmetic
 from terngrad.exchange.parameter_server.server.server import Server as SynchronousServer
 from terngrad.files import FolderInUseError, hold_alone
 from terngrad.library import rates
@@ -182,7 +182,7 @@ class _SynchronousPs(_Ps):
         ps, hosts, workers = role.task_id, role.ps_hosts, role.worker_hosts
         here = [host for host in hosts if split_address(host)[0] == split_address(hosts[ps])[0]]
         self.name, self.task = ps_name(ps, hosts), f"waits for {len(workers)} workers"
-        arithmetic, max_bytes = Reduction(kernels.packing), allocator.max_held() // len(here)
+        arithmetic, max_bytes = PackedArithmetic(kernels.packing), allocator.max_held() // len(here)
         self.server = SynchronousServer(config.connect, arithmetic, config.rules, say, max_bytes)
         self._outcome: str | None = None  # see `Server.wait`
         self._left = 0

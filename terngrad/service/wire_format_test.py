@@ -27,8 +27,8 @@ from terngrad.draws import DrawKey
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
 from terngrad.exchange.parameter_server.operations import Kind
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator
+from terngrad.exchange.parameter_server.server.arithmetic import PackedArithmetic
 from terngrad.exchange.parameter_server.server.catalogue import PushError
-from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.layout import Policy, make_layout
@@ -96,9 +96,9 @@ def traveled():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Outbox, "put", lambda self, m: (sent.append(bytes(m)), put(self, m)))
         hosts, workers = [f"127.0.0.1:{free_ports(1)[0]}"], ["one:1", "two:2"]
-        reduction = Reduction(ReferencePacking())
+        arithmetic = PackedArithmetic(ReferencePacking())
         config = lambda rank: ConnectConfig(workers, rank, hosts, SECS)
-        server = Server(config(0), reduction, Rules(2, False, SECS))
+        server = Server(config(0), arithmetic, Rules(2, False, SECS))
         server.start(hosts[0])
         clients = [Client(config(rank)) for rank in range(2)]
         try:
@@ -141,9 +141,9 @@ def test_golden_bytes_of_codes_that_are_pushed_and_then_sent_to_the_other_worker
 def answers(workers, by, pushed=CODES, items=3):
     """What a ps answers each worker in hexadecimal, where those of `by` push codes in step 5."""
     sent = {}
-    reduction = Reduction(ReferencePacking())
+    arithmetic = PackedArithmetic(ReferencePacking())
     deliver = lambda worker, frame: sent.update({worker: frame})
-    aggregator = Aggregator(workers, reduction, deliver, kept_steps=1)
+    aggregator = Aggregator(workers, arithmetic, deliver, kept_steps=1)
     for worker in range(workers):
         message = OperationMessage(name="sum", kind=int(Kind.CODES), items=items, local_nodes=1)
         aggregator.declare(worker, message)
@@ -306,7 +306,9 @@ def test_numbers_of_every_payload_are_aligned(traveled):
 
 def aggregator_with_codes(workers):
     """Returns a ps whose workers have declared a sum of 3 groups of codes, and a push for it."""
-    aggregator = Aggregator(workers, Reduction(ReferencePacking()), lambda worker, frame: None)
+    aggregator = Aggregator(
+        workers, PackedArithmetic(ReferencePacking()), lambda worker, frame: None
+    )
     members = groups.pack(range(workers))
     for worker in range(workers):
         message = OperationMessage(name="sum", kind=int(Kind.CODES), items=3, local_nodes=1)

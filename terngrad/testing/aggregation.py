@@ -5,7 +5,7 @@ import numpy as np
 from terngrad.coordination import groups
 from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.server.aggregator import Aggregator
-from terngrad.exchange.parameter_server.server.reduction import Reduction
+from terngrad.exchange.parameter_server.server.arithmetic import PackedArithmetic
 from terngrad.ops.packing import ReferencePacking
 from terngrad.service.messages import Header, split_frame
 
@@ -15,10 +15,10 @@ class Served:
 
     def __init__(self, workers=2, kind=Kind.FLOATS, items=4, reduce=None, kept_steps=1, **limits):
         self.delivered = {i: [] for i in range(workers)}
-        reduction = Reduction(ReferencePacking())
-        reduction.reduce = reduce or reduction.reduce
+        arithmetic = PackedArithmetic(ReferencePacking())
+        arithmetic.reduce = reduce or arithmetic.reduce
         self.entered = {i: [] for i in range(workers)}  # what each has received about its views
-        self.aggregator = Aggregator(workers, reduction, self._deliver, kept_steps, **limits)
+        self.aggregator = Aggregator(workers, arithmetic, self._deliver, kept_steps, **limits)
         self.operation = Operation("sum", kind, items, 1, workers)
         for worker in range(workers):
             self.aggregator.declare(worker, self.operation.message(0))

@@ -29,7 +29,7 @@ from terngrad.draws import DrawKey
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import Exchange, LocalBucket
 from terngrad.exchange.local import LocalExchange
-from terngrad.exchange.parameter_server.server.reduction import Reduction
+from terngrad.exchange.parameter_server.server.arithmetic import PackedArithmetic
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.layout import Policy, make_layout
 from terngrad.ops.packing import ReferencePacking
@@ -253,7 +253,7 @@ def parameter_servers(servers: int, workers: int) -> Iterator[str]:
     with contextlib.ExitStack() as stack:
         for i, host in enumerate(ps_hosts):
             config = ConnectConfig(worker_hosts, i, ps_hosts, HANG_SECS)
-            server = Server(config, Reduction(ReferencePacking()), rules)
+            server = Server(config, PackedArithmetic(ReferencePacking()), rules)
             server.start(host)
             stack.callback(server.close)
         yield "/".join((",".join(ps_hosts), ",".join(worker_hosts)))

@@ -13,7 +13,7 @@ from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
 from terngrad.exchange.parameter_server.operations import Kind as Operand
 from terngrad.exchange.parameter_server.operations import Operation
-from terngrad.exchange.parameter_server.server.reduction import Reduction
+from terngrad.exchange.parameter_server.server.arithmetic import PackedArithmetic
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.packing import ReferencePacking
@@ -109,7 +109,7 @@ def assert_equal_bits(faults, tls):
     with contextlib.ExitStack() as stack:
         proxy = stack.enter_context(Proxy(target, faults))
         server = Server(
-            config_of([proxy.address], 0, tls=tls), Reduction(ReferencePacking()), rules
+            config_of([proxy.address], 0, tls=tls), PackedArithmetic(ReferencePacking()), rules
         )
         stack.callback(server.close)
         server.start(target)

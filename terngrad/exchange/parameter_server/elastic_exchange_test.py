@@ -15,7 +15,7 @@ from terngrad.cluster.progress import ProcessProgress
 from terngrad.coordination.states import Rules
 from terngrad.exchange.local import LocalExchange
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
-from terngrad.exchange.parameter_server.server.reduction import Reduction
+from terngrad.exchange.parameter_server.server.arithmetic import PackedArithmetic
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.native import NativeKernels
@@ -51,7 +51,9 @@ class Cluster(contextlib.AbstractContextManager):
         if self.server:
             self.end_server()
         config = config_of(self.addresses, 0, workers=self.hosts)
-        self.server = Server(config, Reduction(self.kernels.packing), self.rules, lambda line: None)
+        self.server = Server(
+            config, PackedArithmetic(self.kernels.packing), self.rules, lambda line: None
+        )
         self.server.start(self.addresses[0])
         threading.Thread(target=self.server.wait, daemon=True).start()
 

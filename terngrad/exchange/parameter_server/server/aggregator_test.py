@@ -9,8 +9,8 @@ import pytest
 from terngrad.coordination import groups
 from terngrad.exchange.parameter_server import operations
 from terngrad.exchange.parameter_server.operations import Kind, Operation
+from terngrad.exchange.parameter_server.server.arithmetic import PackedArithmetic
 from terngrad.exchange.parameter_server.server.catalogue import PushError
-from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.ops.packing import ReferencePacking
 from terngrad.planes import plane_count
 from terngrad.service.messages import Header
@@ -405,7 +405,7 @@ def test_a_view_forgotten_while_a_result_is_computed_leaves_nothing_behind():
     def reduce(operation, parts):
         reducing.set()
         assert go_on.wait(HANG_SECS)
-        return Reduction(ReferencePacking()).reduce(operation, parts)
+        return PackedArithmetic(ReferencePacking()).reduce(operation, parts)
 
     served = Served(reduce=reduce)
     served.push(0, 0, floats(1, 2, 3, 4), view=1)

@@ -11,7 +11,7 @@ from terngrad.cluster.errors import MembershipError
 from terngrad.connect import introduction
 from terngrad.connect.introduction import MAGIC, AdmissionError, AuthenticationError, Hello, frame
 from terngrad.coordination.states import Rules
-from terngrad.exchange.parameter_server.server.reduction import Reduction
+from terngrad.exchange.parameter_server.server.arithmetic import PackedArithmetic
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.packing import ReferencePacking
@@ -27,7 +27,9 @@ def serving(secret):
     """Yields the address of a ps."""
     (host,) = free_addresses(1)
     rules = Rules(2, False, SECS)
-    server = Server(config_of([host], 0, secret=secret), Reduction(ReferencePacking()), rules)
+    server = Server(
+        config_of([host], 0, secret=secret), PackedArithmetic(ReferencePacking()), rules
+    )
     server.start(host)
     try:
         yield host

@@ -46,7 +46,7 @@ class Server:
 
         Args:
           config: of this ps, with the time-out of `rules`.
-          arithmetic: computes results; see `Reduction`.
+          arithmetic: computes results; see `Arithmetic`.
           rules: which workers make a step.
           log: writes a line to the log.
           max_bytes: see `Aggregator`.

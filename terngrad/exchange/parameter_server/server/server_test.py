@@ -25,7 +25,7 @@ from terngrad.coordination import groups
 from terngrad.coordination.coordinator import Coordinator
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.operations import PIECE_BYTES, Kind, Operation
-from terngrad.exchange.parameter_server.server.reduction import Reduction
+from terngrad.exchange.parameter_server.server.arithmetic import PackedArithmetic
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.server.service import Service
 from terngrad.exchange.parameter_server.worker.client import Client
@@ -54,9 +54,9 @@ def serving(count=1, tls=None, workers=WORKERS, at=None, needed=None, secs=SECS)
     """Yields servers and their addresses."""
     hosts = at or free_addresses(count)
     rules = Rules(needed or len(workers), False, secs)
-    reduction = Reduction(ReferencePacking())
+    arithmetic = PackedArithmetic(ReferencePacking())
     configs = [config_of(hosts, i, secs, tls, workers) for i in range(count)]
-    servers = [Server(config, reduction, rules) for config in configs]
+    servers = [Server(config, arithmetic, rules) for config in configs]
     for server, host in zip(servers, hosts, strict=True):
         server.start(host)
     try:

@@ -58,7 +58,7 @@ class Service:
         Args:
           ps: index of this ps.
           worker_hosts: "host:port" of each worker, for messages.
-          arithmetic: computes results; see `Reduction`.
+          arithmetic: computes results; see `Arithmetic`.
           rules: which workers make a step.
           servers: number of ps.
           log: writes a line to the log.

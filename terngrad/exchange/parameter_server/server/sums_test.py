@@ -5,21 +5,21 @@ import pytest
 
 from terngrad import prefix_code
 from terngrad.exchange.parameter_server.operations import Kind, Operation
+from terngrad.exchange.parameter_server.server.arithmetic import PackedArithmetic
 from terngrad.exchange.parameter_server.server.catalogue import PushError
-from terngrad.exchange.parameter_server.server.reduction import Reduction
 from terngrad.planes import plane_count
 from terngrad.testing.aggregation import Served, floats
 
 
 def test_law_5_sums_of_codes_are_exact(kernels):
     workers, count = 5, 7
-    reduction = Reduction(kernels.packing)
+    arithmetic = PackedArithmetic(kernels.packing)
     operation = Operation("codes", Kind.CODES, count, 1, workers)
     rng = np.random.default_rng(0)
     codes = rng.integers(-1, 2, (workers, count * 32))
     payloads = [prefix_code.pack(packed(each, 2), 1).data for each in codes]
-    parts = [reduction.open(operation, 0, each) for each in payloads]
-    total = reduction.reduce(operation, parts)
+    parts = [arithmetic.open(operation, 0, each) for each in payloads]
+    total = arithmetic.reduce(operation, parts)
     assert total.nbytes == count * operation.result_bytes
     found = np.frombuffer(total, "<u4").reshape(count, plane_count(workers))
     np.testing.assert_array_equal(unpacked(found), codes.sum(0))

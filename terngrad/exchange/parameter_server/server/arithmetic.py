@@ -15,7 +15,7 @@ from terngrad.ops.packing import Packing
 _DTYPES = {Kind.MAX: np.float32, Kind.FLOATS: np.float32, Kind.HALVES: np.float16}
 
 
-class Reduction:
+class PackedArithmetic:
     """Reduces whole pieces in native code and TensorFlow's, which release Python's lock."""
 
     def __init__(self, packing: Packing) -> None:
