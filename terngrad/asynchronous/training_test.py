@@ -27,7 +27,7 @@ from terngrad.testing.asynchronous import (
     two_workers,
 )
 from terngrad.testing.nets import make_batches, make_model
-from terngrad.testing.proxy import Kind, Proxy, plan
+from terngrad.testing.proxy import FaultKind, Proxy, plan
 from terngrad.testing.selection import sample
 from terngrad.testing.threads import in_threads
 from terngrad.training import schedules
@@ -213,10 +213,11 @@ def _over_a_good_network(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", sample(range(60, 80), in_ci=(60, 63, 71, 72)))
 def test_each_update_is_applied_once_over_a_bad_network(tmp_path, over_a_good_network, seed):
-    kinds = [kind for kind in Kind if kind is not Kind.CORRUPT]  # plain text cannot notice it
+    # Plain text cannot notice a changed bit.
+    kinds = [kind for kind in FaultKind if kind is not FaultKind.CORRUPT]
     faults = plan(seed, kinds, 4)
     found, connections = trained_over(tmp_path, faults)
-    assert connections > 1 or faults[0].kind in (Kind.DELAY, Kind.THROTTLE)
+    assert connections > 1 or faults[0].kind in (FaultKind.DELAY, FaultKind.THROTTLE)
     for name, value in over_a_good_network.items():
         np.testing.assert_array_equal(found[name], value, err_msg=f"{name}, {faults}")
 
@@ -224,7 +225,7 @@ def test_each_update_is_applied_once_over_a_bad_network(tmp_path, over_a_good_ne
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", sample(range(60, 80), in_ci=(63,)))
 def test_copies_are_shadows_over_a_bad_network(tmp_path, seed, shadows):
-    faults = plan(seed, [kind for kind in Kind if kind is not Kind.CORRUPT], 4)
+    faults = plan(seed, [kind for kind in FaultKind if kind is not FaultKind.CORRUPT], 4)
     (target,) = free_addresses(1)
     with (
         Proxy(target, faults) as proxy,

@@ -17,7 +17,7 @@ from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import MAGIC, VERSION, Hello, frame
 from terngrad.testing import threads
 from terngrad.testing.addresses import free_address
-from terngrad.testing.proxy import Kind, Proxy, plan
+from terngrad.testing.proxy import FaultKind, Proxy, plan
 from terngrad.testing.selection import sample
 from terngrad.testing.threads import TIMEOUT, assert_met, hosts_of, in_threads, received
 
@@ -281,9 +281,10 @@ def test_many_unknown_callers_are_bounded_and_keep_nobody_out():
 
 @pytest.mark.parametrize("seed", sample(range(80, 100), in_ci=range(80, 86)))
 def test_over_a_bad_network_processes_meet_or_learn_why_not(seed):
-    address, kinds = free_address(), [Kind.DELAY, Kind.THROTTLE, Kind.CUT, Kind.HALF_CLOSE]
+    address = free_address()
+    kinds = [FaultKind.DELAY, FaultKind.THROTTLE, FaultKind.CUT, FaultKind.HALF_CLOSE]
     small = [dataclasses.replace(f, after_bytes=f.after_bytes % 80) for f in plan(seed, kinds, 3)]
-    slow = small[0].kind in (Kind.DELAY, Kind.THROTTLE)
+    slow = small[0].kind in (FaultKind.DELAY, FaultKind.THROTTLE)
     secs = TIMEOUT if slow else 0.5
     with Proxy(address, small) as proxy:
         results = in_threads(joining(0, address, None, secs), joining(1, proxy.address, None, secs))

@@ -14,7 +14,7 @@ from terngrad.connect.channel import Channel, ChannelEnd, Ending, FrameError, Ke
 from terngrad.connect.tls import EncryptedSocket, TlsContexts
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.proxy import Fault, Kind, Proxy
+from terngrad.testing.proxy import Fault, FaultKind, Proxy
 
 SECS = HANG_SECS
 LONGEST = 1 << 20
@@ -93,7 +93,7 @@ def test_bytes_that_change_on_the_way_are_noted_on_both_sides_and_blame_none(
     tmp_path_factory, to_server
 ):
     folder = tmp_path_factory.mktemp("changed")
-    fault = Fault(Kind.CORRUPT, to_server=to_server, after_bytes=100_000, bit=0)
+    fault = Fault(FaultKind.CORRUPT, to_server=to_server, after_bytes=100_000, bit=0)
     with connected(TlsContexts(make_certificates(folder, "ours", "all")), [fault]) as both:
         sender, receiver = both if to_server else both[::-1]
         sender.send(bytes(200_000))

@@ -19,7 +19,7 @@ from terngrad.connect.tls import TlsContexts
 from terngrad.testing import threads
 from terngrad.testing.addresses import free_address
 from terngrad.testing.certificates import make_certificates
-from terngrad.testing.proxy import Fault, Kind, Proxy, plan
+from terngrad.testing.proxy import Fault, FaultKind, Proxy, plan
 from terngrad.testing.selection import sample
 from terngrad.testing.threads import TIMEOUT, assert_met, in_threads, received
 
@@ -140,7 +140,8 @@ def test_law_10_a_revoked_certificate_is_named_on_both_sides(files, tmp_path):
 def test_over_a_bad_network_processes_meet_or_learn_why_not(files, seed):
     address, tls = free_address(), files["ours"]
     small = [
-        dataclasses.replace(f, after_bytes=f.after_bytes % 3000) for f in plan(seed, [*Kind], 3)
+        dataclasses.replace(f, after_bytes=f.after_bytes % 3000)
+        for f in plan(seed, [*FaultKind], 3)
     ]
     with Proxy(address, small) as proxy:
         results = in_threads(
@@ -154,7 +155,7 @@ def test_over_a_bad_network_processes_meet_or_learn_why_not(files, seed):
 
 def test_changed_messages_end_a_membership_with_a_name(files):
     address, tls, lost = free_address(), files["ours"], queue.Queue()
-    fault = Fault(Kind.CORRUPT, to_server=True, after_bytes=6000, bit=0)
+    fault = Fault(FaultKind.CORRUPT, to_server=True, after_bytes=6000, bit=0)
     with Proxy(address, [fault]) as proxy, contextlib.ExitStack() as stack:
         both = in_threads(joining(0, address, tls), joining(1, proxy.address, tls))
         for rank, peers in enumerate(both):

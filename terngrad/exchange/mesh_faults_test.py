@@ -14,14 +14,14 @@ from terngrad.ops import tls
 from terngrad.ops.mesh import Mesh
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.proxy import Fault, Kind, Proxy, plan
+from terngrad.testing.proxy import Fault, FaultKind, Proxy, plan
 from terngrad.testing.selection import sample
 from terngrad.testing.threads import in_threads
 
 NAMES = ["worker 0 (one:1)", "worker 1 (two:2)"]
 TIMEOUT_SECS = HANG_SECS
 ROUNDS = 3
-HARMLESS = (Kind.DELAY, Kind.THROTTLE)
+HARMLESS = (FaultKind.DELAY, FaultKind.THROTTLE)
 
 
 @pytest.fixture(scope="module", name="files")
@@ -96,7 +96,7 @@ def assert_right_or_named(found, count):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", sample(range(20), in_ci=(1, 2, 5, 13, 14)))  # of each kind
 def test_over_a_bad_network_results_are_right_or_the_other_is_named(seed, files):
-    for own, kinds in ((None, set(Kind) - {Kind.CORRUPT}), (files, set(Kind))):
+    for own, kinds in ((None, set(FaultKind) - {FaultKind.CORRUPT}), (files, set(FaultKind))):
         (fault,) = plan(seed, sorted(kinds, key=lambda kind: kind.name), 1)
         fault = dataclasses.replace(fault, after_bytes=fault.after_bytes * 7)
         reported = assert_right_or_named(exchanged(fault, 3000, own), 3000)
@@ -107,7 +107,7 @@ def test_over_a_bad_network_results_are_right_or_the_other_is_named(seed, files)
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_a_process_that_dies_within_a_chunk_is_named(encrypted, files):
     count = 1 << 18  # several chunks
-    fault = Fault(Kind.CUT, to_server=True, after_bytes=300_000, bit=0)
+    fault = Fault(FaultKind.CUT, to_server=True, after_bytes=300_000, bit=0)
     found = exchanged(fault, count, files if encrypted else None)
     assert len(assert_right_or_named(found, count)) == 2
 
@@ -115,7 +115,7 @@ def test_a_process_that_dies_within_a_chunk_is_named(encrypted, files):
 @pytest.mark.slow
 @pytest.mark.parametrize("to_server", [False, True])
 def test_a_bit_that_changes_on_the_way_ends_an_encrypted_exchange(to_server, files):
-    fault = Fault(Kind.CORRUPT, to_server, after_bytes=50_000, bit=3)
+    fault = Fault(FaultKind.CORRUPT, to_server, after_bytes=50_000, bit=3)
     found = exchanged(fault, 50_000, files)
     reported = assert_right_or_named(found, 50_000)
     assert "TLS: decryption failed or bad record mac" in str(found[not to_server])

@@ -19,7 +19,7 @@ from terngrad.exchange.exchange import Exchange, LocalBucket, Summed, unordered
 from terngrad.exchange.two_shot import Transport, TwoShotExchange
 from terngrad.ops import library
 from terngrad.ops.gradient_kernels import GradientKernels, Sums
-from terngrad.ops.mesh import Decoding, Encoding, Kind, Mesh
+from terngrad.ops.mesh import Decoding, Encoding, Mesh, MeshKind
 from terngrad.ops.tls import NativeTlsSocket, encrypt
 from terngrad.planes import GROUP, padded, plane_count
 
@@ -139,19 +139,19 @@ class SocketTransport(Transport):
 
     def all_to_all(self, parts: tf.Tensor, name: str) -> tf.Tensor:
         """See base class."""
-        return self._move(parts, name, Kind.ALL_TO_ALL, parts.shape, parts.shape[1:])
+        return self._move(parts, name, MeshKind.ALL_TO_ALL, parts.shape, parts.shape[1:])
 
     def all_gather(self, part: tf.Tensor, name: str) -> tf.Tensor:
         """See base class."""
-        return self._move(part, name, Kind.GATHER, [self.size, *part.shape], part.shape)
+        return self._move(part, name, MeshKind.GATHER, [self.size, *part.shape], part.shape)
 
     def broadcast(self, value: tf.Tensor, name: str) -> tf.Tensor:
         """See base class."""
-        return self._move(value, name, Kind.BROADCAST, value.shape, value.shape)
+        return self._move(value, name, MeshKind.BROADCAST, value.shape, value.shape)
 
     def sum_floats(self, values: tf.Tensor, name: str) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the sum of the processes' float32 [n], that of `tree_sum`, and bytes."""
-        return joined(self.mesh, values, name, Kind.FLOATS)
+        return joined(self.mesh, values, name, MeshKind.FLOATS)
 
     def close(self) -> None:
         """Ends all operations, and this process' port."""
@@ -162,7 +162,7 @@ class SocketTransport(Transport):
         self,
         value: tf.Tensor,
         name: str,
-        kind: Kind,
+        kind: MeshKind,
         shape: Sequence[int],
         moved: Sequence[int],
     ) -> tf.Tensor:
@@ -170,14 +170,14 @@ class SocketTransport(Transport):
         return unordered(self.mesh.join(value, self.mesh.declare(name, kind, octets), shape)[0])
 
 
-def joined(mesh: Mesh, values: tf.Tensor, name: str, kind: Kind) -> tuple[tf.Tensor, tf.Tensor]:
+def joined(mesh: Mesh, values: tf.Tensor, name: str, kind: MeshKind) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns what the mesh makes of the processes' values [n], of the same shape, and bytes."""
     index = mesh.declare(name, kind, values.shape[0])
     result, octets = mesh.join(values, index, values.shape)
     return unordered(result), octets
 
 
-class MeshOwner(Protocol):
+class MeshConnection(Protocol):
     """A connection whose processes are joined by a mesh.
 
     Attributes:
@@ -201,16 +201,19 @@ class SocketExchange(TwoShotExchange):
 
     packs_codes = True
 
-    def __init__(self, owner: MeshOwner, local_nodes: int, kernels: GradientKernels) -> None:
+    def __init__(
+        self, connection: MeshConnection, local_nodes: int, kernels: GradientKernels
+    ) -> None:
         """Joins `local_nodes` nodes of each process; for errors see base class."""
-        super().__init__(owner, local_nodes, kernels)
-        self._mesh = owner.mesh
+        super().__init__(connection, local_nodes, kernels)
+        self._mesh = connection.mesh
 
     def sum_codes(self, bucket: LocalBucket) -> Summed:
         """See base class; parts are encoded, sent and decoded while others are on their way."""
         largest = self.local_nodes * bucket.max_code, self.largest_sum(bucket.max_code)
         rows, name = padded(bucket.elements) // GROUP, f"{bucket.name}/codes"
-        operation = self._mesh.declare(name, Kind.CODES, rows, largest, self._kernels.packing.path)
+        path = self._kernels.packing.path
+        operation = self._mesh.declare(name, MeshKind.CODES, rows, largest, path)
         on_gpu = self._kernels.on_gpu  # only codes and their sums leave it
         nodes, codes = self._nodes.read_value(), None
         decoding = Decoding(bucket.units, nodes, bucket.shapes, bucket.parts)
@@ -239,20 +242,22 @@ class SocketExchange(TwoShotExchange):
         first, end = self.share(rows := local.shape[0])
         shape = [self._rows_of_share(rows), plane_count(largest[1])]
         sums = self._move_codes(
-            local, f"{name}/scattered", Kind.SCATTER_CODES, rows, largest, shape
+            local, f"{name}/scattered", MeshKind.SCATTER_CODES, rows, largest, shape
         )
         return sums[: end - first]
 
     def _gather_codes(self, share: tf.Tensor, rows: int, name: str, max_code: int) -> tf.Tensor:
         own = tf.pad(share, [[0, self._rows_of_share(rows) - share.shape[0]], [0, 0]])
         largest, shape = (max_code, max_code), [rows, share.shape[1]]
-        return self._move_codes(own, f"{name}/gathered", Kind.GATHER_CODES, rows, largest, shape)
+        return self._move_codes(
+            own, f"{name}/gathered", MeshKind.GATHER_CODES, rows, largest, shape
+        )
 
     def _move_codes(
         self,
         local: tf.Tensor,
         name: str,
-        kind: Kind,
+        kind: MeshKind,
         rows: int,
         largest: tuple[int, int],
         shape: Sequence[int | None],
@@ -270,16 +275,16 @@ class SocketExchange(TwoShotExchange):
         return is_large and is_one and not self._kernels.on_gpu
 
     def _join_max(self, local: tf.Tensor, name: str) -> tf.Tensor:
-        return self._join(local, f"{name}/max", Kind.MAXIMA)
+        return self._join(local, f"{name}/max", MeshKind.MAXIMA)
 
     def _join_floats(self, local: tf.Tensor, name: str) -> tf.Tensor:
-        return self._join(local, f"{name}/floats", Kind.FLOATS)
+        return self._join(local, f"{name}/floats", MeshKind.FLOATS)
 
     def _join_halves(self, local: tf.Tensor, name: str) -> tf.Tensor:
-        halves = self._join(tf.cast(local, tf.float16), f"{name}/halves", Kind.HALVES)
+        halves = self._join(tf.cast(local, tf.float16), f"{name}/halves", MeshKind.HALVES)
         return tf.cast(halves, tf.float32)
 
-    def _join(self, local: tf.Tensor, name: str, kind: Kind) -> tf.Tensor:
+    def _join(self, local: tf.Tensor, name: str, kind: MeshKind) -> tf.Tensor:
         result, octets = joined(self._mesh, local, name, kind)
         self._count_both(octets)
         return result

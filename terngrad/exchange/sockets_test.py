@@ -19,7 +19,7 @@ from terngrad.exchange import sockets
 from terngrad.exchange.exchange import LocalBucket
 from terngrad.layout import MAX_CODES, SUM_CODEC_NAMES, Policy, make_layout
 from terngrad.ops.gradient_kernels import EncodeInputs
-from terngrad.ops.mesh import Decoding, Encoding, Kind
+from terngrad.ops.mesh import Decoding, Encoding, MeshKind
 from terngrad.ops.native import NativeKernels
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
@@ -271,7 +271,7 @@ def test_law_10_an_operation_that_cannot_begin_ends_with_an_error():
     key = DrawKey(tf.constant(3, tf.uint64), tf.constant(5, tf.int64), one)
 
     def act(transport):
-        index = transport.mesh.declare("x", Kind.CODES, 2, (1, 1))
+        index = transport.mesh.declare("x", MeshKind.CODES, 2, (1, 1))
 
         join_codes = transport.mesh.join_codes
 
@@ -290,7 +290,7 @@ def test_law_10_an_operation_that_cannot_begin_ends_with_an_error():
             encode(64, scales, decodes)
         with pytest.raises(tf.errors.InvalidArgumentError, match="x takes 16 bytes, not 8"):
             transport.mesh.join(codes[:1], index, [2, 2])
-        floats = transport.mesh.declare("floats", Kind.FLOATS, 4)
+        floats = transport.mesh.declare("floats", MeshKind.FLOATS, 4)
         with pytest.raises(tf.errors.InvalidArgumentError, match="floats does not give sums"):
             encode(64, scales, False, floats)
         with pytest.raises(tf.errors.InvalidArgumentError, match="there is no encoder quinary"):
@@ -313,7 +313,7 @@ def test_law_10_a_decoded_sum_names_the_process_that_left_and_what_does_not_fit(
     def act(transport):
         if transport.rank == 1:
             return None
-        index = transport.mesh.declare("x", Kind.CODES, 1 << 15, (1, 3))
+        index = transport.mesh.declare("x", MeshKind.CODES, 1 << 15, (1, 3))
         decode = lambda elements: transport.mesh.join_codes(
             codes, index, [], Decoding(tf.ones([1]), nodes, [(elements,)])
         )
@@ -382,6 +382,6 @@ def test_law_10_an_operation_of_another_size_is_named():
 def test_law_10_codes_that_no_kernel_adds_are_refused(largest, path):
     def act(transport):
         with pytest.raises(ValueError, match="'x' cannot be declared: codes of magnitudes"):
-            transport.mesh.declare("x", Kind.CODES, 1, largest, path)
+            transport.mesh.declare("x", MeshKind.CODES, 1, largest, path)
 
     together(1, act)

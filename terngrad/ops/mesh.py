@@ -20,7 +20,7 @@ from terngrad.parts import Parts
 _REFUSED, _CANCELLED = 2, 3  # see terngrad_mesh_failure
 
 
-class Kind(enum.IntEnum):
+class MeshKind(enum.IntEnum):
     """What an operation does; see `Kind` of cc/net/plan.h."""
 
     GATHER = 1
@@ -138,7 +138,12 @@ class Mesh:
         return handle
 
     def declare(
-        self, name: str, kind: Kind, rows: int, largest: tuple[int, int] = (0, 0), path: str = ""
+        self,
+        name: str,
+        kind: MeshKind,
+        rows: int,
+        largest: tuple[int, int] = (0, 0),
+        path: str = "",
     ) -> int:
         """Returns the index of an operation, which all processes must declare alike.
 

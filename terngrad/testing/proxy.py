@@ -21,7 +21,7 @@ _LONGEST_AFTER = 12  # doublings of the bytes before a fault
 _CONNECT_SECS = 5.0
 
 
-class Kind(enum.Enum):
+class FaultKind(enum.Enum):
     """A kind of fault, in one direction unless stated otherwise."""
 
     DELAY = "each chunk arrives late"
@@ -42,13 +42,13 @@ class Fault:
       bit: the bit of the next byte that CORRUPT changes.
     """
 
-    kind: Kind
+    kind: FaultKind
     to_server: bool
     after_bytes: int
     bit: int
 
 
-def plan(seed: int, kinds: Sequence[Kind], connections: int) -> list[Fault]:
+def plan(seed: int, kinds: Sequence[FaultKind], connections: int) -> list[Fault]:
     """Returns the faults of the first connections; the seed alone determines them."""
     draw = random.Random(seed)
     return [
@@ -128,7 +128,7 @@ def _pump(source: socket.socket, sink: socket.socket, fault: Fault | None) -> No
                 break
             sink.sendall(data)
             passed += len(data)
-    if fault and fault.kind is Kind.CUT:
+    if fault and fault.kind is FaultKind.CUT:
         _reset(source, sink)
         return
     with contextlib.suppress(OSError):
@@ -137,16 +137,16 @@ def _pump(source: socket.socket, sink: socket.socket, fault: Fault | None) -> No
 
 def _disturbed(data: bytes, passed: int, fault: Fault) -> bytes:
     """Returns what is passed on of a chunk, perhaps later; b"" ends the direction."""
-    if fault.kind is Kind.DELAY:
+    if fault.kind is FaultKind.DELAY:
         time.sleep(_DELAY_SECS)
         return data
-    if fault.kind is Kind.THROTTLE:
+    if fault.kind is FaultKind.THROTTLE:
         time.sleep(len(data) / _BYTES_PER_SEC)
         return data
     at = fault.after_bytes - passed
     if not 0 <= at < len(data):
         return data
-    if fault.kind is Kind.CORRUPT:
+    if fault.kind is FaultKind.CORRUPT:
         return data[:at] + bytes([data[at] ^ 1 << fault.bit]) + data[at + 1 :]
     return b""
 

@@ -8,7 +8,7 @@ import pytest
 
 from terngrad.cluster.addresses import split_address
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.proxy import Fault, Kind, Proxy
+from terngrad.testing.proxy import Fault, FaultKind, Proxy
 
 SENT = bytes(range(200))
 
@@ -55,7 +55,7 @@ def exchanged(connection, sent, *, ends=False):
 
 @pytest.mark.parametrize("to_server", [True, False])
 def test_one_bit_changes_in_one_direction(to_server):
-    arrived, answer = transferred(Fault(Kind.CORRUPT, to_server, 7, 3))
+    arrived, answer = transferred(Fault(FaultKind.CORRUPT, to_server, 7, 3))
     disturbed, other = (arrived, answer[::-1]) if to_server else (answer[::-1], arrived)
     at = 7 if to_server else len(SENT) - 8
     assert other == SENT
@@ -64,9 +64,9 @@ def test_one_bit_changes_in_one_direction(to_server):
 
 
 def test_both_sides_of_a_connection_that_is_cut_notice_it():
-    arrived, answer = transferred(Fault(Kind.CUT, True, 0, 0))
+    arrived, answer = transferred(Fault(FaultKind.CUT, True, 0, 0))
     assert arrived in (b"", None) and answer != SENT
 
 
 def test_connections_beyond_the_plan_are_not_disturbed():
-    assert transferred(Fault(Kind.CUT, True, 0, 0), twice=True) == (SENT, SENT[::-1])
+    assert transferred(Fault(FaultKind.CUT, True, 0, 0), twice=True) == (SENT, SENT[::-1])

@@ -11,8 +11,7 @@ from terngrad.cluster.errors import FinishedError
 from terngrad.coordination.client import InterruptionError
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
-from terngrad.exchange.parameter_server.operations import Kind as Operand
-from terngrad.exchange.parameter_server.operations import Operation
+from terngrad.exchange.parameter_server.operations import Kind, Operation
 from terngrad.exchange.parameter_server.server.arithmetic import PackedArithmetic
 from terngrad.exchange.parameter_server.server.server import Server
 from terngrad.exchange.parameter_server.worker.client import Client
@@ -21,7 +20,7 @@ from terngrad.ops.reference import ReferenceKernels
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.proxy import Kind, Proxy, plan
+from terngrad.testing.proxy import FaultKind, Proxy, plan
 from terngrad.testing.ps_clients import WORKERS, config_of
 from terngrad.testing.selection import sample
 from terngrad.testing.threads import in_threads
@@ -29,7 +28,8 @@ from terngrad.testing.threads import in_threads
 SECS = HANG_SECS
 STEPS, ITEMS = 6, 3000
 DISTURBED = 5  # connections
-PLAINTEXT = tuple(kind for kind in Kind if kind is not Kind.CORRUPT)  # TCP notices no more
+# Without TLS nothing notices a changed bit.
+PLAINTEXT = tuple(kind for kind in FaultKind if kind is not FaultKind.CORRUPT)
 HOSTS = ("IP:127.0.0.1", "DNS:one", "DNS:two")
 
 
@@ -64,7 +64,7 @@ def trained(rank, host, tls):
     try:
         connection = ParameterServerConnection(client)
         results = [queue.Queue(), queue.Queue()]
-        for kind, box in zip((Operand.FLOATS, Operand.CODES), results, strict=True):
+        for kind, box in zip((Kind.FLOATS, Kind.CODES), results, strict=True):
             client.declare(
                 Operation(f"sum of {kind.name}", kind, ITEMS, 1, len(WORKERS)),
                 lambda *result, box=box: box.put(result),
@@ -117,7 +117,8 @@ def assert_equal_bits(faults, tls):
         for state in in_threads(*calls):
             np.testing.assert_array_equal(state, undisturbed(), err_msg=str(faults))
         # TLS ignores some bits of a handshake, such as the version of its first record.
-        ended = [fault for fault in faults[:2] if fault.kind in (Kind.CUT, Kind.HALF_CLOSE)]
+        ends = (FaultKind.CUT, FaultKind.HALF_CLOSE)
+        ended = [fault for fault in faults[:2] if fault.kind in ends]
         assert proxy.connections >= 2 * len(WORKERS) + len(ended)
 
 
@@ -135,4 +136,4 @@ def _tls(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", sample(range(30, 40), in_ci=(30, 34)))  # changed bits
 def test_workers_with_certificates_get_equal_bits_over_a_network_that_changes_bits(seed, tls):
-    assert_equal_bits(plan(seed, tuple(Kind), DISTURBED), tls)
+    assert_equal_bits(plan(seed, tuple(FaultKind), DISTURBED), tls)

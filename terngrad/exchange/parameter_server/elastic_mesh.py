@@ -52,7 +52,7 @@ from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.exchange.parameter_server.worker_exit import LeaveTrainingError
 from terngrad.exchange.sockets import SocketExchange, encrypted
 from terngrad.ops.gradient_kernels import GradientKernels
-from terngrad.ops.mesh import Kind, Mesh
+from terngrad.ops.mesh import Mesh, MeshKind
 from terngrad.planes import GROUP, SUM_BLOCK, plane_count
 from terngrad.service.messages import View
 
@@ -307,7 +307,7 @@ class ElasticMeshExchange(SocketExchange):
         largest = self.local_nodes * max_code, self.largest_sum(max_code)
         rows, planes = local.shape[0], plane_count(largest[1])
         sums = self._move_codes(
-            local, f"{name}/scattered", Kind.SCATTER_CODES, rows, largest, [None, planes]
+            local, f"{name}/scattered", MeshKind.SCATTER_CODES, rows, largest, [None, planes]
         )
         first, end = self._share_of_view(rows)
         whole = tf.pad(sums[: end - first], [[first, rows - end], [0, 0]])
@@ -317,7 +317,9 @@ class ElasticMeshExchange(SocketExchange):
         first, end = self._share_of_view(rows)
         own = tf.pad(share[first:end], [[0, self._largest_share(rows) - (end - first)], [0, 0]])
         largest, shape = (max_code, max_code), [rows, share.shape[1]]
-        return self._move_codes(own, f"{name}/gathered", Kind.GATHER_CODES, rows, largest, shape)
+        return self._move_codes(
+            own, f"{name}/gathered", MeshKind.GATHER_CODES, rows, largest, shape
+        )
 
     def _share_of_view(self, rows: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns what `planes.share_of` does, among the members of the view: int64 scalars."""

@@ -17,7 +17,7 @@ from terngrad.exchange.parameter_server.elastic_mesh import (
     leavers,
     listen_for_members,
 )
-from terngrad.ops.mesh import Failure, Kind, Mesh
+from terngrad.ops.mesh import Failure, Mesh, MeshKind
 from terngrad.ops.native import NativeKernels
 from terngrad.testing.addresses import free_ports
 from terngrad.testing.coded_means import means_of, reduction_of
@@ -78,8 +78,8 @@ def test_a_graph_goes_on_with_more_and_with_fewer_processes():
     traced = []
 
     def sum_of(mesh):
-        index = mesh.declare("sum", Kind.FLOATS, 1000)
-        largest = mesh.declare("largest", Kind.MAXIMA, 3)
+        index = mesh.declare("sum", MeshKind.FLOATS, 1000)
+        largest = mesh.declare("largest", MeshKind.MAXIMA, 3)
 
         @tf.function(autograph=False)
         def run(values):
@@ -169,7 +169,7 @@ def test_law_8_memory_is_restored_to_the_owner_of_the_same_share_only(native_lib
 
 def test_operations_fail_from_the_end_of_a_mesh_up_to_the_next_one():
     mesh = Mesh(0, ["one"], {})
-    index = mesh.declare("sum", Kind.FLOATS, 3)
+    index = mesh.declare("sum", MeshKind.FLOATS, 3)
     assert mesh.failure == Failure("")
     mesh.fail("a worker left")
     assert mesh.failure == Failure("a worker left")
@@ -186,7 +186,7 @@ def test_operations_fail_from_the_end_of_a_mesh_up_to_the_next_one():
 def test_a_step_that_ends_by_an_error_of_its_own_is_told_from_a_loss():
     own, other = socket.socketpair()  # the other process never answers
     mesh = Mesh(0, ["one", "two"], {1: own})
-    index = mesh.declare("sum", Kind.FLOATS, 3)
+    index = mesh.declare("sum", MeshKind.FLOATS, 3)
     queue = tf.queue.FIFOQueue(1, [tf.float32])  # where the step waits, without a thread
 
     def fail_soon(values):
