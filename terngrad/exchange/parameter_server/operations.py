@@ -213,11 +213,11 @@ def nodes_in_result(nodes: int, local_nodes: int) -> int:
     return local_nodes if nodes == 2 * local_nodes else nodes
 
 
-class Shares:
+class PieceAssignment:
     """Spreads pieces over some ps: each goes to the ps with the fewest bytes so far.
 
     The part of a name before the first slash is its family. All workers declare the operations of
-    a family in the same order, so they compute the same shares, whichever family comes first.
+    a family in the same order, so they assign them alike, whichever family comes first.
     """
 
     def __init__(self, servers: Sequence[int]) -> None:

@@ -9,7 +9,7 @@ from terngrad.exchange.parameter_server.operations import (
     InvalidOperationError,
     Kind,
     Operation,
-    Shares,
+    PieceAssignment,
 )
 from terngrad.planes import plane_count, share_of
 from terngrad.service.messages import PIECE_BYTES
@@ -167,20 +167,20 @@ def test_law_10_unknown_kinds_are_named():
 
 
 def test_several_ps_share_the_bytes_evenly_even_of_one_large_operation():
-    shares = Shares(range(3))
+    assignment = PieceAssignment(range(3))
     sizes = [1_000_000, 3, 17_000_000, 500, 40_000, 900_000]
-    held = [0, 0, 0]
+    loads = [0, 0, 0]
     for i, items in enumerate(sizes):
         whole = operation(items=items, name=f"net/{i}")
-        for piece, ps in enumerate(shares.assign(whole)):
-            held[ps] += whole.push_size(piece)
-    assert max(held) - min(held) <= PIECE_BYTES
+        for piece, ps in enumerate(assignment.assign(whole)):
+            loads[ps] += whole.push_size(piece)
+    assert max(loads) - min(loads) <= PIECE_BYTES
 
 
-def test_shares_of_a_family_do_not_depend_on_other_families():
+def test_the_assignment_of_a_family_does_not_depend_on_other_families():
     family = [operation(items=items, name=f"one/{items}") for items in (500_000, 3, 900_000)]
     others = [operation(items=700_000, name="two/1"), operation(items=9, name="losses/floats")]
-    first, second = Shares((0, 1)), Shares((0, 1))
+    first, second = PieceAssignment((0, 1)), PieceAssignment((0, 1))
     before = [first.assign(each) for each in [*family, *others]]
     after = [second.assign(each) for each in [*others, *family]]
     assert before[:3] == after[2:]

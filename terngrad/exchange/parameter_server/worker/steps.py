@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 import numpy as np
 
 from terngrad.coordination import groups
-from terngrad.exchange.parameter_server.operations import Operation, Shares
+from terngrad.exchange.parameter_server.operations import Operation, PieceAssignment
 from terngrad.exchange.parameter_server.worker.awaited_operation import (
     NO_PIECE,
     AwaitedOperation,
@@ -68,7 +68,7 @@ class Steps:
         self._on_coordinator = on_coordinator
         self._awaited: list[AwaitedOperation] = []
         self._used = servers.used
-        self._shares = Shares(self._used)
+        self._assignment = PieceAssignment(self._used)
         self._contributors: StepContributors[_Push] = StepContributors(rank, report_ready)
         self._met: dict[int, frozenset[int]] = {}  # by ps: workers that are in the view there
         self._unmet: list[tuple[_Push, bytes]] = []  # wait for all contributors to be there
@@ -126,7 +126,7 @@ class Steps:
         """
         with self.lock:
             index = len(self._awaited)
-            servers = self._shares.assign(operation)
+            servers = self._assignment.assign(operation)
             declared = AwaitedOperation(index, operation, servers, deliver, cancel, packing)
             self._awaited.append(declared)
             for ps in range(self._servers.count):
@@ -290,11 +290,11 @@ class Steps:
         return join_frame(header)
 
     def _share_pieces(self) -> None:
-        """Shares the pieces anew if the view uses other ps than the last one."""
+        """Assigns the pieces anew if the view uses other ps than the last one."""
         if (used := self._servers.used) != self._used:
-            self._used, self._shares = used, Shares(used)
+            self._used, self._assignment = used, PieceAssignment(used)
             for declared in self._awaited:
-                declared.servers = self._shares.assign(declared.operation)
+                declared.servers = self._assignment.assign(declared.operation)
 
     def _packed_contributors(self, step: int) -> bytes | None:
         """Returns the contributors to a step; None until they are decided."""
