@@ -24,13 +24,17 @@ _LONGEST_TIMEOUT_SECS = 1e9
 _REFUSES = " refused"  # suffix of what a listener signs if it will refuse the caller
 _LARGEST_INDEX = 1 << 32
 
+# Purposes of a worker's two streams to a ps.
+EXCHANGE = "Exchange"
+COORDINATION = "Meet"  # as earlier versions name it
+
 
 @dataclasses.dataclass(frozen=True)
 class Hello:
     """Who connects to whom, in which training, and what for.
 
     Attributes:
-      purpose: of the connection, such as "Exchange".
+      purpose: of the connection, such as `EXCHANGE`.
       worker: index of the calling worker.
       callee: index of the process that it calls: of a ps if there are ps hosts, else of a worker.
       worker_hosts: "host:port" of each worker.

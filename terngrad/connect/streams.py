@@ -17,7 +17,7 @@ from terngrad.connect import listener
 from terngrad.connect.acceptor import AnySocket
 from terngrad.connect.channel import Channel, KeepAlive
 from terngrad.connect.config import ConnectConfig
-from terngrad.connect.introduction import AdmissionError, Hello
+from terngrad.connect.introduction import COORDINATION, EXCHANGE, AdmissionError, Hello
 from terngrad.connect.listener import MAX_WAITING, Listener
 from terngrad.connect.log_limiter import LogLimiter
 
@@ -198,8 +198,8 @@ class Streams:
         if hello.callee != (ps := self._config.rank):
             raise AdmissionError(f"it wants to join ps {hello.callee}; this is ps {ps}")
         if hello.purpose not in self._purposes:
-            if hello.purpose == "Meet" and "Exchange" in self._purposes:
-                raise AdmissionError(f"Meet is for ps 0 only; this is ps {ps}")
+            if hello.purpose == COORDINATION and EXCHANGE in self._purposes:
+                raise AdmissionError(f"only ps 0 coordinates; this is ps {ps}")
             text = "was started with another --cross_replica_sync, or asynchronous, than this"
             raise AdmissionError(f"it {text} worker", fault=f"it {text} ps")
         if self._rules and hello.rules not in ("", self._rules):

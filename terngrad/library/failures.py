@@ -18,6 +18,7 @@ from terngrad.cluster.errors import LONGEST_REASON, MembershipError, OtherFailed
 from terngrad.cluster.managed.role import LAUNCHED
 from terngrad.cluster.membership import end_because_of_another, reason_of
 from terngrad.connect.calling import ChannelOpener
+from terngrad.connect.introduction import COORDINATION
 from terngrad.library import own_server
 from terngrad.library.join_config import JoinConfig
 
@@ -91,7 +92,7 @@ def notify_servers(config: JoinConfig, why: str, secs: float) -> None:
 
     connect, why = dataclasses.replace(config.connect, timeout_secs=secs), why[:LONGEST_REASON]
     if config.synchronous:  # ps 0 coordinates
-        servers, purpose, rules = range(1), "Meet", str(config.rules)
+        servers, purpose, rules = range(1), COORDINATION, str(config.rules)
         messages = [Report(failed=why).SerializeToString()]
     else:
         servers, purpose, rules = range(len(connect.ps_hosts)), "Update", ""

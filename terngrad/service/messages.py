@@ -1,12 +1,12 @@
 """The messages between workers and parameter servers, as protobuf encodes them; no compiler needed.
 
-On a Meet channel ps 0 sends Views: which workers make steps together, and from which step on. When
-a worker joins or leaves, or a channel breaks, the workers abandon their current steps and report
-their states. Then ps 0 sends a new view. A worker at another step than the view's, or one that has
-just started, receives the state of an up-to-date worker. Sets of workers are bits: worker i is bit
-i % 8 of byte i / 8.
+On the coordination stream ps 0 sends Views: which workers make steps together, and from which step
+on. When a worker joins or leaves, or a channel breaks, the workers abandon their current steps and
+report their states. Then ps 0 sends a new view. A worker at another step than the view's, or one
+that has just started, receives the state of an up-to-date worker. Sets of workers are bits: worker
+i is bit i % 8 of byte i / 8.
 
-On an Exchange channel a worker declares each operation once. At each step it pushes its part of the
+On the exchange stream a worker declares each operation once. At each step it pushes its part of the
 operation in pieces, and names its view and the workers whose parts make the result, the
 contributors. When all contributors have pushed a piece, the ps sends the result to every worker
 that asked. If there are two workers, a contributor gets the other's codes, and adds its own. The ps

@@ -11,7 +11,7 @@ from terngrad.connect import introduction
 from terngrad.connect.certificates import Tls
 from terngrad.connect.channel import Channel, ChannelEnd, Ending
 from terngrad.connect.config import ConnectConfig
-from terngrad.connect.introduction import MAGIC, SIZE_BYTES, Hello, frame
+from terngrad.connect.introduction import EXCHANGE, MAGIC, SIZE_BYTES, Hello, frame
 from terngrad.connect.tls import EncryptedSocket, TlsContexts
 from terngrad.service.messages import LONGEST_RESULT
 from terngrad.testing.limits import HANG_SECS
@@ -31,7 +31,7 @@ def config_of(
     return ConnectConfig(workers, rank, ps_hosts, timeout_secs, tls and TlsContexts(tls), secret)
 
 
-def hello_of(host: str, worker: int = 1, purpose: str = "Exchange", **other: object) -> bytes:
+def hello_of(host: str, worker: int = 1, purpose: str = EXCHANGE, **other: object) -> bytes:
     """Returns the hello of one of WORKERS to the only ps, with some fields changed."""
     hello = Hello(purpose, worker, 0, list(WORKERS), [host])
     return MAGIC + frame(dataclasses.asdict(hello) | other)

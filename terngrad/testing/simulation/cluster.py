@@ -261,7 +261,7 @@ class SimulatedCluster:
             if worker is not None:
                 self._some_are_done |= worker.ending == "done"
                 # A worker says goodbye once: if that is lost, a ps counts the worker as lost. Ps 0
-                # also hears it on the Meet stream, the first link.
+                # also hears it on the coordination stream, the first link.
                 self._may_fail |= any(link.lost_goodbye for link in worker.network.links[1:])
                 if worker.saves_what_it_lacks:
                     self._check_saver(worker)

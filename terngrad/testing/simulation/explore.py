@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from terngrad.connect.introduction import COORDINATION, EXCHANGE
 from terngrad.testing.simulation.cluster import TIMEOUT_SECS, SimulatedCluster
 from terngrad.testing.simulation.own_servers import RETURN_SECS, OwnServersCluster
 
@@ -80,7 +81,7 @@ class History:
 
     def purpose(self) -> str:
         """Draws one of a worker's two streams."""
-        return self._random.choice(("Meet", "Exchange"))
+        return self._random.choice((COORDINATION, EXCHANGE))
 
     def has_saved(self) -> bool:
         """Draws whether a killed worker has just saved a checkpoint."""

@@ -27,7 +27,12 @@ def save_without_the_state(state, because_of):
 MUTANTS = {
     "a worker that contributed gets the sum of all": (Answers, "differ", lambda *_: False, 0),
     "a lost ps ends an elastic training": (Servers, "lose", lambda *_: False, 331),
-    "only a Meet stream tells that all is done": (Coordinator, "note_done", lambda _: None, 2400),
+    "only a coordination stream tells that all is done": (
+        Coordinator,
+        "note_done",
+        lambda _: None,
+        2400,
+    ),
     "results stay": (Piece, "drop_results", lambda *_: 0, 0),
 }
 IN_CI = 2  # the others are more of the same

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+from terngrad.connect.introduction import COORDINATION, EXCHANGE
 from terngrad.service.messages import View
 from terngrad.testing.simulation.cluster import LONG_SECS, Event, SimulatedCluster
 from terngrad.testing.simulation.laws import Ledger, require
@@ -113,7 +114,7 @@ class OwnServersCluster(SimulatedCluster):
         for rank, side in enumerate(self._sides):
             for ps, other in enumerate(self._sides):
                 if side != other:
-                    for purpose in ("Meet", "Exchange"):
+                    for purpose in (COORDINATION, EXCHANGE):
                         self.stick(rank, ps, purpose)
 
     def release(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from terngrad.connect.introduction import COORDINATION
 from terngrad.connect.streams import GRACE_SECS
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.operations import Operation
@@ -77,7 +78,7 @@ class SimulatedPs:
         if self.service is None or self.is_stopped:
             return None
         stream = Stream(worker, purpose)
-        is_coordination = purpose == "Meet"
+        is_coordination = purpose == COORDINATION
         accept = self.service.open_coordination if is_coordination else self.service.open_exchange
         if not accept(worker, stream):
             return None
@@ -90,7 +91,7 @@ class SimulatedPs:
         message = stream.up.waiting.popleft()
         if message is StreamEnd.END:
             self._close(stream)
-        elif stream.purpose == "Meet":
+        elif stream.purpose == COORDINATION:
             self.service.receive(stream.worker, message)
         elif last := self.service.take(stream.worker, stream, message):
             stream.last = last
@@ -119,7 +120,7 @@ class SimulatedPs:
 
     def _close(self, stream: Stream) -> None:
         self.streams.remove(stream)
-        if stream.purpose == "Meet":
+        if stream.purpose == COORDINATION:
             self.service.close_coordination(stream.worker, "died: its stream ended")
         else:
             self.service.close_exchange(stream.worker, stream.last, "died: its stream ended")

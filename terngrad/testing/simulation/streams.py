@@ -66,7 +66,7 @@ class Stream:
 
     Attributes:
       worker: index of the worker.
-      purpose: "Meet" or "Exchange".
+      purpose: `COORDINATION` or `EXCHANGE`.
       up: direction to the ps.
       down: direction to the worker.
       last: header of the worker's goodbye.

@@ -16,6 +16,7 @@ from terngrad.cluster.addresses import name_of
 from terngrad.connect.calling import ps_name
 from terngrad.connect.channel import Channel, ChannelEnd, Ending, Outbox
 from terngrad.connect.config import ConnectConfig
+from terngrad.connect.introduction import COORDINATION, EXCHANGE
 from terngrad.connect.log_limiter import LogLimiter
 from terngrad.connect.streams import GRACE_SECS, Streams
 from terngrad.coordination.coordinator import Coordinator
@@ -60,8 +61,8 @@ class Server:
         self._timeout_secs = max(GRACE_SECS, rules.timeout_secs)
         self._stop = threading.Event()
         may_coordinate = ps == 0 or rules.coordinator_moves
-        purposes = {"Exchange": self._exchange} | (
-            {"Meet": self._connect_coordinator} if may_coordinate else {}
+        purposes = {EXCHANGE: self._exchange} | (
+            {COORDINATION: self._connect_coordinator} if may_coordinate else {}
         )
         self._streams = Streams(
             config,

@@ -19,7 +19,7 @@ import pytest
 from terngrad.cluster.errors import MembershipError, PortError
 from terngrad.connect.certificates import Tls, serial_of
 from terngrad.connect.channel import ChannelEnd
-from terngrad.connect.introduction import MAGIC, VERSION
+from terngrad.connect.introduction import COORDINATION, EXCHANGE, MAGIC, VERSION
 from terngrad.connect.tls import TlsContexts
 from terngrad.coordination import groups
 from terngrad.coordination.coordinator import Coordinator
@@ -265,7 +265,7 @@ def test_law_10_a_port_that_is_taken_is_named():
         Server(config_of(hosts, 0), lambda operation, parts: parts[0], RULES).start(hosts[0])
 
 
-@pytest.mark.parametrize("purpose", ["Exchange", "Meet"])
+@pytest.mark.parametrize("purpose", [EXCHANGE, COORDINATION])
 @pytest.mark.parametrize(
     ("hello", "text"),
     [
@@ -377,7 +377,7 @@ def test_replayed_pushes_change_nothing():
 )
 def test_invalid_reports_are_refused(message, text):
     with serving() as (_, (host,)):
-        hello = hello_of(host, purpose="Meet")
+        hello = hello_of(host, purpose=COORDINATION)
         end, details = call_ps(host, hello, messages=[message])
         assert end is ChannelEnd.REFUSED
         assert re.search(text, details), details
@@ -386,7 +386,7 @@ def test_invalid_reports_are_refused(message, text):
 def test_a_worker_that_does_not_read_orders_loses_its_stream_and_may_connect_again():
     with serving() as ((server,), (host,)):
         for _ in range(2):
-            channel = admitted(host, hello_of(host, purpose="Meet"))
+            channel = admitted(host, hello_of(host, purpose=COORDINATION))
             deadline = time.monotonic() + SECS / 2
             while server._service._coordination and time.monotonic() < deadline:
                 order = Order(end="x" * 60_000)  # some go into the system's buffers

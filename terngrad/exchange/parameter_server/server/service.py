@@ -102,7 +102,7 @@ class Service:
         if not self.registry.connect(worker):
             return False
         if coordinator := self.coordinator:
-            coordinator.expect_workers()  # it may be lost before its Meet stream is open
+            coordinator.expect_workers()  # it may be lost before its coordination stream is open
         self.aggregator.connect(worker)
         self._exchanging[worker] = outbox
         if self._moves:
@@ -127,7 +127,7 @@ class Service:
         self.aggregator.disconnect(worker)
         why = bye.failed if bye else ending
         if bye and not why and (coordinator := self.coordinator):
-            coordinator.note_done()  # its Meet stream may have broken before its goodbye
+            coordinator.note_done()  # its coordination stream may have broken before its goodbye
         self.registry.disconnect(worker, is_done=bye is not None, why=why)
 
     def take(self, worker: int, outbox: Outbox, message: bytes) -> Header | None:
@@ -164,7 +164,7 @@ class Service:
         return None
 
     def open_coordination(self, worker: int, outbox: Outbox) -> bool:
-        """Opens a worker's Meet stream; False if the worker's last one has not ended."""
+        """Opens a worker's coordination stream; False if the worker's last one has not ended."""
         with self._lock:
             if worker in self._coordination:
                 return False
@@ -176,7 +176,7 @@ class Service:
         return True
 
     def close_coordination(self, worker: int, ending: str | None, silent_secs: float = 0.0) -> None:
-        """Closes a worker's Meet stream.
+        """Closes a worker's coordination stream.
 
         Args:
           worker: the worker.
@@ -194,7 +194,7 @@ class Service:
                 self.coordinator = None  # its workers have another; this ps still adds
 
     def receive(self, worker: int, message: bytes) -> None:
-        """Handles a report of a Meet stream; forwards a worker's state to the receivers.
+        """Handles a report of a coordination stream; forwards a worker's state to the receivers.
 
         Raises:
           ValueError: the report is invalid.

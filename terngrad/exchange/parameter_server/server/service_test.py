@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from terngrad.connect.introduction import COORDINATION, EXCHANGE
 from terngrad.coordination import groups
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.operations import Kind, Operation
@@ -44,8 +45,8 @@ def _clock():
 def _service(clock):
     """The service of ps 0; worker 0 trains alone."""
     service = Service(0, ["a:1"], First(), Rules(1, False, SECS), 1, [].append, clock=clock)
-    assert service.open_coordination(0, Stream(0, "Meet"))
-    assert service.open_exchange(0, Stream(0, "Exchange"))
+    assert service.open_coordination(0, Stream(0, COORDINATION))
+    assert service.open_exchange(0, Stream(0, EXCHANGE))
     service.receive(0, Report(state_report={}).SerializeToString())
     return service
 
@@ -65,7 +66,7 @@ def test_a_worker_that_is_lost_with_one_stream_open_is_missed(clock):
     clock.now += SECS + 1
     service.coordinator.watch()
     assert service.outcome is None  # the first worker may start at any time
-    assert service.open_exchange(0, Stream(0, "Exchange"))
+    assert service.open_exchange(0, Stream(0, EXCHANGE))
     service.close_exchange(0, None, "died")
     clock.now += SECS + 1
     service.coordinator.watch()
@@ -86,7 +87,7 @@ def test_a_worker_whose_meet_stream_broke_is_done_if_its_exchange_stream_says_so
 def test_pushes_of_views_that_are_not_those_of_ps_0_are_not_kept(service):
     own = service.coordinator.state.view.number
     operation = Operation("sum", Kind.FLOATS, 4, 1, 1)
-    outbox, reduced = Stream(0, "Exchange"), service.aggregator._arithmetic.reduced
+    outbox, reduced = Stream(0, EXCHANGE), service.aggregator._arithmetic.reduced
     service.take(0, outbox, join_frame(Header(declared=operation.message(0))))
     for step, (view, steps) in enumerate([(own - 1, 0), (own, 1), (own + 1, 1)]):
         entry = Header(enters=True, view=view, contributors=groups.pack([0]))

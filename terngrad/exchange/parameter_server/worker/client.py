@@ -12,6 +12,7 @@ import numpy as np
 from terngrad.cluster.errors import OtherFailedError
 from terngrad.cluster.progress import ProcessProgress
 from terngrad.connect.config import ConnectConfig
+from terngrad.connect.introduction import COORDINATION, EXCHANGE
 from terngrad.connect.link import ChannelLink, LinkEvents, SocketNetwork
 from terngrad.coordination import groups
 from terngrad.coordination.client import CoordinatorClient, Events
@@ -239,7 +240,8 @@ class Client:
         self._network.close()
 
     def _connect_coordinator(self, progress: ProcessProgress, beat_secs: float) -> None:
-        link = self._network.open(0, "Meet", self._coordination_events(), waits=not self._moves)
+        events, waits = self._coordination_events(), not self._moves
+        link = self._network.open(0, COORDINATION, events, waits=waits)
         self.coordination.use(link, progress)
         self._stop_beats = self._network.repeat(beat_secs, self._beat)
 
@@ -336,7 +338,9 @@ class Client:
             for other in self._links:
                 other.send(self._sought())
             events = self._coordination_events()
-            link = self._network.open(coordinator, "Meet", events, waits=False, was_there=True)
+            link = self._network.open(
+                coordinator, COORDINATION, events, waits=False, was_there=True
+            )
             self.coordination.move(link)
             self.steps.interrupt()  # the last coordinator may have sent a view meanwhile
 
@@ -354,7 +358,7 @@ class Client:
             on_loss=lambda why: self._do_without(ps) or self._lose(why),
             on_refusal=lambda why: self.servers.is_lost(ps) or self._refuse(why),
         )
-        link = self._network.open(ps, "Exchange", events, waits=waits)
+        link = self._network.open(ps, EXCHANGE, events, waits=waits)
         if link.is_up:
             self.servers.opened(ps)
         return link
