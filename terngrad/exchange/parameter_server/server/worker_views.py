@@ -37,7 +37,8 @@ class WorkerViews:
         """Starts with no worker in a view; `needed` of the members make a step."""
         self._needed = needed
         self._views = [_NONE] * workers
-        self._met = [frozenset[int]()] * workers
+        # By worker: those that were in its view since it entered it.
+        self._entered = [frozenset[int]()] * workers
         self._staying: dict[ReportedView, set[int]] = {}  # members that have not left
         self._connected: set[int] = set()  # connected workers
 
@@ -69,7 +70,7 @@ class WorkerViews:
         self._staying = {each: s for each, s in self._staying.items() if each in self._views}
         present = frozenset(w for w, each in enumerate(self._views) if each == view)
         for each in present:
-            self._met[each] |= present
+            self._entered[each] |= present
         return present
 
     @property
@@ -99,13 +100,13 @@ class WorkerViews:
         view, wanted = self._views[worker], {*contributors}
         if len(wanted) < (least := min(self._needed, len(view.members))):
             raise PushError(f"contributors are {sorted(wanted)}; a step needs at least {least}")
-        if absent := sorted(wanted - self._met[worker]):
+        if absent := sorted(wanted - self._entered[worker]):
             raise PushError(f"contributors {absent} are not in view {view.number}")
         return all(self._views[each] == view for each in wanted)
 
     def _leave_view(self, worker: int) -> None:
         left, self._views[worker] = self._views[worker], _NONE
-        self._met[worker] = frozenset()
+        self._entered[worker] = frozenset()
         staying = self._staying.get(left, set())
         staying.discard(worker)
         if not staying:

@@ -70,8 +70,9 @@ class Steps:
         self._used = servers.used
         self._assignment = PieceAssignment(self._used)
         self._contributors: StepContributors[_Push] = StepContributors(rank, report_ready)
-        self._met: dict[int, frozenset[int]] = {}  # by ps: workers that are in the view there
-        self._unmet: list[tuple[_Push, bytes]] = []  # wait for all contributors to be there
+        self._entered: dict[int, frozenset[int]] = {}  # by ps: workers that are in the view there
+        # Pushes, until all their contributors are in the view.
+        self._waiting_for_entry: list[tuple[_Push, bytes]] = []
         self._interrupted = True
         self._on_interruption: Callable[[], None] | None = None  # see `delegate`
         self._moved_at = time.monotonic()  # of the last push, result or interruption
@@ -244,8 +245,8 @@ class Steps:
             self._contributors.begin(has_backup_workers=view.needed < len(members))
             self._servers.use_all_but(groups.unpack(view.lost_ps))
             self._share_pieces()
-            self._met.clear()
-            self._unmet.clear()
+            self._entered.clear()
+            self._waiting_for_entry.clear()
             is_amid = any(d.missing for d in self._awaited)  # a step is still under way: an error
             self._interrupted = is_amid or not self._servers.reaches_used
             if not self._interrupted:
@@ -263,7 +264,7 @@ class Steps:
             for declared in waiting:
                 declared.missing = set()
             self._contributors.give_up()
-            self._unmet.clear()
+            self._waiting_for_entry.clear()
         for declared in waiting:
             declared.deliver_nothing()
         if self._on_interruption:
@@ -314,14 +315,14 @@ class Steps:
             return
         with self.lock:
             present = frozenset(groups.unpack(header.contributors))
-            self._met[ps] = self._met.get(ps, frozenset()) | present
-            waiting, self._unmet = self._unmet, []
+            self._entered[ps] = self._entered.get(ps, frozenset()) | present
+            waiting, self._waiting_for_entry = self._waiting_for_entry, []
         for push, contributors in waiting:
             self._send_pieces(push, contributors)
 
-    def _are_met(self, contributors: Collection[int]) -> bool:
+    def _have_entered(self, contributors: Collection[int]) -> bool:
         """Whether all contributors are in the view at each ps that is used."""
-        return all(self._met.get(ps, frozenset()).issuperset(contributors) for ps in self._used)
+        return all(self._entered.get(ps, frozenset()).issuperset(contributors) for ps in self._used)
 
     def _send_pieces(self, push: _Push, contributors: bytes) -> None:
         """Sends a push, or a request for the result; a push waits for the other contributors.
@@ -330,8 +331,8 @@ class Steps:
         """
         pushes = self._rank in (those := groups.unpack(contributors))
         with self.lock:
-            if pushes and self._is_current(push) and not self._are_met(those):
-                self._unmet.append((push, contributors))
+            if pushes and self._is_current(push) and not self._have_entered(those):
+                self._waiting_for_entry.append((push, contributors))
                 return
         operation = push.declared.operation
         for piece, server in enumerate(push.declared.servers):
