@@ -109,7 +109,7 @@ class Group(contextlib.AbstractContextManager):
         self.at_loss = [] if at_loss is None else at_loss
         self.at_new_state: list[Callable[[], None]] = []
         self._is_open = membership is not None  # whether there are others, whom it has not left
-        self._stands = False  # whether parameter servers have let this process make steps
+        self._has_synchronized = False  # whether it has called connection.synchronize
         self._all_reduce: AllReduce | None = None
         was_interrupted = lambda: connection is not None and connection.was_interrupted()
         self.leaving = Leaving(self.label, membership, was_interrupted, self._forget)
@@ -332,8 +332,8 @@ class Group(contextlib.AbstractContextManager):
         self.progress.begin("broadcast")
         if isinstance(connection, Transport):
             return connection.broadcast(tf.constant(content), f"copy/{len(content)}").numpy()
-        if not self._stands:
-            self._stands = True
+        if not self._has_synchronized:
+            self._has_synchronized = True
             held = tf.Variable(content, trainable=False)
             try:
                 connection.synchronize([self.step or tf.Variable(0, dtype=tf.int64), held])
