@@ -90,7 +90,7 @@ def test_laws_hold_and_figures_are_written(tmp_path, capsys):
         "sums are those of the integers",
         "the mean of many codes is the value",
         "gradient + memory",
-        "the memory keeps what codes do not say, as on the CPU",
+        "the memory keeps the rounding errors, as on the CPU",
         "updates as on the CPU",
     }
     assert all(finding["values"] for finding in figures["laws"])

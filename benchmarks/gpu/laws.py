@@ -260,7 +260,7 @@ def _memory(backend: Backend, random: np.random.Generator) -> Iterator[Finding]:
         scales = arrays.stats(corrected).max_abs
         words = arrays.encode(corrected, scales, seed=1, step=1, node=0, codec=codec)
         yield Finding(
-            f"the memory keeps what codes do not say, as on the CPU: {codec}",
+            f"the memory keeps the rounding errors, as on the CPU: {codec}",
             sum(each.size for each in values),
             _wrong_residuals(backend, corrected, words, scales, max_code),
         )

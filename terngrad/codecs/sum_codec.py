@@ -116,7 +116,7 @@ class SumCodec:
     def _code(
         self, words: tf.Tensor, units: tf.Tensor, nodes: tf.Tensor, memory: SumMemory
     ) -> tuple[tf.Tensor, tf.Tensor, SumMemory]:
-        """Returns the codes of the own share, their scales, and what they do not say."""
+        """Returns the codes of the own share, their scales, and the rounding errors."""
         pieces, kernels = self._pieces, self._kernels
         if not pieces:
             return tf.zeros([0, plane_count(self._max_code)], tf.uint32), tf.zeros([0]), []

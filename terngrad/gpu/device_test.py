@@ -101,7 +101,7 @@ def launch(driver, name, items, *arguments):
     opened(driver).call(name, *arguments, pointer(scratch), STREAM)
 
 
-def test_law_9_what_is_kept_is_what_codes_do_not_say(driver):
+def test_law_9_what_is_kept_is_the_rounding_error_of_the_codes(driver):
     values = bucket()
     words, scales = codes_and_scales(values)
     kept = [np.empty_like(each) for each in values]

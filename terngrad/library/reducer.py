@@ -125,9 +125,9 @@ class Reducer:
             so that the mean of both has less noise. Codecs that round at random can do this. None =
             "antithetic" with "7-level", else "independent".
           sum_codec: how means of coded gradients travel back: "exact", as sums of codes, or
-            "ternary": the process that owns a share of them codes it again, keeps what the codes
-            do not say, and adds it to its next means. With an elastic group what owners keep
-            starts from zero whenever processes come or go.
+            "ternary": the process that owns a share of them codes it again, keeps the rounding
+            error, and adds it to its next means. With an elastic group what owners keep starts
+            from zero whenever processes come or go.
           memory_decay: share of its memory that a codec with feedback adds to the next gradients,
             and the owner of a share to its next means.
 

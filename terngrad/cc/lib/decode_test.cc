@@ -94,7 +94,7 @@ void LargeTargetsGetTheSameMeans(const Kernels& kernels) {
   }
 }
 
-// Values of the targets' sizes, and memory for what their codes do not say.
+// Values of the targets' sizes, and memory for their rounding errors.
 struct Residuals {
   std::vector<PartNumbers> units;
   std::vector<Floats> values, left;

@@ -211,8 +211,8 @@ REGISTER_OP("TerngradSubtract")
     .Attr("path: string = ''")
     .SetShapeFn(SubtractShape)
     .Doc(R"doc(
-What the codes of a bucket do not say: fl(value - fl(unit * code)); 0 where a
-unit is infinite.
+The rounding errors of a bucket: fl(value - fl(unit * code)); 0 where a unit is
+infinite.
 
 values: the variables of the bucket in its order, of any shape; their memory is
   taken for the output if nobody else needs them.
