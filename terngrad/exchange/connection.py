@@ -71,7 +71,7 @@ class Connection(abc.ABC):
 
     @property
     def exchange_copies(self) -> float:
-        """The same for what a process sends in an exchange of gradients."""
+        """How often the busiest link carries a process' gradients, in one direction."""
         return 1
 
     def was_interrupted(self) -> bool:

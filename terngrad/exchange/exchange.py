@@ -104,7 +104,7 @@ class LocalBucket:
 
 
 class Summed(NamedTuple):
-    """What became of a bucket.
+    """The result of `Exchange.sum_codes`.
 
     Attributes:
       codes: of each local node, uint32 [M / 32, k].
