@@ -67,8 +67,8 @@ class Codec(abc.ABC):
     training step passes in each node's memory and gets the next one back.
 
     Some attributes describe or replace methods: `encoder`, `sums_codes`, `scales_parts` and
-    `correct_and_measure` (see `_DEPENDENT_ATTRIBUTES`). A subclass that overrides such a method
-    gets the attribute of this class again, and may set it anew.
+    `correct_and_measure` (see `_DEPENDENT_ATTRIBUTES`). In a subclass that overrides such a method
+    the attribute falls back to `Codec`'s default, unless the subclass sets it.
 
     Attributes:
       variables: indices in the layout, in the order of gradients and scales.
