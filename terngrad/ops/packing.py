@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from terngrad import prefix_code
+from terngrad.layout import MAX_SUM
 from terngrad.ops import library
+from terngrad.ops.array_checks import MAX_PLANES
 from terngrad.planes import GROUP, WORD_BYTES, add_all, fits, plane_count
 
 
@@ -108,7 +110,8 @@ class NativePacking(Packing):
         compute, path = self._functions.terngrad_sum, self.path.encode()
         if not compute(path, inputs, len(words), count, rows, total.ctypes.data):
             given = max(w.shape[1] for w in words)
-            raise ValueError(f"path is {self.path!r}, planes are {given} and {count}")
+            planes = f"{given} planes in, {count} out"
+            raise ValueError(f"sum of planes: {planes}; allowed are 1 to {MAX_PLANES}")
         return total
 
     def pack(self, words: memoryview, largest: int) -> memoryview:
@@ -118,7 +121,7 @@ class NativePacking(Packing):
         compute, path = self._functions.terngrad_pack, self.path.encode()
         size = compute(path, array.ctypes.data, largest, array.shape[0], packed.ctypes.data)
         if size < 0:
-            raise ValueError(f"path is {self.path!r}, largest is {largest}")
+            raise ValueError(f"pack: largest is {largest}; allowed are 1 to {MAX_SUM}")
         return packed[:size].data
 
     def unpack(self, packed: memoryview, largest: int, words: np.ndarray) -> None:

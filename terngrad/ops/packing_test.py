@@ -105,5 +105,7 @@ def codes_of(groups, seed):
 def test_law_10_buffers_in_memory_that_do_not_fit_are_named(native):
     with pytest.raises(ValueError, match=r"have \[16, 24\] bytes"):
         native.packing.sum_buffers([memoryview(bytes(16)), memoryview(bytes(24))], 2, 3)
-    with pytest.raises(ValueError, match="planes are 19 and 3"):
+    with pytest.raises(ValueError, match="19 planes in, 3 out; allowed are 1 to 18"):
         native.packing.sum_buffers([memoryview(bytes(76))], 19, 3)
+    with pytest.raises(ValueError, match="largest is 65537; allowed are 1 to 65536"):
+        native.packing.pack(memoryview(bytes(72)), 65537)
