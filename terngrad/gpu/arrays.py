@@ -15,7 +15,7 @@ import numpy as np
 
 from terngrad.gpu import functions
 from terngrad.gpu.device import device
-from terngrad.gpu.frameworks import Framework, View, framework_of
+from terngrad.gpu.frameworks import ArrayView, Framework, framework_of
 from terngrad.layout import DRAWS, FEEDBACK_CODES, MAX_CODES, MAX_NODES, MAX_SUM, MAX_VARIABLES
 from terngrad.ops import array_checks as check
 from terngrad.ops import library
@@ -44,7 +44,7 @@ class _Call:
         self.device = self.framework.device_of(array)
         self.stream = self.framework.stream(self.device)
 
-    def view(self, array: Any, name: str) -> View:
+    def view(self, array: Any, name: str) -> ArrayView:
         """Returns the view of an array of the call."""
         if self.framework.is_here(array, self.device):  # so are nearly all
             return self.framework.view(array)
@@ -58,7 +58,7 @@ class _Call:
         must = f"of {self.framework.name} on GPU {self.device}, as {self._first} is"
         raise ValueError(f"{name} is {where}; all arrays of a call must be {must}")
 
-    def gradients(self, given: Sequence[Any]) -> list[View]:
+    def gradients(self, given: Sequence[Any]) -> list[ArrayView]:
         if not isinstance(given, list | tuple):
             raise ValueError("gradients is an array; must be a list of arrays")
         views = [self.view(array, f"gradients[{i}]") for i, array in enumerate(given)]
@@ -68,7 +68,7 @@ class _Call:
                 raise ValueError(f"gradients[{i}] is {view.dtype}; must be one of {allowed}")
         return views
 
-    def vector(self, values: Any, count: int, name: str) -> View:
+    def vector(self, values: Any, count: int, name: str) -> ArrayView:
         """Returns a view of float32 [count], which may be given as a list of numbers."""
         if isinstance(values, list | tuple) and not any(map(framework_of, values)):
             numbers = np.ascontiguousarray(check.vector(values, count, name))
@@ -82,7 +82,7 @@ class _Call:
             raise ValueError(f"{name} is {what}; must be float32 {[count]}")
         return view
 
-    def planes(self, words: Any, name: str) -> View:
+    def planes(self, words: Any, name: str) -> ArrayView:
         """Returns a view of planes; PyTorch's operations know int32 better than uint32."""
         view = self.view(words, name)
         is_integer, is_matrix = view.dtype in ("uint32", "int32"), len(view.shape) == 2
@@ -91,7 +91,7 @@ class _Call:
             raise ValueError(f"{name} is {what}; must be uint32 or int32 [G, 2 to {limit}]")
         return view
 
-    def empty(self, shape: Sequence[int], dtype: str) -> View:
+    def empty(self, shape: Sequence[int], dtype: str) -> ArrayView:
         return self.framework.view(self.framework.empty(shape, dtype, self.device))
 
     def run(self, name: str, table: ctypes.Array, *arguments: object) -> None:

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
 
-class View(NamedTuple):
+class ArrayView(NamedTuple):
     """The properties of an array that kernels need.
 
     Attributes:
@@ -48,7 +48,7 @@ class Framework(Protocol):
     def is_here(self, array: Any, device: int) -> bool:
         """Returns whether something is an array of the package on a device."""
 
-    def view(self, array: Any) -> View:
+    def view(self, array: Any) -> ArrayView:
         """Returns the view of an array on a GPU; copies the array if it is not contiguous."""
 
     def empty(self, shape: Sequence[int], dtype: str, device: int) -> Any:
@@ -79,12 +79,12 @@ class CuPy:
         """See Framework."""
         return self.is_on_gpu(array) and array.device.id == device
 
-    def view(self, array: Any) -> View:
+    def view(self, array: Any) -> ArrayView:
         """See Framework."""
         if not array.flags.c_contiguous:
             with array.device:
                 array = self._cupy.ascontiguousarray(array)
-        return View(array, array.data.ptr, array.shape, array.dtype.name)
+        return ArrayView(array, array.data.ptr, array.shape, array.dtype.name)
 
     def empty(self, shape: Sequence[int], dtype: str, device: int) -> Any:
         """See Framework."""
@@ -118,11 +118,11 @@ class PyTorch:
         """See Framework."""
         return self.is_on_gpu(array) and array.device.index == device
 
-    def view(self, array: Any) -> View:
+    def view(self, array: Any) -> ArrayView:
         """See Framework."""
         tensor = array.detach().contiguous()
         dtype = str(tensor.dtype).removeprefix("torch.")
-        return View(tensor, tensor.data_ptr(), tuple(tensor.shape), dtype)
+        return ArrayView(tensor, tensor.data_ptr(), tuple(tensor.shape), dtype)
 
     def empty(self, shape: Sequence[int], dtype: str, device: int) -> Any:
         """See Framework."""

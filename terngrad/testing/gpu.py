@@ -71,13 +71,13 @@ class HostArrays:
         """See Framework."""
         return isinstance(array, HostArray) and array.device == device
 
-    def view(self, array: HostArray) -> frameworks.View:
+    def view(self, array: HostArray) -> frameworks.ArrayView:
         """See Framework."""
         values, address = array.values, array.values.ctypes.data
         if not values.flags.c_contiguous:
             array = HostArray(np.ascontiguousarray(values), array.dtype, array.device)
             address = array.values.ctypes.data
-        return frameworks.View(array, address, values.shape, array.dtype)
+        return frameworks.ArrayView(array, address, values.shape, array.dtype)
 
     def empty(self, shape: Sequence[int], dtype: str, device: int) -> HostArray:
         """See Framework."""
