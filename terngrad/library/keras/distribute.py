@@ -10,7 +10,12 @@ import keras
 
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, EXACT, FEEDBACK_CODES, MAX_CODES
 from terngrad.library.group import Group
-from terngrad.library.keras.optimizer import GradientExchange, attach, exchange_of, parts_of
+from terngrad.library.keras.optimizer import (
+    GradientExchange,
+    attach,
+    exchange_of,
+    with_inner_optimizers,
+)
 from terngrad.library.reducer_settings import (
     DEFAULT_GRADIENTS,
     check_settings,
@@ -107,7 +112,9 @@ def distribute(
         sum_codec=sum_codec,
     )
     check_settings(**settings)
-    kinds = [type(part).__name__ for part in parts_of(optimizer) if _has_tiny_epsilon(part)]
+    kinds = [
+        type(part).__name__ for part in with_inner_optimizers(optimizer) if _has_tiny_epsilon(part)
+    ]
     if kinds and gradients in MAX_CODES | FEEDBACK_CODES and group.is_chief:
         warnings.warn(
             f"distribute: {kinds[0]} with an epsilon_1 below {_LEAST_EPSILON} makes weights NaN "

@@ -25,7 +25,7 @@ from terngrad.exchange.parameter_server.worker_exit import LeaveTrainingError
 from terngrad.library.group import Group
 from terngrad.library.keras import internals, state
 from terngrad.library.keras.elastic_step import ElasticStep, FitPosition
-from terngrad.library.keras.optimizer import GradientExchange, exchange_of, parts_of
+from terngrad.library.keras.optimizer import GradientExchange, exchange_of, with_inner_optimizers
 from terngrad.library.keras.saving import StuckSaver
 
 
@@ -363,7 +363,7 @@ def check(
         why = "run_eagerly is True; allowed is False"
     elif model.steps_per_execution > 1:
         why = f"steps_per_execution is {model.steps_per_execution}; allowed is 1"
-    elif scaling != "none" and parts_of(optimizer)[1:]:
+    elif scaling != "none" and with_inner_optimizers(optimizer)[1:]:
         why = f"learning_rate_scaling is {scaling!r}; allowed is 'none' with "
         why += type(optimizer).__name__
     if why:

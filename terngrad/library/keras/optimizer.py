@@ -305,10 +305,15 @@ class GradientExchange:
         return sent + (self._shared.bytes_sent if self._shared else 0)
 
 
-def parts_of(optimizer: keras.optimizers.Optimizer) -> list[keras.optimizers.Optimizer]:
+def with_inner_optimizers(
+    optimizer: keras.optimizers.Optimizer,
+) -> list[keras.optimizers.Optimizer]:
     """Returns an optimizer and those that it is made of, such as that of a LossScaleOptimizer."""
     inner = [getattr(optimizer, "inner_optimizer", None), *getattr(optimizer, "optimizers", ())]
-    return [optimizer, *(part for each in inner if each is not None for part in parts_of(each))]
+    return [
+        optimizer,
+        *(part for each in inner if each is not None for part in with_inner_optimizers(each)),
+    ]
 
 
 def bits_per_parameter(exchanges: Iterable[GradientExchange]) -> float:
@@ -334,7 +339,7 @@ def optimizers_of(model: keras.Model) -> list[tuple[str, keras.optimizers.Optimi
 def undistributed(model: keras.Model) -> list[str]:
     """Returns the attributes with optimizers that have made updates on this process alone."""
     found = optimizers_of(model)
-    inner = {id(part) for _, optimizer in found for part in parts_of(optimizer)[1:]}
+    inner = {id(part) for _, optimizer in found for part in with_inner_optimizers(optimizer)[1:]}
     return [
         name
         for name, optimizer in found
