@@ -117,7 +117,7 @@ class Local(Plain):
         )
 
 
-class Parts(Local):
+class Fragmented(Local):
     """A training with local steps, whose variables are exchanged as two fragments."""
 
     fragments = 2
@@ -129,10 +129,10 @@ class Parts(Local):
             self.variables, 0.9, stride=self.local_steps
         )
         names, shapes = self.classifier.names, [v.shape for v in self.variables]
-        self.parts = make_fragments([v.shape.num_elements() for v in self.variables], 2)
+        self.fragment_indices = make_fragments([v.shape.num_elements() for v in self.variables], 2)
         self.runners = []
-        for part in self.parts:
-            codecs = make_codecs(make_layout(names, shapes, policy, chosen=part), KERNELS)
+        for chosen in self.fragment_indices:
+            codecs = make_codecs(make_layout(names, shapes, policy, chosen=chosen), KERNELS)
             memory = Memory(codecs, 0, nodes)
             self.memory.add(memory.variables)
             self.runners.append(Runner(self._local_step(codecs, memory), codecs))

@@ -12,8 +12,8 @@ import tensorflow as tf
 from terngrad.testing.local_training import (
     FEEDBACK,
     FLOAT,
+    Fragmented,
     Local,
-    Parts,
     Plain,
     assert_close,
     assert_same_bits,
@@ -50,29 +50,29 @@ def test_local_steps_of_one_node_with_outer_rate_1_are_its_optimizers_steps(opti
 def test_fragments_of_one_node_with_outer_rate_1_are_its_optimizers_steps(optimizer):
     make = lambda: make_model(batch_norm=True)
     plain = Plain(FLOAT, 1, optimizer, make())
-    parts = Parts(FLOAT, 1, optimizer, make(), local_steps=4)
+    training = Fragmented(FLOAT, 1, optimizer, make(), local_steps=4)
     plain.run(8)
-    parts.run(4)
-    assert (int(parts.step), int(parts.rounds)) == (8, 4)
-    assert_close([v.numpy() for v in parts.inner[0].kept], [v.numpy() for v in plain.variables])
-    last = parts.parts[1]  # the fragment that was exchanged last
+    training.run(4)
+    assert (int(training.step), int(training.rounds)) == (8, 4)
+    assert_close([v.numpy() for v in training.inner[0].kept], [v.numpy() for v in plain.variables])
+    last = training.fragment_indices[1]  # the fragment that was exchanged last
     of_last = lambda each: [each.variables[i].numpy() for i in last]
-    assert_close(of_last(parts), of_last(plain))
+    assert_close(of_last(training), of_last(plain))
 
 
 def test_an_exchange_changes_only_its_fragment_by_the_mean_change_since_the_last():
-    parts = Parts(FLOAT, 2, local_steps=4, rate=0.5)
+    training = Fragmented(FLOAT, 2, local_steps=4, rate=0.5)
     batches = iter(make_batches())
     read = lambda variables: [v.numpy() for v in variables]
     for k in range(5):
-        before, averages = read(parts.variables), read(parts.averages.shadows)
-        runner = parts.runners[k % 2]
+        before, averages = read(training.variables), read(training.averages.shadows)
+        runner = training.runners[k % 2]
         observed = runner.one(batches)
-        exchanged = parts.parts[k % 2]
-        for i, variable in enumerate(parts.variables):
+        exchanged = training.fragment_indices[k % 2]
+        for i, variable in enumerate(training.variables):
             delta = observed.gradients[i].numpy()  # of node 0
-            own = [inner.kept[i].numpy() for inner in parts.inner]
-            shadow = parts.averages.shadows[i].numpy()
+            own = [inner.kept[i].numpy() for inner in training.inner]
+            shadow = training.averages.shadows[i].numpy()
             if i in exchanged:
                 assert np.any(variable.numpy() != before[i])
                 assert np.any(shadow != averages[i])
@@ -84,22 +84,24 @@ def test_an_exchange_changes_only_its_fragment_by_the_mean_change_since_the_last
 
 
 def test_law_9_fragments_send_and_keep_the_change_and_their_own_memory():
-    parts = Parts(FEEDBACK, 1, local_steps=2, feedback=0.5)
+    training = Fragmented(FEEDBACK, 1, local_steps=2, feedback=0.5)
     batches = iter(make_batches())
-    parts.run(4, batches)
-    name = f"memory/0/{max(parts.parts[0])}"
-    i = max(parts.parts[0])
-    kept = {n: v.numpy() for n, v in parts.memory.variables.items() if n.startswith("memory/")}
-    delta = parts.runners[0].one(batches).gradients[i].numpy()
-    sent = parts.outer.slots["momentum"][i].numpy()  # the mean of one node, without momentum
-    now = {n: parts.memory.variables[n].numpy() for n in kept}
+    training.run(4, batches)
+    name = f"memory/0/{max(training.fragment_indices[0])}"
+    i = max(training.fragment_indices[0])
+    kept = {n: v.numpy() for n, v in training.memory.variables.items() if n.startswith("memory/")}
+    delta = training.runners[0].one(batches).gradients[i].numpy()
+    sent = training.outer.slots["momentum"][i].numpy()  # the mean of one node, without momentum
+    now = {n: training.memory.variables[n].numpy() for n in kept}
     assert np.any(kept[name])
     np.testing.assert_allclose(sent + now[name], delta + 0.5 * kept[name], rtol=1e-5, atol=1e-7)
-    others = [f"memory/0/{i}" for i in parts.parts[1] if f"memory/0/{i}" in kept]
+    others = [f"memory/0/{i}" for i in training.fragment_indices[1] if f"memory/0/{i}" in kept]
     assert_same_bits([kept[n] for n in others], [now[n] for n in others])
 
 
-@pytest.mark.parametrize(("kind", "overlaps"), [(Parts, False), (Local, True), (Parts, True)])
+@pytest.mark.parametrize(
+    ("kind", "overlaps"), [(Fragmented, False), (Local, True), (Fragmented, True)]
+)
 def test_law_8_own_weights_are_saved_and_begin_as_the_shared(tmp_path, kind, overlaps):
     made = lambda: kind(FEEDBACK, 2, "adam", local_steps=2, momentum=0.9, overlaps=overlaps)
     whole, first, second = (made() for _ in range(3))

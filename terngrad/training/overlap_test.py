@@ -11,8 +11,8 @@ from terngrad.testing.local_training import (
     FEEDBACK,
     FLOAT,
     RATE,
+    Fragmented,
     Local,
-    Parts,
     Plain,
     assert_close,
     assert_same_bits,
@@ -28,7 +28,7 @@ def read(variables):
     return [v.numpy() for v in variables]
 
 
-@pytest.mark.parametrize("kind", [Local, Parts])
+@pytest.mark.parametrize("kind", [Local, Fragmented])
 @pytest.mark.parametrize("optimizer", SLOTS)
 def test_the_weights_of_one_node_with_outer_rate_1_make_its_optimizers_steps(optimizer, kind):
     make = lambda: make_model(batch_norm=True)

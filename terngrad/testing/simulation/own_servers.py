@@ -19,7 +19,7 @@ _GOOD_ENDINGS = {"done", "dismissed", "a ps cannot be reached", LEFT}
 _MAX_LATE = 1  # step that a worker may still make when others are in a later view
 
 
-class OneHistory(Ledger):
+class SingleGroupLedger(Ledger):
     """Also checks that only one group continues a training where the network is partitioned."""
 
     def __init__(self, workers: Sequence[SimulatedWorker | None]) -> None:
@@ -57,7 +57,7 @@ class OwnServersCluster(SimulatedCluster):
         rules = {"return_secs": RETURN_SECS, "coordinator_moves": True, "wait_secs": _WAIT_SECS}
         self._meshes: dict[bytes, dict[int, MeshEnd]] = {}  # by view, worker
         super().__init__(workers, workers, needed, True, seed, steps, **rules)
-        self._ledger = OneHistory(self.workers)
+        self._ledger = SingleGroupLedger(self.workers)
         self._sides: list[int] = [0] * workers  # of the network, by host
         self._stateful: set[int] | None = None  # workers that had the state when the first failed
 

@@ -103,7 +103,7 @@ def test_a_loss_makes_one_view_and_so_does_a_return(workers, lost, seed, has_mes
 
 # Whose function the mistake replaces, its name, the mistake, and the first history to explore.
 MUTANTS = {
-    "a part of any size goes on": (decisions, "too_few_to_go_on", lambda state: "", 100),
+    "a group of any size goes on": (decisions, "too_few_to_go_on", lambda state: "", 100),
 }
 
 
