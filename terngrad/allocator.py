@@ -114,7 +114,7 @@ def _libc() -> tuple[int, ...]:
 _CGROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")  # of versions 2 and 1
 
 
-def max_held(root: str = "/sys/fs/cgroup") -> int:
+def max_pushed_bytes(root: str = "/sys/fs/cgroup") -> int:
     """Returns the bytes of pushes that a ps may hold: half of its memory.
 
     The memory is that of the machine or, if smaller, the limit of the container's control group
@@ -127,15 +127,15 @@ def max_held(root: str = "/sys/fs/cgroup") -> int:
     return min(found) // 2
 
 
-class Returning:
-    """Gives freed memory back to the kernel when workers have left, since few may come again."""
+class FreedMemory:
+    """What malloc keeps. It goes back to the kernel when workers leave: few may come again."""
 
     def __init__(self) -> None:
         """Starts without workers."""
         self._present = 0
 
-    def look(self, present: int) -> None:
-        """Acts if fewer workers are present than at the last look."""
+    def give_back_if_fewer(self, present: int) -> None:
+        """Gives it back if fewer workers are present than at the last call."""
         if present < self._present:
             give_back()
         self._present = present

@@ -132,15 +132,15 @@ from terngrad import allocator
 assert allocator.keep_freed()
 held = [b"x" * (1 << 20) for _ in range(200)]
 del held[:-1]
-returning = allocator.Returning()
-returning.look(2)
+freed = allocator.FreedMemory()
+freed.give_back_if_fewer(2)
 def resident():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * 4096 >> 20
 before = resident()
-returning.look(2)
+freed.give_back_if_fewer(2)
 assert resident() == before
-returning.look(1)
+freed.give_back_if_fewer(1)
 print(before, resident())
 """
 
@@ -155,7 +155,7 @@ def test_kept_memory_is_given_back_when_a_worker_has_left():
 
 @pytest.mark.parametrize(("path", "said"), [("memory.max", "4096\n"), ("memory.max", "max\n")])
 def test_a_ps_holds_half_of_the_memory_of_its_container(tmp_path, path, said):
-    whole = allocator.max_held(str(tmp_path))
+    whole = allocator.max_pushed_bytes(str(tmp_path))
     assert whole > 1 << 20
     (tmp_path / path).write_text(said)
-    assert allocator.max_held(str(tmp_path)) == (2048 if said == "4096\n" else whole)
+    assert allocator.max_pushed_bytes(str(tmp_path)) == (2048 if said == "4096\n" else whole)

@@ -35,7 +35,7 @@ class FolderInUseError(ValueError):
     """Says which other process writes to a folder."""
 
 
-def hold_alone(folder: str, kind: str = "training") -> IO[str]:
+def lock_folder(folder: str, kind: str = "training") -> IO[str]:
     """Locks a folder until the returned file is closed or the process ends, even by SIGKILL.
 
     On a file system without locks nothing is locked.

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from terngrad import files
-from terngrad.files import hold_alone
+from terngrad.files import lock_folder
 
 
 @pytest.fixture
@@ -53,24 +53,24 @@ def test_a_file_that_cannot_be_synced_gets_no_name(tmp_path, monkeypatch):
 
 
 def test_a_folder_has_one_holder_at_a_time_and_errors_name_it(tmp_path):
-    held = hold_alone(str(tmp_path))
+    held = lock_folder(str(tmp_path))
     who = f"process {os.getpid()} on {socket.gethostname()}"
     why = f"another ps, {who}, writes there; allowed is a folder of its own"
     with pytest.raises(ValueError, match=why):
-        hold_alone(str(tmp_path), "ps")
+        lock_folder(str(tmp_path), "ps")
     held.close()
-    hold_alone(str(tmp_path)).close()
+    lock_folder(str(tmp_path)).close()
 
 
 def test_a_killed_holder_does_not_keep_its_folder(tmp_path):
-    hold = f"from {files.__name__} import hold_alone; held = hold_alone({str(tmp_path)!r})"
+    hold = f"from {files.__name__} import lock_folder; held = lock_folder({str(tmp_path)!r})"
     wait = "print(flush=True); import time; time.sleep(100)"
     with subprocess.Popen([sys.executable, "-c", f"{hold}; {wait}"], stdout=-1) as holder:
         holder.stdout.readline()
         with pytest.raises(ValueError, match=f"another training, process {holder.pid} on"):
-            hold_alone(str(tmp_path))
+            lock_folder(str(tmp_path))
         holder.send_signal(signal.SIGKILL)
-    hold_alone(str(tmp_path)).close()
+    lock_folder(str(tmp_path)).close()
 
 
 def test_where_the_file_system_has_no_locks_nothing_is_locked(tmp_path, monkeypatch):
@@ -78,5 +78,5 @@ def test_where_the_file_system_has_no_locks_nothing_is_locked(tmp_path, monkeypa
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(files.fcntl, "flock", flock)
-    hold_alone(str(tmp_path)).close()
+    lock_folder(str(tmp_path)).close()
     assert f"process {os.getpid()} on" in (tmp_path / ".lock").read_text()

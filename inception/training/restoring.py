@@ -7,7 +7,7 @@ from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
 from inception.training import pretrained, settings
 from inception.training.build import Training
-from terngrad.files import FolderInUseError, hold_alone
+from terngrad.files import FolderInUseError, lock_folder
 from terngrad.layout import FEEDBACK_CODES
 from terngrad.training import checkpoints
 
@@ -53,7 +53,7 @@ def restore_chief(
 def _hold_folder(folder: str) -> IO[str]:
     try:
         os.makedirs(folder, exist_ok=True)
-        return hold_alone(folder)
+        return lock_folder(folder)
     except FolderInUseError as error:
         raise refuse("train_dir", folder, str(error)) from None
     except OSError as error:

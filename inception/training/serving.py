@@ -127,7 +127,7 @@ def figures_of_sums(server: SynchronousServer, worker_hosts: Sequence[str]) -> P
     found = server.figures.report()
     if not found.steps:
         return None
-    held_mb = server.aggregator.held_bytes / _MEGA
+    held_mb = server.aggregator.memory_bytes / _MEGA
     rate = lambda octets: f"{octets / _MEGA / found.seconds:.2f}"
     workers = (
         f"worker {i}: {rate(worker.bytes_in)} MB/s in, {rate(worker.bytes_out)} out, "

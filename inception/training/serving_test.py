@@ -39,7 +39,7 @@ def server(clock):
             figures.pushed(worker, step, 0.01 * worker)
             figures.sent(worker, 2_000_000)
         figures.made(step)
-    aggregator = SimpleNamespace(held_bytes=5_000_000)
+    aggregator = SimpleNamespace(memory_bytes=5_000_000)
     counts = {"dropped": {1: 4}, "idle_sessions": {1: 3}, "lost_ps": (1, 2)}
     return SimpleNamespace(figures=figures, aggregator=aggregator, coordinator=True, **counts)
 

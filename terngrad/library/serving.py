@@ -23,7 +23,7 @@ from terngrad.connect.calling import ps_name
 from terngrad.connect.log_limiter import LogLimiter
 from terngrad.exchange.parameter_server.server.arithmetic import PackedArithmetic
 from terngrad.exchange.parameter_server.server.server import Server as SynchronousServer
-from terngrad.files import FolderInUseError, hold_alone
+from terngrad.files import FolderInUseError, lock_folder
 from terngrad.library import rates
 from terngrad.library.join_config import JoinConfig
 from terngrad.ops.gradient_kernels import GradientKernels
@@ -182,7 +182,8 @@ class _SynchronousPs(_Ps):
         ps, hosts, workers = role.task_id, role.ps_hosts, role.worker_hosts
         here = [host for host in hosts if split_address(host)[0] == split_address(hosts[ps])[0]]
         self.name, self.task = ps_name(ps, hosts), f"waits for {len(workers)} workers"
-        arithmetic, max_bytes = PackedArithmetic(kernels.packing), allocator.max_held() // len(here)
+        arithmetic = PackedArithmetic(kernels.packing)
+        max_bytes = allocator.max_pushed_bytes() // len(here)
         self.server = SynchronousServer(config.connect, arithmetic, config.rules, say, max_bytes)
         self._outcome: str | None = None  # see `Server.wait`
         self._left = 0
@@ -260,7 +261,7 @@ def _hold_folder(config: JoinConfig, folder: str) -> IO[str]:
     refuse = config.naming.refuse
     try:
         os.makedirs(folder, exist_ok=True)
-        return hold_alone(folder, "ps")
+        return lock_folder(folder, "ps")
     except FolderInUseError as error:
         raise refuse("asynchronous.folder", folder, str(error)) from None
     except OSError as error:

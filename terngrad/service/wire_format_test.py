@@ -334,4 +334,4 @@ def test_law_10_a_changed_push_is_refused_or_fits_the_operations_size(workers, c
     except (FrameError, PushError):
         return
     assert payload.nbytes <= 24
-    assert aggregator.held_bytes in (0, len(data), 24)  # 24: it was opened
+    assert aggregator.memory_bytes in (0, len(data), 24)  # 24: it was opened

@@ -299,7 +299,7 @@ class SimulatedCluster:
         max_results = workers * KEPT_STEPS * sum(o.items * o.result_bytes for o in operations)
         max_pushes = workers * sum(o.items * o.pushed_bytes + _HEADER_BYTES for o in operations)
         results = aggregator.result_bytes
-        pushes = aggregator.held_bytes - results
+        pushes = aggregator.memory_bytes - results
         text = f"ps {ps.index} keeps {{}} bytes of {{}}; allowed are {{}}".format
         require(results <= max_results, text(results, "results", max_results))
         require(pushes <= max_pushes, text(pushes, "pushes", max_pushes))

@@ -84,7 +84,7 @@ class Aggregator:
             return self._catalogue.piece_count
 
     @property
-    def held_bytes(self) -> int:
+    def memory_bytes(self) -> int:
         """Bytes of kept pushes and results."""
         with self._lock:
             return sum(self._pushed_bytes) + self._result_bytes

@@ -121,15 +121,15 @@ def test_no_step_has_pushes_of_two_views():
     served.push(0, 7, floats(1, 1, 1, 1), view=3)
     served.enter(4, 1)
     served.push(0, 7, floats(9, 9, 9, 9), view=3)  # does not know the new view yet
-    assert served.aggregator.held_bytes == 16
+    assert served.aggregator.memory_bytes == 16
     served.enter(4, 0)
-    assert served.aggregator.held_bytes == 0
+    assert served.aggregator.memory_bytes == 0
     assert served.entered[0][-2:] == [(3, (0, 1)), (4, (0, 1))]
     for worker in (0, 1):
         served.push(worker, 7, floats(2, 2, 2, 2), view=4)
     for worker in (0, 1):
         assert [list(result) for _, result in served.results(worker)] == [[4, 4, 4, 4]]
-    assert served.aggregator.held_bytes == 16
+    assert served.aggregator.memory_bytes == 16
 
 
 def test_nothing_is_kept_of_a_view_that_nobody_else_is_in():
@@ -145,7 +145,7 @@ def test_nothing_is_kept_of_a_view_that_nobody_else_is_in():
             served.enter(4, 2, **entered)
             with contextlib.suppress(PushError):
                 served.push(2, 7, floats(9, 9, 9, 9), view=4, by=by)
-            assert served.aggregator.held_bytes == 0
+            assert served.aggregator.memory_bytes == 0
     text = r"contributors \[0, 1\] are not in view 4"
     with pytest.raises(PushError, match=text):
         served.push(2, 7, floats(9, 9, 9, 9), view=4, by=(0, 1, 2))
@@ -178,11 +178,11 @@ def test_nothing_is_kept_of_a_view_that_all_have_left():
         for worker in (0, 1):
             served.push(worker, step, floats(1, 1, 1, 1))
     served.push(0, 3, floats(1, 1, 1, 1))
-    assert served.aggregator.held_bytes == 4 * 16
+    assert served.aggregator.memory_bytes == 4 * 16
     served.enter(2, 0)
-    assert served.aggregator.held_bytes == 3 * 16
+    assert served.aggregator.memory_bytes == 3 * 16
     served.enter(2, 1)
-    assert served.aggregator.held_bytes == 0
+    assert served.aggregator.memory_bytes == 0
 
 
 @pytest.mark.parametrize("has_entered", [True, False])
@@ -193,7 +193,7 @@ def test_results_stay_for_a_member_that_declares_when_the_others_are_done(has_en
     for step in range(2):
         served.push(0, step, floats(step, 0, 0, 0), view=2, by=(0,))
     served.aggregator.disconnect(0)
-    assert served.aggregator.held_bytes == 2 * 16
+    assert served.aggregator.memory_bytes == 2 * 16
     if not has_entered:
         served.enter(2, 1)
     served.aggregator.declare(1, served.operation.message(0))
@@ -201,7 +201,7 @@ def test_results_stay_for_a_member_that_declares_when_the_others_are_done(has_en
         served.push(1, step, view=2, by=(0,))
     assert [result[0] for _, result in served.results(1)] == [0, 1]
     served.aggregator.disconnect(1)
-    assert served.aggregator.held_bytes == 0
+    assert served.aggregator.memory_bytes == 0
 
 
 def test_a_view_may_make_a_step_again():
@@ -228,7 +228,7 @@ def test_law_10_contributors_that_do_not_fit_are_named():
         served.push(1, 1, floats(1, 2, 3, 4), by=(1,))
     with pytest.raises(PushError, match="piece 0 has 16 bytes; allowed is 0"):
         served.push(1, 2, floats(1, 2, 3, 4), by=(0,))
-    assert served.aggregator.held_bytes == 16
+    assert served.aggregator.memory_bytes == 16
 
 
 def test_a_push_repeated_while_its_result_is_computed_changes_nothing():
@@ -257,11 +257,11 @@ def test_workers_are_at_most_one_step_ahead_of_a_slow_one():
     served.push(0, 6, floats(1, 2, 3, 4))
     with pytest.raises(PushError, match="sum: step is 7; steps 5 and 6 are under way"):
         served.push(0, 7, floats(1, 2, 3, 4))
-    held = served.aggregator.held_bytes
+    held = served.aggregator.memory_bytes
     for _ in range(100):
         with pytest.raises(PushError):
             served.push(0, 8, floats(1, 2, 3, 4))
-    assert served.aggregator.held_bytes == held == 2 * 16
+    assert served.aggregator.memory_bytes == held == 2 * 16
 
 
 def test_only_one_result_is_held_while_all_workers_keep_up():
@@ -270,7 +270,7 @@ def test_only_one_result_is_held_while_all_workers_keep_up():
     for step in range(50):
         for worker in (0, 1):
             served.push(worker, step, floats(1, 2, 3, 4))
-        held.add(served.aggregator.held_bytes)
+        held.add(served.aggregator.memory_bytes)
         assert [s for s, _ in served.results(0)] == list(range(step + 1))
     assert held == {16}
 
@@ -297,10 +297,10 @@ def test_law_10_pushes_that_do_not_fit_are_named_and_nothing_is_kept(push, text)
     served = Served()
     for worker in (0, 1):
         served.push(worker, 5, floats(1, 2, 3, 4))
-    held = served.aggregator.held_bytes
+    held = served.aggregator.memory_bytes
     with pytest.raises(PushError, match=text):
         served.push(0, **{"step": 6, "values": floats(1, 2, 3, 4)} | push)
-    assert served.aggregator.held_bytes == held
+    assert served.aggregator.memory_bytes == held
     for worker in (0, 1):
         served.push(worker, 6, floats(1, 1, 1, 1))
     np.testing.assert_array_equal(served.results(0)[-1][1], [2, 2, 2, 2])
@@ -335,7 +335,7 @@ def test_law_10_a_worker_that_pushes_more_than_its_share_is_refused_and_no_other
     text = "the ps holds 0 MB of this worker's pushes; allowed are 0: start more ps"
     with pytest.raises(PushError, match=text):
         served.push(0, 6, floats(1, 2, 3, 4), view=1)
-    assert served.aggregator.held_bytes == 16
+    assert served.aggregator.memory_bytes == 16
     served.push(1, 5, floats(1, 1, 1, 1), view=1)
     np.testing.assert_array_equal(served.results(1)[0][1], [2, 3, 4, 5])
     served.push(0, 6, floats(1, 2, 3, 4), view=1)  # pushes of a finished step do not count
@@ -345,7 +345,7 @@ def test_pushes_in_a_view_that_the_worker_left_do_not_count():
     served = Served(workers=3, kept_steps=0, max_bytes=3 * 24)
     for step in range(6):  # each step begins in one view and ends in the next
         served.push(0, step, floats(1, 2, 3, 4), view=step + 1)
-        assert served.aggregator.held_bytes == 16
+        assert served.aggregator.memory_bytes == 16
         served.enter(step + 2, 0, 1, 2)
         for worker in range(3):  # worker 2 pushes last
             served.push(worker, step, floats(1, 2, 3, 4), view=step + 2)
@@ -357,7 +357,7 @@ def test_a_push_counts_with_its_whole_message():
     content = bytearray(60)
     header = Header(step=0, contributors=groups.pack([0, 1]), view=1)
     served.aggregator.push(0, header, memoryview(content)[60:])
-    assert served.aggregator.held_bytes == 60
+    assert served.aggregator.memory_bytes == 60
     header.step = 1
     with pytest.raises(PushError, match="allowed are 0: start more ps"):
         served.aggregator.push(0, header, memoryview(content)[60:])
@@ -367,7 +367,7 @@ def test_no_result_is_kept_if_no_worker_can_be_behind():
     served = Served(kept_steps=0)
     for worker in (0, 1):
         served.push(worker, 0, floats(1, 2, 3, 4), view=1)
-    assert served.aggregator.held_bytes == 0
+    assert served.aggregator.memory_bytes == 0
     assert len(served.results(1)) == 1
 
 
@@ -376,7 +376,7 @@ def test_results_for_slow_workers_are_dropped_if_memory_is_short():
     for step in range(5):
         for worker in (0, 1):
             served.push(worker, step, floats(1, 2, 3, 4))
-        assert served.aggregator.held_bytes <= 4 * 16
+        assert served.aggregator.memory_bytes <= 4 * 16
     for step, is_gone in ((3, True), (4, False)):
         served.push(0, step, floats(1, 2, 3, 4))
         assert served.headers(0)[-1].gone == is_gone
@@ -389,10 +389,10 @@ def test_nothing_is_kept_of_operations_that_no_worker_declares_any_more():
         served.aggregator.declare(1, Operation(f"other {i}", Kind.FLOATS, 4, 1, 2).message(0))
         served.enter(1, 1)
         served.push(1, 0, floats(1, 2, 3, 4))
-        assert served.aggregator.held_bytes == 16
+        assert served.aggregator.memory_bytes == 16
     served.push(0, 0, floats(1, 2, 3, 4))
     served.aggregator.disconnect(1)
-    assert served.aggregator.held_bytes == 16  # of worker 0's operation
+    assert served.aggregator.memory_bytes == 16  # of worker 0's operation
     served.aggregator.declare(1, served.operation.message(0))
     served.enter(1, 1)
     served.push(1, 0, floats(1, 1, 1, 1))
@@ -416,7 +416,7 @@ def test_a_view_forgotten_while_a_result_is_computed_leaves_nothing_behind():
     assert reducing.wait(HANG_SECS)
     served.aggregator.disconnect(1)
     served.enter(2, 0, members=(0,))
-    assert served.aggregator.held_bytes == 0
+    assert served.aggregator.memory_bytes == 0
     go_on.set()
     pushing.join(HANG_SECS)
-    assert served.aggregator.held_bytes == 0
+    assert served.aggregator.memory_bytes == 0

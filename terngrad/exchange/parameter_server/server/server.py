@@ -118,12 +118,12 @@ class Server:
         Returns:
           "" if the run is done, else why it failed; None after `stop`.
         """
-        returning = allocator.Returning()
+        freed = allocator.FreedMemory()
         while (outcome := self._service.outcome) is None:
             if self._stop.wait(self._beat_secs):
                 return None
             on_beat()
-            returning.look(self.registry.present)
+            freed.give_back_if_fewer(self.registry.present)
             self._log.flush()
             if coordinator := self.coordinator:
                 coordinator.watch()

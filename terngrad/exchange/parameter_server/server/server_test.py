@@ -335,7 +335,7 @@ def test_a_worker_that_sends_an_invalid_message_gets_the_reason(capfd, message, 
         assert end is ChannelEnd.REFUSED
         assert re.search(text, details), details
         assert not first.failure
-        assert server.aggregator.held_bytes == 0
+        assert server.aggregator.memory_bytes == 0
         first.close(is_done=True)
     assert capfd.readouterr().out.count("Refused ") == 1
 
@@ -347,7 +347,7 @@ def test_a_huge_message_is_not_read():
         assert end is ChannelEnd.REFUSED and why.startswith(
             f"a message has {64 << 20} bytes; allowed"
         )
-        assert server.aggregator.held_bytes == 0
+        assert server.aggregator.memory_bytes == 0
 
 
 def test_replayed_pushes_change_nothing():
@@ -409,7 +409,7 @@ def test_a_worker_that_does_not_read_results_is_refused_and_nothing_is_kept(capf
             for _ in range(50):  # each one is answered
                 channel.send(part)
         wait_until(lambda: not server.registry.present, "the end of its stream")
-        assert server.aggregator.held_bytes == 0
+        assert server.aggregator.memory_bytes == 0
         channel.cut()
     assert "the worker does not read its results" in capfd.readouterr().out
 

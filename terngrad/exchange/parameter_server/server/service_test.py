@@ -94,7 +94,7 @@ def test_pushes_of_views_that_are_not_those_of_ps_0_are_not_kept(service):
         service.take(0, outbox, join_frame(entry))
         header = Header(step=step, view=view, contributors=groups.pack([0]))
         service.take(0, outbox, join_frame(header, bytes(16)))
-        assert (len(reduced), service.aggregator.held_bytes) == (steps, 0)
+        assert (len(reduced), service.aggregator.memory_bytes) == (steps, 0)
 
 
 class _Unread:

@@ -132,10 +132,10 @@ def test_law_10_a_push_that_is_no_code_is_refused_on_arrival_and_counts_nothing(
 ):
     codes, by = Codes(workers), tuple(range(workers))
     codes.push(1, by)
-    held = codes.served.aggregator.held_bytes
+    held = codes.served.aggregator.memory_bytes
     with pytest.raises(PushError, match=f"^sum: piece 0.*{text}"):
         codes.served.push(0, 7, change(codes.payloads[0]), by=by)
-    assert codes.served.aggregator.held_bytes == held == codes.operation.push_size(0)
+    assert codes.served.aggregator.memory_bytes == held == codes.operation.push_size(0)
     for worker in {*by} - {1}:
         codes.push(worker, by)
     own = codes.integers[0] if codes.operation.leaves_out_own else 0
