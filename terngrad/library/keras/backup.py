@@ -147,7 +147,7 @@ class FitState:
 
 
 class BackupPlaceholder(keras.callbacks.Callback):
-    """Restores a backup at the place of BackupAndRestore among the callbacks; `Saving` saves it.
+    """Restores a backup at the place of BackupAndRestore; `BackupSaver` saves it.
 
     Attributes:
       epoch: at which `fit` resumes; None if there was no backup.
@@ -163,7 +163,7 @@ class BackupPlaceholder(keras.callbacks.Callback):
         self.epoch = int(initial_epoch(self._backup.model)) if has_backup(self._backup) else None
 
 
-class Saving(keras.callbacks.Callback):
+class BackupSaver(keras.callbacks.Callback):
     """Saves the backup after all callbacks, so that it has what they change at an epoch's end."""
 
     def __init__(

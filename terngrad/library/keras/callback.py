@@ -23,7 +23,7 @@ from terngrad.library.keras import (
     saving,
     state,
 )
-from terngrad.library.keras.backup import BackupPlaceholder, FitState, Saving
+from terngrad.library.keras.backup import BackupPlaceholder, BackupSaver, FitState
 from terngrad.library.keras.data import compare_data
 from terngrad.library.keras.elastic_step import ElasticStep
 from terngrad.library.keras.optimizer import (
@@ -188,7 +188,7 @@ class DistributedCallback(keras.callbacks.Callback):
             return self._callbacks
         self._placeholder = BackupPlaceholder(self._backup)
         others = [self._placeholder if c is self._backup else c for c in self._callbacks]
-        return [*others, Saving(self._backup, self._state.save)]
+        return [*others, BackupSaver(self._backup, self._state.save)]
 
     def _place_memories(self) -> None:
         """Chooses where codecs' memories are saved: beside a backup, which holds the step."""

@@ -22,7 +22,7 @@ from terngrad.library.keras.internals import (
     place_of,
     trained_variables,
 )
-from terngrad.library.keras.updates import Fused, has_momentum, is_float_on_cpu
+from terngrad.library.keras.updates import PendingSums, has_momentum, is_float_on_cpu
 from terngrad.library.reducer import Gradient, Reducer
 from terngrad.library.shared import Shared
 
@@ -127,7 +127,7 @@ class Exchanging(ApplyHooks, AsOwnClass):
         self, gradients: Sequence[Any], variables: Sequence[Any], rate: Any
     ) -> tuple[Sequence[Any], Sequence[Any]]:
         """Updates with means that are not decoded; returns the others."""
-        done = vars(self)[_STATE].fused.apply(self, rate)
+        done = vars(self)[_STATE].pending_sums.apply(self, rate)
         left = [i for i, variable in enumerate(variables) if plain(variable).ref() not in done]
         return [gradients[i] for i in left], [variables[i] for i in left]
 
@@ -178,7 +178,7 @@ class GradientExchange:
         self.is_building = False
         self.build: Callable[[], None] | None = None
         self.due: Sequence[Any] | None = None
-        self.fused = Fused()
+        self.pending_sums = PendingSums()
         self.others: Callable[[], list[tf.Tensor]] | None = None
         self.means_of_others: Sequence[tf.Tensor] = ()
         self.rate_factor: tf.Variable | None = None
@@ -234,19 +234,19 @@ class GradientExchange:
         """
         results, first = list(by_node[0]), []
         coded, copied = _kinds_of(results, variables)
-        self.fused.clear()
+        self.pending_sums.clear()
         if coded:
             reducer = self.reducer(optimizer, [variables[i] for i in coded])
             given = [[node[i] for i in coded] for node in by_node]
             weights = [plain(variables[i]) for i in coded]
-            as_sums = self.fused.takes(optimizer, weights, reducer.kernels)
+            as_sums = self.pending_sums.can_apply(optimizer, weights, reducer.kernels)
             found = reducer.reduce(
                 given if self.nodes > 1 else given[0], as_sums=as_sums, others=self._given_others
             )
             self.means_of_others = found.others
             for i, mean in zip(coded, found.means, strict=True):
                 results[i] = mean
-            self.fused.take(found, weights)
+            self.pending_sums.add(found, weights)
             # Not a mean, which would then be decoded for this alone.
             first = [found.sums[0].words] if found.sums else found.means[:1]
         for i in copied:

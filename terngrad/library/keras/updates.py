@@ -17,7 +17,7 @@ from terngrad.library.reducer import Reduced
 from terngrad.ops.gradient_kernels import GradientKernels, Sums, Update
 
 
-class Fused:
+class PendingSums:
     """Holds the sums of an update between the exchange and Keras' call of the update."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Fused:
         """Drops the sums of an update that was not made."""
         self._buckets = []
 
-    def takes(
+    def can_apply(
         self,
         optimizer: keras.optimizers.Optimizer,
         weights: Sequence[tf.Variable],
@@ -39,7 +39,7 @@ class Fused:
         is_once = len({weight.ref() for weight in weights}) == len(weights)
         return kernels.updates and is_once and is_fused(optimizer) and _keeps_means(optimizer)
 
-    def take(self, found: Reduced, weights: Sequence[tf.Variable]) -> None:
+    def add(self, found: Reduced, weights: Sequence[tf.Variable]) -> None:
         """Keeps the sums that the kernel can apply.
 
         Args:
