@@ -40,8 +40,8 @@ def begin_after(inputs: Sequence[tf.Tensor], begin: Callable[[], None]) -> None:
         tf.numpy_function(begin, [], [])
 
 
-class Calls:
-    """Calls within one graph, each of which waits for the one before: they share names."""
+class CallOrder:
+    """Runs the calls within one graph one after another: their operations have the same names."""
 
     def __init__(self) -> None:
         self._graph: weakref.ref | None = None

@@ -14,7 +14,7 @@ from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, EXACT, Layout, make_layout
 from terngrad.library import graphs
 from terngrad.library.arrays import plain
-from terngrad.library.graphs import Calls, begin_after, check_graph
+from terngrad.library.graphs import CallOrder, begin_after, check_graph
 from terngrad.library.group import Group
 from terngrad.library.reducer_settings import (
     DEFAULT_GRADIENTS,
@@ -170,7 +170,7 @@ class Reducer:
         self._gate: graphs.Gate | None = None  # of calls in the background
         gated = lambda gradients: self._means(gradients, "", gate=self._gate).means
         self._in_background = tf.function(gated, autograph=False)
-        self._calls = Calls()
+        self._call_order = CallOrder()
         self.state = ReducerState(step, self.memory.variables)
         group.step = step
         self._compare(
@@ -226,8 +226,8 @@ class Reducer:
         if tf.executing_eagerly():
             found = Reduced(self._eager(dense), [])
         else:
-            found = self._means(self._calls.delayed(dense), as_sums=as_sums, others=others)
-            self._calls.end(_final_tensors(found))
+            found = self._means(self._call_order.delayed(dense), as_sums=as_sums, others=others)
+            self._call_order.end(_final_tensors(found))
         pairs = zip(found.means, by_node[0], strict=True)
         kind = lambda gradient: getattr(gradient, "dtype", tf.float32)  # a list has none
         means = [None if g is None else tf.cast(mean, kind(g)) for mean, g in pairs]

@@ -12,7 +12,7 @@ import tensorflow as tf
 from terngrad.cluster.progress import STEP
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import tree_sum
-from terngrad.library.graphs import Calls, begin_after, check_graph
+from terngrad.library.graphs import CallOrder, begin_after, check_graph
 from terngrad.training import runtime
 from terngrad.training.nodes import row_of, values_of_row
 from terngrad.training.reduction import make_exchange
@@ -134,7 +134,7 @@ class AllReduce:
     def __init__(self, connection: Connection | None, begin: Callable[[str], None]) -> None:
         """For the arguments see `Shared`."""
         self._shared = Shared(connection, begin, "all_reduce")
-        self._calls = Calls()
+        self._call_order = CallOrder()
 
     def __call__(self, value: Any, op: str) -> Any:
         """See `Group.all_reduce`."""
@@ -147,8 +147,8 @@ class AllReduce:
         if tf.executing_eagerly():
             found = self._reduced(tensors, op)
         else:
-            found = self._reduced(self._calls.delayed(tensors), op)
-            self._calls.end(found)
+            found = self._reduced(self._call_order.delayed(tensors), op)
+            self._call_order.end(found)
         return tf.nest.pack_sequence_as(value, found)
 
     def _reduced(self, tensors: Sequence[tf.Tensor], op: str) -> list[tf.Tensor]:
