@@ -173,8 +173,8 @@ def encode(
     check.name(draws, DRAWS, "draws")
     check.values_are_distinct(arrays, index, first)
     check.scales_cover(scale, bound, _stats(arrays, parts).max_abs)
-    rows = check.rows_of(builtins.sum(values.size for values in arrays))
-    words = np.empty((rows, check.planes_of(_CODES[codec])), np.uint32)
+    rows = check.group_count(builtins.sum(values.size for values in arrays))
+    words = np.empty((rows, check.plane_count(_CODES[codec])), np.uint32)
     # The kernels read this memory, so it must live until they are done.
     by_variable = [_of_parts(parts, each) for each in (bound, _rates(scale, _CODES[codec]))]
     sources = (library.Source * count)(
@@ -217,11 +217,11 @@ def sum(words: Sequence[NDArray[np.uint32]], planes: int) -> NDArray[np.uint32]:
             raise ValueError(f"words[{i}] has {len(array)} rows; must have {rows}, as words[0]")
     check.planes_suffice(planes, len(arrays))
     bound = builtins.sum(check.largest_in(array.shape[1]) for array in arrays)
-    if check.planes_of(bound) > check.MAX_PLANES and len(arrays) > 2:  # all at once might wrap
+    if check.plane_count(bound) > check.MAX_PLANES and len(arrays) > 2:  # all at once might wrap
         *first, last = arrays
         total = functools.reduce(lambda one, other: sum([one, other], check.MAX_PLANES), first)
         return sum([total, last], planes)
-    width = max(planes, min(check.planes_of(bound), check.MAX_PLANES))
+    width = max(planes, min(check.plane_count(bound), check.MAX_PLANES))
     inputs = (library.Planes * len(arrays))(*((a.ctypes.data, a.shape[1]) for a in arrays))
     total = np.empty((rows, width), np.uint32)
     _call("sum", inputs, len(arrays), width, rows, total.ctypes.data)
@@ -273,7 +273,7 @@ def decode(
     parts = [parts_of(shape, scale_by) for shape in shapes]
     scale = check.vector(scales, builtins.sum(own.count for own in parts), "scales")
     values = builtins.sum(math.prod(shape) for shape in shapes)
-    rows = check.rows_of(values)
+    rows = check.group_count(values)
     check.planes_fit(array.shape, rows, nodes, largest)
     if values % check.GROUP and np.any(array[-1] >> np.uint32(values % check.GROUP)):
         raise ValueError(f"words has more values than the {values} of these shapes")

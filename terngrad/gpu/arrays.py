@@ -175,8 +175,8 @@ def encode(
             for i, (view, offset) in enumerate(zip(views, _offsets(parts), strict=True))
         )
     )
-    rows = check.rows_of(sum(view.size for view in views))
-    words = call.empty((rows, check.planes_of(_CODES[codec])), "uint32")
+    rows = check.group_count(sum(view.size for view in views))
+    words = call.empty((rows, check.plane_count(_CODES[codec])), "uint32")
     key = library.NodeKey(int(seed), int(step) & 0xFFFFFFFF, int(node), draws == "antithetic")
     call.run("encode", sources, codec.encode(), sources, count, key, rows, words.address)
     return words.owner
@@ -217,7 +217,7 @@ def decode(
     shapes = [check.shape(shape, f"shapes[{i}]") for i, shape in enumerate(shapes)]
     parts = [parts_of(shape, scale_by) for shape in shapes]
     scale = call.vector(scales, sum(own.count for own in parts), "scales")
-    rows = check.rows_of(sum(math.prod(shape) for shape in shapes))
+    rows = check.group_count(sum(math.prod(shape) for shape in shapes))
     check.planes_fit(view.shape, rows, nodes, nodes * max_code)
     means = [call.empty(shape, "float32") for shape in shapes]
     targets = (functions.Target * len(means))(

@@ -16,7 +16,7 @@ from terngrad import parts
 from terngrad.layout import MAX_NODES
 
 MAX_PLANES = 18
-GROUP = 32  # values in a word
+GROUP = 32  # values in a word, as in planes.py, which needs TensorFlow
 
 
 def gradients(given: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
@@ -112,7 +112,7 @@ def planes(words: NDArray[np.uint32], name: str) -> NDArray[np.uint32]:
 
 def planes_suffice(planes: int, arrays: int) -> None:
     """Checks that sums of some buckets of at least one node each have enough planes."""
-    if planes < (least := planes_of(arrays)):
+    if planes < (least := plane_count(arrays)):
         nodes = "1 node" if arrays == 1 else f"{arrays} nodes"
         raise ValueError(f"planes is {planes}; must be {least} or more for {nodes}")
 
@@ -121,17 +121,17 @@ def planes_fit(found: tuple[int, int], rows: int, nodes: int, largest: int) -> N
     """Checks the shape of sums over nodes, of magnitudes up to `largest`."""
     if found[0] != rows:
         raise ValueError(f"words has {found[0]} rows; must have {rows} for these shapes")
-    if found[1] < (least := planes_of(largest)):
+    if found[1] < (least := plane_count(largest)):
         raise ValueError(f"words has {found[1]} planes; sums of {nodes} nodes have {least}")
 
 
-def planes_of(largest: int) -> int:
-    """Returns the number of planes of integers up to `largest` in magnitude."""
+def plane_count(largest: int) -> int:
+    """Returns what `planes.plane_count` does; that module needs TensorFlow."""
     return (2 * largest).bit_length()
 
 
-def rows_of(values: int) -> int:
-    """Returns the number of words in each plane of a bucket."""
+def group_count(values: int) -> int:
+    """Returns the number of groups of 32 values, and so of words in each plane of a bucket."""
     return -(-values // GROUP)
 
 
