@@ -469,7 +469,7 @@ class Group(contextlib.AbstractContextManager):
         self.leaving.leave(kind, error, traceback)
 
     def _forget(self) -> None:
-        """Lets operations be refused from now on."""
+        """Marks the group as closed: later operations raise MembershipError."""
         self.connection, self._is_open = None, False
         self._agree = _is_closed
 

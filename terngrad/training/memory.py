@@ -139,10 +139,14 @@ class Memory:
     ) -> None:
         """Writes a checkpoint of the memory, if there is any; see `checkpoints.save`.
 
-        Call this before writing the training's own checkpoint of the step. It keeps one more than
-        `keep`: a process that is killed between the two calls still has the memory that belongs to
-        the training's newest checkpoint. It writes the `values` of the variables' names; None =
-        their own.
+        Call this before writing the training's own checkpoint of the step: a process that is killed
+        between the two calls still has the memory that belongs to the training's newest checkpoint.
+
+        Args:
+          directory: of the checkpoints.
+          step: their step.
+          keep: number of earlier checkpoints that stay beside it; 0 keeps all.
+          values: what to write, by name; None = the variables' values.
         """
         if self.variables and step:
             os.makedirs(directory, exist_ok=True)

@@ -293,7 +293,7 @@ class GradientExchange:
             step.assign(tf.maximum(step, updates_of(optimizer)))
 
     def save_memories(self, optimizer: keras.optimizers.Optimizer) -> None:
-        """Saves what codecs keep, if they do; the files of the last time stay, too."""
+        """Saves the codecs' memories, if they have any, and keeps those of the previous save."""
         for i, reducer in enumerate(self.reducers.values()):
             folder = os.path.join(self.memory_folder, str(i))
             reducer.memory.save(folder, updates_of(optimizer), keep=1)

@@ -13,8 +13,9 @@ class Servers:
     take over its pieces, from the next view on. Only an elastic training loses a ps, and ps 0 only
     where another one may coordinate.
 
-    Where the ps do not add, steps need none. A worker notices by them that another one is lost, so
-    it still waits for those that it has reached; but no view is made because of a ps alone.
+    If the ps only coordinate, steps do not need them. Their streams still show that another worker
+    is lost, so a worker waits for those that it has reached; but no view is made because of a ps
+    alone.
 
     Attributes:
       count: number of ps.
