@@ -78,7 +78,7 @@ def encrypt(
     certificate = ctypes.create_string_buffer(_CERTIFICATE_BYTES)
     shake = library.load_functions().terngrad_tls_open
     texts = ["\n".join(each).encode() for each in (_libraries(), files, [host], [name])]
-    # In its own thread: this one hears signals, such as Ctrl-C, while it waits.
+    # In its own thread: this one receives signals, such as Ctrl-C, while it waits.
     with futures.ThreadPoolExecutor(1) as thread, plain.dup() as same:
         shaken = thread.submit(
             *(shake, plain.detach(), *texts, is_server, timeout_secs),

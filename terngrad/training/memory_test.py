@@ -54,7 +54,7 @@ def test_law_8_the_memory_of_a_step_is_restored(tmp_path):
     assert values(memory) == values(saved)
 
 
-def test_it_is_zero_where_there_is_none_of_the_step(tmp_path):
+def test_a_memory_is_zero_where_none_of_the_step_was_saved(tmp_path):
     memory = filled(memory_of())
     memory.save(str(tmp_path), 10, 5)
     assert memory.restore(str(tmp_path), 20) == f"{tmp_path} has no checkpoint of step 20"
@@ -65,7 +65,7 @@ def test_it_is_zero_where_there_is_none_of_the_step(tmp_path):
     ("other", "text"),
     [({"nodes": 4}, "lacks memory/6/0"), ({"size": 6}, "memory/4/0 has shape"), ({"nodes": 1}, "")],
 )
-def test_it_is_zero_where_it_was_saved_for_others(tmp_path, other, text):
+def test_a_memory_is_zero_where_it_was_saved_for_others(tmp_path, other, text):
     filled(memory_of()).save(str(tmp_path), 10, 5)
     memory = filled(memory_of(**other))
     why = memory.restore(str(tmp_path), 10)

@@ -60,7 +60,7 @@ def test_alone_it_adds_bytes_and_bits_to_the_logs(settings):
     assert history.history["bits_per_parameter"][0] > 2
 
 
-def test_it_wraps_all_other_callbacks_and_only_the_chief_writes_files(tmp_path):
+def test_the_callback_wraps_all_others_and_only_the_chief_writes_files(tmp_path):
     model = compiled(group := AsIf())
     stopping = keras.callbacks.EarlyStopping("loss")
     writers = [

@@ -71,7 +71,7 @@ def test_law_10_a_worker_without_the_secret_learns_nothing_else(own, theirs, tex
     assert "one:1" not in str(raised.value)
 
 
-def test_what_a_caller_has_shown_or_heard_once_is_good_for_no_other_connection():
+def test_a_proof_is_valid_on_one_connection_only():
     nonce, other = run_secret.new_nonce().hex(), run_secret.new_nonce().hex()
     with serving(SECRET) as host:
         own = {"nonce": nonce}

@@ -61,7 +61,7 @@ def test_a_worker_has_one_stream_of_each_purpose(service, purpose):
     assert accept(0, Stream(0, purpose))
 
 
-def test_a_worker_that_is_lost_with_one_stream_open_is_missed(clock):
+def test_a_worker_that_is_lost_with_one_stream_open_is_reported_as_lost(clock):
     service = Service(0, ["a:1"], First(), Rules(1, False, SECS), 1, [].append, clock=clock)
     clock.now += SECS + 1
     service.coordinator.watch()

@@ -51,7 +51,7 @@ def _worker():
     return worker
 
 
-def test_it_waits_for_others_where_results_or_a_view_are_missing_for_long(worker):
+def test_a_worker_waits_for_others_where_results_or_a_view_are_missing_for_long(worker):
     assert not worker.steps.waits(-1.0)
     worker.push(3)
     assert worker.steps.waits(-1.0)
@@ -61,7 +61,7 @@ def test_it_waits_for_others_where_results_or_a_view_are_missing_for_long(worker
     assert not worker.steps.waits(1e6)
 
 
-def test_it_enters_a_view_at_each_ps_and_pushes_when_all_contributors_are_in_it(worker):
+def test_a_worker_enters_a_view_at_each_ps_and_pushes_when_all_contributors_have(worker):
     for sent in worker.sent:
         assert (sent[-1].enters, sent[-1].view, sent[-1].contributors) == (True, 7, BOTH)
     worker.push(3)
@@ -73,7 +73,7 @@ def test_it_enters_a_view_at_each_ps_and_pushes_when_all_contributors_are_in_it(
     assert worker.pushed() == [{3}, {3}]
 
 
-def test_it_drops_a_push_of_an_abandoned_step(worker):
+def test_a_worker_drops_its_push_of_an_abandoned_step(worker):
     worker.push(3)
     worker.steps.interrupt()
     assert len(worker.results) == 1  # zeros
@@ -84,14 +84,14 @@ def test_it_drops_a_push_of_an_abandoned_step(worker):
     assert worker.pushed() == [set(), set()]
 
 
-def test_it_asks_for_the_result_of_others_at_once(worker):
+def test_a_worker_asks_for_the_result_of_others_at_once(worker):
     worker.steps.install(View(number=8, members=BOTH, needed=1))
     worker.steps.go(3, (1,))
     worker.push(3)
     assert worker.pushed() == [{3}, {3}]
 
 
-def test_it_needs_anothers_state_where_a_result_is_gone_or_a_decision_is_forgotten(worker):
+def test_a_worker_needs_anothers_state_where_results_or_decisions_are_gone(worker):
     for number, pushed, last in ((8, 3, 3), (9, 0, _REMEMBERED_STEPS)):
         worker.steps.install(View(number=number, members=BOTH, needed=1))
         for step in range(last + 1):
@@ -113,7 +113,9 @@ def test_it_needs_anothers_state_where_a_result_is_gone_or_a_decision_is_forgott
         (4, (0, 2), False),
     ],
 )
-def test_its_part_is_missing_where_one_of_two_workers_contributed(workers, contributors, lacks_own):
+def test_a_workers_own_part_is_missing_where_one_of_two_workers_contributed(
+    workers, contributors, lacks_own
+):
     delivered, servers = [], Servers(1, elastic=False, report_lost=lambda lost: None)
     servers.opened(0)
     steps = Steps(0, servers, lambda ps, frame: None, lambda step: None, pytest.fail)
