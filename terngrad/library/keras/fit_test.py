@@ -91,7 +91,8 @@ def test_law_4_fit_on_two_processes_and_fit_on_two_nodes_give_the_same_bits(
 @pytest.mark.parametrize("servers", _WITH_PS)
 def test_workers_stay_together_in_all_ways_to_train_and_unequal_models_are_named(servers):
     """Several steps an execution, eager steps, one who stops, overflows, several optimizers."""
-    program = [sys.executable, "-m", "terngrad.testing.programs.fits", *["--every_way"] * servers]
+    module, options = "terngrad.testing.programs.fit_settings", ["--every_way"] * servers
+    program = [sys.executable, "-m", module, *options]
     found = finished([program] * (2 + servers), roles(2, servers))
     assert [status for _, status in found] == [0] * len(found), found
     for output, _ in found[:2]:

@@ -1,6 +1,6 @@
 """Calls of model.fit with many settings, on two workers.
 
-python -m terngrad.testing.programs.fits [--every_way]
+python -m terngrad.testing.programs.fit_settings [--every_way]
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ def sharded_wrongly(group):
         model.compile(distributed(group, keras.optimizers.SGD(0.1)), "mse")
         with warnings.catch_warnings(record=True) as shown:
             warnings.simplefilter("always")
-            together = terngrad.keras.DistributedCallback(group)
-            model.fit(rows[:, :3], rows[:, 3:], batch_size=_BATCH, verbose=0, callbacks=[together])
+            callback = terngrad.keras.DistributedCallback(group)
+            model.fit(rows[:, :3], rows[:, 3:], batch_size=_BATCH, verbose=0, callbacks=[callback])
         assert any(why in str(each.message) for each in shown) == group.is_chief, why
 
 
