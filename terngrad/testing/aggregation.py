@@ -32,22 +32,27 @@ class Served:
             self.delivered[worker].append(frame)
 
     def enter(self, view, *workers, members=()):
+        """Moves workers into a view of `members`, by default of all workers."""
         header = Header(enters=True, view=view, contributors=groups.pack(members or self.entered))
         for worker in workers:
             self.aggregator.enter(worker, header)
 
     def push(self, worker, step, values=(), piece=0, operation=0, view=1, by=()):
+        """Pushes a worker's part of a piece; `by` are the contributors, by default all workers."""
         header = Header(step=step, operation=operation, piece=piece, view=view)
         header.contributors = groups.pack(by or self.delivered)
         self.aggregator.push(worker, header, memoryview(np.asarray(values).tobytes()))
 
     def headers(self, worker):
+        """Returns the headers of the results that a worker has received."""
         return [split_frame(frame)[0] for frame in self.delivered[worker]]
 
     def results(self, worker, dtype="<f4"):
+        """Returns the step and the values of each result that a worker has received."""
         found = [split_frame(frame) for frame in self.delivered[worker]]
         return [(header.step, np.frombuffer(payload, dtype)) for header, payload in found]
 
 
 def floats(*values):
+    """Returns values as an array of float32."""
     return np.asarray(values, "<f4")

@@ -78,9 +78,9 @@ def received(
     """
     listener = admission.listen(*split_address(address))
     config = ConnectConfig(hosts, 0, tls=encryption, secret=secret)
-    with admission.ChiefListener(config, listener) as reception:
+    with admission.ChiefListener(config, listener) as chief:
         result, deadline = in_threads(call)[0], time.monotonic() + TIMEOUT
-        while fault not in (said := reception.complaint(5.0)) and time.monotonic() < deadline:
+        while fault not in (said := chief.complaint(5.0)) and time.monotonic() < deadline:
             time.sleep(0.01)
         return result, said
 

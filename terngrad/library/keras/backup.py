@@ -159,6 +159,7 @@ class BackupPlaceholder(keras.callbacks.Callback):
         self.epoch: int | None = None
 
     def on_train_begin(self, logs: dict | None = None) -> None:
+        """Restores the backup, if there is one."""
         self._backup.on_train_begin(logs)
         self.epoch = int(initial_epoch(self._backup.model)) if has_backup(self._backup) else None
 
@@ -178,14 +179,17 @@ class BackupSaver(keras.callbacks.Callback):
                 setattr(self, hook, getattr(backup, hook))
 
     def set_model(self, model: keras.Model) -> None:
+        """Gives the model to the backup, too."""
         super().set_model(model)
         self._backup.set_model(model)
 
     def set_params(self, params: dict[str, Any]) -> None:
+        """Gives the parameters of `fit` to the backup, too."""
         super().set_params(params)
         self._backup.set_params(params)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Calls `save`, then makes the backup."""
         self._save(epoch + 1)
         self._backup.on_epoch_end(epoch, logs)
 

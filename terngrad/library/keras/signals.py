@@ -47,6 +47,7 @@ class Signals:
                 signal.set_wakeup_fd(own)
 
     def seen(self) -> list[float]:
+        """Returns, for each of `SIGNALS`, 1 if it was noted, else 0: for sums over processes."""
         return [float(number in self._seen) for number in SIGNALS]
 
     def leave(self, forget: bool = False) -> None:
