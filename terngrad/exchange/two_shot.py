@@ -23,7 +23,7 @@ from terngrad.planes import largest_share, plane_count
 
 _FEW_FLOATS = 8  # such as losses: each process sends them to all others, in one shot
 _FEW_SCALES = 256  # the same; more are only where a variable has many
-_LANE = 4  # bytes of a value that a transport moves: float32 or 32-bit integer
+_VALUE_BYTES = 4  # of a value that a transport moves: float32 or 32-bit integer
 
 
 def is_one_shot(local: float, total: float, processes: int) -> bool:
@@ -156,18 +156,18 @@ class TwoShotExchange(Exchange):
         share = share or math.ceil(rows.shape[0] / processes)
         padding = [[0, share * processes - rows.shape[0]]] + [[0, 0]] * (rows.shape.rank - 1)
         parts = tf.reshape(tf.pad(rows, padding), [processes, share, *rows.shape[1:]])
-        self._count(_LANE * parts.shape.num_elements() * self._others_share)
+        self._count(_VALUE_BYTES * parts.shape.num_elements() * self._others_share)
         return self._transport.all_to_all(parts, name)
 
     def _gather(self, values: tf.Tensor, name: str) -> tf.Tensor:
         """Returns the values [n, ...] of all processes: [P, n, ...]."""
-        self._count(_LANE * values.shape.num_elements() * (self._transport.size - 1))
+        self._count(_VALUE_BYTES * values.shape.num_elements() * (self._transport.size - 1))
         return self._transport.all_gather(values, name)
 
     def _gather_shares(self, share: tf.Tensor, name: str) -> tf.Tensor:
         """Concatenates the processes' shares [S, ...] to [P S, ...]."""
         processes = self._transport.size
-        self._count(_LANE * share.shape.num_elements() * (processes - 1))
+        self._count(_VALUE_BYTES * share.shape.num_elements() * (processes - 1))
         gathered = self._transport.all_gather(share, name)
         return tf.reshape(gathered, [processes * share.shape[0], *share.shape[1:]])
 

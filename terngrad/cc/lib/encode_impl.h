@@ -127,7 +127,7 @@ class PhiloxLanes {
   uint64_t wide0_[kPhiloxRounds / 2], wide1_[kPhiloxRounds / 2];
 };
 
-// t / 256 of values after another (see SourceEncoder), at most that of the
+// t / 256 of consecutive values (see SourceEncoder), at most that of the
 // largest code; NaN where a value is.
 template <class Lanes, int MAX_CODE>
 class OneThreshold {

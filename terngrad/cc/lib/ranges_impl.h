@@ -46,7 +46,7 @@ static inline void VisitRuns(const Parts& parts, int64_t first, int64_t last,
   }
 }
 
-// Numbers of a variable's parts, as vectors for 16 values after another: the
+// Numbers of a variable's parts, as vectors for 16 consecutive values: the
 // same one, or those of periodic parts.
 template <class Lanes>
 class OneNumber {
