@@ -92,11 +92,9 @@ setuptools.setup(
         "inception.cluster": ["network.sh"],
         "slim.datasets": ["imagenet_synsets.txt", "mnist_sample/*"],
         # Another TensorFlow needs the sources compiled again.
-        "terngrad": ["cc/*/*.h", "cc/*/*.cc", "cc/*/*.cu", "py.typed"],
+        "terngrad": ["cc/*/*.h", "cc/*/*/*.h", "cc/*/*.cc", "cc/*/*.cu", "py.typed"],
     },
-    exclude_package_data={
-        "terngrad": ["cc/*/*_test.*", "cc/gpu/fake_driver.cc", "cc/gpu/host_entries.*"]
-    },
+    exclude_package_data={"terngrad": ["cc/*/*_test.*", "cc/*/testing/*"]},
     ext_modules=[setuptools.Extension("terngrad.ops.kernels", [], optional=True)]
     if with_kernels()
     else [],

@@ -1,8 +1,8 @@
 """A code for streams of bits that are mostly 0, or mostly 1.
 
-The reference of the kernels in cc/lib/bit_code_impl.h, with the same bytes; docs/wire-format.md
-shows them. A stream takes little more than its entropy: at most 0.04 bits a bit, and less than 0.03
-where 6 % to 94 % of the bits are 1.
+The reference of the kernels in cc/lib/codes/bit_code_impl.h, with the same bytes, which
+docs/wire-format.md shows. A stream takes little more than its entropy: at most 0.04 bits a bit, and
+less than 0.03 where 6 % to 94 % of the bits are 1.
 
 An empty stream takes no bytes. Any other begins with a byte that names its form. Eight bits are an
 octet, and `CODES` are Huffman codes for octets: the fewer ones an octet has, the shorter its code

@@ -1,11 +1,11 @@
 """A code for integers of many magnitudes, in at most 0.1 bits more than their entropy.
 
-The reference of the kernels in cc/lib/block_code_impl.h, with the same bytes; docs/wire-format.md
-shows them. Integers are coded in independent blocks of 16,384, because the variables of a bucket
-differ in their spread. Values are the magnitudes of the integers. Where many integers are 0, they
-have no value, and the values of the others are their magnitudes minus 1. The lowest k bits of a
-value are nearly random, as are the bits far below its highest set bit. A block has these streams,
-in the code of bit_code.py:
+The reference of the kernels in cc/lib/codes/block_code_impl.h, with the same bytes, which
+docs/wire-format.md shows. Integers are coded in independent blocks of 16,384, because the variables
+of a bucket differ in their spread. Values are the magnitudes of the integers. Where many integers
+are 0, they have no value, and the values of the others are their magnitudes minus 1. The lowest k
+bits of a value are nearly random, as are the bits far below its highest set bit. A block has these
+streams, in the code of bit_code.py:
 
 1. where many integers are 0: which are not;
 2. the signs of the integers with a value;

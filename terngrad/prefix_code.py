@@ -1,8 +1,8 @@
 """A prefix code for integers, most of which are small: how codes travel between processes.
 
-The reference of the kernels in cc/lib/prefix_code_impl.h, with the same bytes; docs/wire-format.md
-shows them. A ternary code of a real gradient takes 0.4 to 1.3 bits instead of 2, because few codes
-differ from zero. Planes that would not get shorter travel as they are.
+The reference of the kernels in cc/lib/codes/prefix_code_impl.h, with the same bytes, which
+docs/wire-format.md shows. A ternary code of a real gradient takes 0.4 to 1.3 bits instead of 2,
+because few codes differ from zero. Planes that would not get shorter travel as they are.
 
 Integers of several levels travel in blocks; see block_code.py. Ternary ones travel in a simpler
 code, which is faster. It has streams of bits, each of whole 64-bit words. They give the places of

@@ -31,7 +31,6 @@ FLAGS = (
 
 PATHS = ("avx512", "avx2", "portable")  # instruction sets of the library, the fastest first
 
-_FOR_TESTS = ("_test.cc", "/fake_driver.cc", "/host_entries.cc")
 ARRAY_FOLDERS = ("lib", "gpu")  # of the sources of the library for arrays
 _PREFIX, _ARRAYS_PREFIX, _SUFFIX = "kernels-tf", "arrays-", ".so"
 _REMEDY = "`python -m terngrad.ops.build` builds them"
@@ -44,8 +43,9 @@ class UnavailableError(RuntimeError):
 
 def sources(*parts: str) -> list[str]:
     """Returns the files of `terngrad/cc` without those for tests, relative to the repository."""
-    found = glob.glob(os.path.join("terngrad", "cc", *parts), root_dir=ROOT)
-    return sorted(path for path in found if not path.endswith(_FOR_TESTS))
+    found = glob.glob(os.path.join("terngrad", "cc", *parts), root_dir=ROOT, recursive=True)
+    is_for_tests = lambda path: path.endswith("_test.cc") or "testing" in path.split(os.sep)
+    return sorted(path for path in found if not is_for_tests(path))
 
 
 def path_for(version: str, folder: str = FOLDER) -> str:
@@ -330,7 +330,7 @@ def choose_path(functions: ctypes.CDLL, wanted: str = "") -> str:
 def _fingerprint(*folders: str) -> str:
     """Returns a digest of the sources in some folders of terngrad/cc, by default in all."""
     digest = hashlib.sha256("\0".join((platform.machine(), *FLAGS)).encode())
-    parts = [(folder, kind) for folder in folders or ("*",) for kind in ("*.cc", "*.h")]
+    parts = [(folder, "**", kind) for folder in folders or ("*",) for kind in ("*.cc", "*.h")]
     for source in [source for part in parts for source in sources(*part)]:
         digest.update(source.encode())
         with open(os.path.join(ROOT, source), "rb") as file:

@@ -1,4 +1,4 @@
-"""A GPU simulated on the host: arrays, their package, and a driver (cc/gpu/fake_driver.cc)."""
+"""A GPU simulated on the host: arrays, their package, and a driver (cc/gpu/testing/)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from terngrad.testing import native
 ARCHITECTURES = (70, 80, 90, 120)  # that tests compile for
 STREAM = 77  # handle of the current stream
 _open = device.device.__wrapped__  # a new one each time
-_SOURCES = ("terngrad/cc/gpu/fake_driver.cc", "terngrad/cc/gpu/host_entries.cc")
+_SOURCES = ("terngrad/cc/gpu/testing/fake_driver.cc", "terngrad/cc/gpu/testing/host_entries.cc")
 
 
 class HostArray:

@@ -9,7 +9,7 @@ from terngrad.ops.library import FLAGS, ROOT, sources
 from terngrad.testing import native
 
 FOLDER = os.path.join("terngrad", "cc", "gpu")
-HOST = os.path.join(FOLDER, "host_entries.cc")
+HOST = os.path.join(FOLDER, "testing", "host_entries.cc")
 LAWS = native.law_sources("gpu")
 BUILDS = {"users": FLAGS, "sanitized": native.sanitized("address,undefined")}
 WARNINGS = (
@@ -46,7 +46,7 @@ def test_sources_compile_without_warnings():
 
 def test_every_entry_point_has_a_row_and_a_description():
     entries = set(re.findall(r"terngrad_\w+", text("kernels.cu")))
-    assert set(re.findall(r'"(terngrad_\w+)"', text("host_entries.cc"))) == entries
+    assert set(re.findall(r'"(terngrad_\w+)"', text("testing/host_entries.cc"))) == entries
     described = set(re.findall(r"terngrad_\w+", text("entries.h")))
     families = {"terngrad_encode_L", "terngrad_nearest_L", "terngrad_update_RULE"}
     assert described == entries | families

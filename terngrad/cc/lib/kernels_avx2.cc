@@ -4,7 +4,7 @@
 
 #if defined(__x86_64__)
 #include "terngrad/cc/lib/kernels_impl.h"
-#include "terngrad/cc/lib/simd_avx2.h"
+#include "terngrad/cc/lib/simd/avx2.h"
 #endif
 
 namespace terngrad {

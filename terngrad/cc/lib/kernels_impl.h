@@ -1,5 +1,5 @@
 // The kernels, written once for 16 lanes. A file for each instruction set
-// defines the lanes (simd_*.h) and instantiates the table at the end.
+// defines the lanes (simd/) and instantiates the table at the end.
 //
 // Everything is static or a template of the lanes: the linker must not replace
 // code by a copy that was compiled for another instruction set.
@@ -9,10 +9,10 @@
 
 #include <cstdint>
 
+#include "terngrad/cc/lib/codes/prefix_code_impl.h"
 #include "terngrad/cc/lib/decode_impl.h"
 #include "terngrad/cc/lib/encode_impl.h"
 #include "terngrad/cc/lib/kernels.h"
-#include "terngrad/cc/lib/prefix_code_impl.h"
 #include "terngrad/cc/lib/ranges_impl.h"
 #include "terngrad/cc/lib/stats_impl.h"
 #include "terngrad/cc/lib/sum_impl.h"

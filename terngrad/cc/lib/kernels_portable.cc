@@ -1,6 +1,6 @@
 #include "terngrad/cc/lib/kernels.h"
 #include "terngrad/cc/lib/kernels_impl.h"
-#include "terngrad/cc/lib/simd_portable.h"
+#include "terngrad/cc/lib/simd/portable.h"
 
 namespace terngrad {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "terngrad/cc/gpu/host_entries.h"
+#include "terngrad/cc/gpu/testing/host_entries.h"
 #include "terngrad/cc/lib/testing/checks.h"
 
 namespace terngrad {

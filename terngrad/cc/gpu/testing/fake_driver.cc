@@ -8,7 +8,7 @@
 #include <string>
 
 #include "terngrad/cc/gpu/driver.h"
-#include "terngrad/cc/gpu/host_entries.h"
+#include "terngrad/cc/gpu/testing/host_entries.h"
 #include "terngrad/cc/lib/flushing.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))

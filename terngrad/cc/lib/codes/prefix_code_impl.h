@@ -1,14 +1,14 @@
 // The prefix code in which integers are sent to another process. The format:
 // terngrad/prefix_code.py.
 
-#ifndef TERNGRAD_CC_LIB_PREFIX_CODE_IMPL_H_
-#define TERNGRAD_CC_LIB_PREFIX_CODE_IMPL_H_
+#ifndef TERNGRAD_CC_LIB_CODES_PREFIX_CODE_IMPL_H_
+#define TERNGRAD_CC_LIB_CODES_PREFIX_CODE_IMPL_H_
 
 #include <cstdint>
 #include <cstring>
 
-#include "terngrad/cc/lib/bits_impl.h"
-#include "terngrad/cc/lib/block_code_impl.h"
+#include "terngrad/cc/lib/codes/bits_impl.h"
+#include "terngrad/cc/lib/codes/block_code_impl.h"
 #include "terngrad/cc/lib/kernels.h"
 
 namespace terngrad {
@@ -356,4 +356,4 @@ bool UnpackPrefix(const uint8_t* packed, int64_t size, int largest,
 
 }  // namespace terngrad
 
-#endif  // TERNGRAD_CC_LIB_PREFIX_CODE_IMPL_H_
+#endif  // TERNGRAD_CC_LIB_CODES_PREFIX_CODE_IMPL_H_

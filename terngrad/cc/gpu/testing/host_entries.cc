@@ -1,4 +1,4 @@
-#include "terngrad/cc/gpu/host_entries.h"
+#include "terngrad/cc/gpu/testing/host_entries.h"
 
 #include <cstring>
 #include <utility>

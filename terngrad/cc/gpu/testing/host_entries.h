@@ -1,8 +1,8 @@
 // Runs the entry points of kernels.cu on the host, where tables and arrays are
 // in host memory: for tests without a GPU.
 
-#ifndef TERNGRAD_CC_GPU_HOST_ENTRIES_H_
-#define TERNGRAD_CC_GPU_HOST_ENTRIES_H_
+#ifndef TERNGRAD_CC_GPU_TESTING_HOST_ENTRIES_H_
+#define TERNGRAD_CC_GPU_TESTING_HOST_ENTRIES_H_
 
 #include <cstdint>
 
@@ -19,4 +19,4 @@ HostEntry FindHostEntry(const char* name);
 }  // namespace gpu
 }  // namespace terngrad
 
-#endif  // TERNGRAD_CC_GPU_HOST_ENTRIES_H_
+#endif  // TERNGRAD_CC_GPU_TESTING_HOST_ENTRIES_H_

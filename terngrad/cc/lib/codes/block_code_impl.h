@@ -1,12 +1,12 @@
 // Integers of many magnitudes in blocks. The format: terngrad/block_code.py.
 
-#ifndef TERNGRAD_CC_LIB_BLOCK_CODE_IMPL_H_
-#define TERNGRAD_CC_LIB_BLOCK_CODE_IMPL_H_
+#ifndef TERNGRAD_CC_LIB_CODES_BLOCK_CODE_IMPL_H_
+#define TERNGRAD_CC_LIB_CODES_BLOCK_CODE_IMPL_H_
 
 #include <cstdint>
 #include <cstring>
 
-#include "terngrad/cc/lib/bit_code_impl.h"
+#include "terngrad/cc/lib/codes/bit_code_impl.h"
 #include "terngrad/cc/lib/kernels.h"
 
 namespace terngrad {
@@ -428,4 +428,4 @@ static bool UnpackBlocks(const uint8_t* packed, int64_t size, int largest,
 }  // namespace
 }  // namespace terngrad
 
-#endif  // TERNGRAD_CC_LIB_BLOCK_CODE_IMPL_H_
+#endif  // TERNGRAD_CC_LIB_CODES_BLOCK_CODE_IMPL_H_

@@ -1,13 +1,13 @@
 // Streams of bits that are mostly 0, or mostly 1. The format:
 // terngrad/bit_code.py.
 
-#ifndef TERNGRAD_CC_LIB_BIT_CODE_IMPL_H_
-#define TERNGRAD_CC_LIB_BIT_CODE_IMPL_H_
+#ifndef TERNGRAD_CC_LIB_CODES_BIT_CODE_IMPL_H_
+#define TERNGRAD_CC_LIB_CODES_BIT_CODE_IMPL_H_
 
 #include <cstdint>
 #include <cstring>
 
-#include "terngrad/cc/lib/bits_impl.h"
+#include "terngrad/cc/lib/codes/bits_impl.h"
 
 namespace terngrad {
 namespace {  // of each instruction set
@@ -405,4 +405,4 @@ static bool ReadStream(int64_t count, Unread* unread, uint64_t* bits) {
 }  // namespace
 }  // namespace terngrad
 
-#endif  // TERNGRAD_CC_LIB_BIT_CODE_IMPL_H_
+#endif  // TERNGRAD_CC_LIB_CODES_BIT_CODE_IMPL_H_

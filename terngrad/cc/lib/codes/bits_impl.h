@@ -1,7 +1,7 @@
 // Moving bits within words.
 
-#ifndef TERNGRAD_CC_LIB_BITS_IMPL_H_
-#define TERNGRAD_CC_LIB_BITS_IMPL_H_
+#ifndef TERNGRAD_CC_LIB_CODES_BITS_IMPL_H_
+#define TERNGRAD_CC_LIB_CODES_BITS_IMPL_H_
 
 #include <cstdint>
 #include <cstring>
@@ -132,4 +132,4 @@ class BitWriter {
 }  // namespace
 }  // namespace terngrad
 
-#endif  // TERNGRAD_CC_LIB_BITS_IMPL_H_
+#endif  // TERNGRAD_CC_LIB_CODES_BITS_IMPL_H_
