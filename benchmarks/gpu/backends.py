@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from terngrad.gpu import device, functions
+from terngrad.gpu import bindings, device
 
 Task = Callable[[], object]
 
@@ -74,7 +74,7 @@ def launcher(backend: Backend, name: str, table: ctypes.Array, *arguments: objec
       table: the array among the arguments that decides the size of the scratch memory.
       *arguments: the function's arguments between the GPU and the scratch memory.
     """
-    scratch = backend.put(np.zeros(functions.scratch_bytes(table), np.uint8))
+    scratch = backend.put(np.zeros(bindings.scratch_bytes(table), np.uint8))
     gpu, place = device.device(0), (backend.address(scratch), backend.stream())
     return lambda scratch=scratch: gpu.call(name, *arguments, *place)  # the memory lives as long
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from benchmarks.gpu.backends import Backend, launcher
 from terngrad import numpy as arrays
-from terngrad.gpu import functions
+from terngrad.gpu import bindings
 from terngrad.layout import DRAWS, FEEDBACK_CODES, MAX_CODES
 from terngrad.ops import library
 
@@ -272,14 +272,14 @@ def _corrected(
     on_gpu = [
         (backend.put(each), backend.put(kept)) for each, kept in zip(given, memory, strict=True)
     ]
-    items = (functions.Corrected * len(on_gpu))(
+    items = (bindings.Corrected * len(on_gpu))(
         *(
-            functions.Corrected(
+            bindings.Corrected(
                 values=backend.address(each),
                 memory=backend.address(kept),
                 sums=backend.address(kept),
                 size=host.size,
-                type=functions.VALUE_TYPES[host.dtype.name],
+                type=bindings.VALUE_TYPES[host.dtype.name],
             )
             for (each, kept), host in zip(on_gpu, given, strict=True)
         )
@@ -306,9 +306,9 @@ def _wrong_residuals(
     codes = library.Planes(words.ctypes.data, planes)
     _cpu("subtract", ctypes.byref(codes), kept, len(kept), len(words))
     on_gpu, scale = [backend.put(each) for each in values], backend.put(scales)
-    items = (functions.Kept * len(values))(
+    items = (bindings.Kept * len(values))(
         *(
-            functions.Kept(
+            bindings.Kept(
                 values=backend.address(each),
                 residuals=backend.address(each),
                 size=host.size,
@@ -319,7 +319,7 @@ def _wrong_residuals(
         )
     )
     given = backend.put(words)
-    codes, rule = library.Planes(backend.address(given), planes), functions.UnitRule(share, 1)
+    codes, rule = library.Planes(backend.address(given), planes), bindings.UnitRule(share, 1)
     arguments = ctypes.byref(codes), items, len(items), ctypes.byref(rule), len(words)
     launcher(backend, "subtract", items, *arguments)()
     return sum(map(wrong_in, map(backend.get, on_gpu), rests))
@@ -350,9 +350,9 @@ def _update(backend: Backend, random: np.random.Generator, rule: str) -> Finding
     sums = library.Planes(words.ctypes.data, 3)
     _cpu("update", ctypes.byref(sums), theirs, len(theirs), ctypes.byref(update), len(words))
     scale, given = backend.put(scales), backend.put(words)
-    ours = (functions.Trained * len(trained))(
+    ours = (bindings.Trained * len(trained))(
         *(
-            functions.Trained(
+            bindings.Trained(
                 weights=backend.address(rows[0]),
                 slots=(backend.address(rows[1]), backend.address(rows[2])),
                 averages=backend.address(rows[3]) if i != 1 else None,
@@ -363,7 +363,7 @@ def _update(backend: Backend, random: np.random.Generator, rule: str) -> Finding
             for i, rows in enumerate(on_gpu)
         )
     )
-    sums, unit_rule = library.Planes(backend.address(given), 3), functions.UnitRule(1, nodes)
+    sums, unit_rule = library.Planes(backend.address(given), 3), bindings.UnitRule(1, nodes)
     arguments = ctypes.byref(sums), ours, len(ours), ctypes.byref(update), ctypes.byref(unit_rule)
     launcher(backend, "update", ours, *arguments, len(words))()
     wrong = sum(

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.gpu.backends import Backend, Task, launcher
 from terngrad import numpy as arrays
-from terngrad.gpu import functions
+from terngrad.gpu import bindings
 from terngrad.layout import FEEDBACK_CODES, MAX_CODES
 from terngrad.ops import library
 
@@ -188,9 +188,9 @@ class _Bucket:
         return self._backend.address(array)
 
     def _stats(self, values: Sequence[Any], dtype: str) -> Task:
-        items = (functions.Gradient * len(values))(
+        items = (bindings.Gradient * len(values))(
             *(
-                (self._address(each), size, (1, 1, 0), functions.VALUE_TYPES[dtype])
+                (self._address(each), size, (1, 1, 0), bindings.VALUE_TYPES[dtype])
                 for each, size in zip(values, self._sizes, strict=True)
             )
         )
@@ -199,15 +199,15 @@ class _Bucket:
     def _encode(
         self, values: Sequence[Any], dtype: str, codec: str, antithetic: bool = False
     ) -> Task:
-        items = (functions.Source * len(values))(
+        items = (bindings.Source * len(values))(
             *(
-                functions.Source(
+                bindings.Source(
                     values=self._address(each),
                     size=size,
                     parts=(1, 1, 0),
                     scales=self._address(self._scales) + 4 * i,
                     variable=i,
-                    type=functions.VALUE_TYPES[dtype],
+                    type=bindings.VALUE_TYPES[dtype],
                 )
                 for i, (each, size) in enumerate(zip(values, self._sizes, strict=True))
             )
@@ -233,9 +233,9 @@ class _Bucket:
         return self._launcher("sum", inputs, inputs, _NODES, self._sum_planes, self._rows, total)
 
     def _decode(self) -> Task:
-        items = (functions.Target * len(self._sizes))(
+        items = (bindings.Target * len(self._sizes))(
             *(
-                functions.Target(values=self._address(each), **self._item(i))
+                bindings.Target(values=self._address(each), **self._item(i))
                 for i, each in enumerate(self._targets[0])
             )
         )
@@ -244,9 +244,9 @@ class _Bucket:
         )
 
     def _correct(self) -> Task:
-        items = (functions.Corrected * len(self._sizes))(
+        items = (bindings.Corrected * len(self._sizes))(
             *(
-                functions.Corrected(
+                bindings.Corrected(
                     values=self._address(each),
                     memory=self._address(self._targets[0][i]),
                     sums=self._address(self._targets[1][i]),
@@ -258,9 +258,9 @@ class _Bucket:
         return self._launcher("correct", items, items, len(items), self._rows)
 
     def _subtract(self, codec: str, max_code: int) -> Task:
-        items = (functions.Kept * len(self._sizes))(
+        items = (bindings.Kept * len(self._sizes))(
             *(
-                functions.Kept(
+                bindings.Kept(
                     values=self._address(each),
                     residuals=self._address(self._targets[0][i]),
                     **self._item(i),
@@ -275,9 +275,9 @@ class _Bucket:
 
     def _update(self, rule: str, has_averages: bool) -> Task:
         places = [list(map(self._address, each)) for each in self._targets]
-        items = (functions.Trained * len(self._sizes))(
+        items = (bindings.Trained * len(self._sizes))(
             *(
-                functions.Trained(
+                bindings.Trained(
                     weights=places[0][i],
                     slots=(places[1][i], places[2][i]),
                     averages=places[3][i] if has_averages else None,
@@ -302,7 +302,7 @@ class _Bucket:
 
 
 def _units(share: float, divisor: float) -> object:
-    return ctypes.byref(functions.UnitRule(share, divisor))
+    return ctypes.byref(bindings.UnitRule(share, divisor))
 
 
 def _planes(max_code: int) -> int:

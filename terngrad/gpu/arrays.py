@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from terngrad.gpu import functions
+from terngrad.gpu import bindings
 from terngrad.gpu.device import device
 from terngrad.gpu.frameworks import ArrayView, Framework, framework_of
 from terngrad.layout import DRAWS, FEEDBACK_CODES, MAX_CODES, MAX_NODES, MAX_SUM, MAX_VARIABLES
@@ -63,8 +63,8 @@ class _Call:
             raise ValueError("gradients is an array; must be a list of arrays")
         views = [self.view(array, f"gradients[{i}]") for i, array in enumerate(given)]
         for i, view in enumerate(views):
-            if view.dtype not in functions.VALUE_TYPES:
-                allowed = ", ".join(functions.VALUE_TYPES)
+            if view.dtype not in bindings.VALUE_TYPES:
+                allowed = ", ".join(bindings.VALUE_TYPES)
                 raise ValueError(f"gradients[{i}] is {view.dtype}; must be one of {allowed}")
         return views
 
@@ -96,7 +96,7 @@ class _Call:
 
     def run(self, name: str, table: ctypes.Array, *arguments: object) -> None:
         """Launches kernels with a table, which is one of the arguments, on the call's stream."""
-        scratch = self.empty((functions.scratch_bytes(table),), "uint8")
+        scratch = self.empty((bindings.scratch_bytes(table),), "uint8")
         device(self.device).call(name, *arguments, scratch.address, self.stream)
 
 
@@ -117,9 +117,9 @@ def stats(gradients: Sequence[Any], scale_by: str) -> tuple[Any, Any, Any]:
     views = call.gradients(gradients)
     check.scale_by(scale_by)
     parts = [parts_of(view.shape, scale_by) for view in views]
-    items = (functions.Gradient * len(views))(
+    items = (bindings.Gradient * len(views))(
         *(
-            (view.address, view.size, tuple(own), functions.VALUE_TYPES[view.dtype])
+            (view.address, view.size, tuple(own), bindings.VALUE_TYPES[view.dtype])
             for view, own in zip(views, parts, strict=True)
         )
     )
@@ -160,9 +160,9 @@ def encode(
     check.name(codec, _CODES, "codec")
     check.name(draws, DRAWS, "draws")
     check.values_are_distinct(views, index, first)
-    sources = (functions.Source * count)(
+    sources = (bindings.Source * count)(
         *(
-            functions.Source(
+            bindings.Source(
                 values=view.address,
                 size=view.size,
                 first=first[i],
@@ -170,7 +170,7 @@ def encode(
                 bounds=None if bound is None else bound.address + offset,
                 scales=scale.address + offset,
                 variable=index[i],
-                type=functions.VALUE_TYPES[view.dtype],
+                type=bindings.VALUE_TYPES[view.dtype],
             )
             for i, (view, offset) in enumerate(zip(views, _offsets(parts), strict=True))
         )
@@ -220,9 +220,9 @@ def decode(
     rows = check.group_count(sum(math.prod(shape) for shape in shapes))
     check.planes_fit(view.shape, rows, nodes, nodes * max_code)
     means = [call.empty(shape, "float32") for shape in shapes]
-    targets = (functions.Target * len(means))(
+    targets = (bindings.Target * len(means))(
         *(
-            functions.Target(
+            bindings.Target(
                 values=mean.address,
                 size=mean.size,
                 parts=tuple(own),
@@ -232,7 +232,7 @@ def decode(
         )
     )
     sums = library.Planes(view.address, view.shape[1])
-    units = functions.UnitRule(np.float32(1.0 / max_code), nodes)
+    units = bindings.UnitRule(np.float32(1.0 / max_code), nodes)
     arguments = ctypes.byref(sums), targets, len(targets), ctypes.byref(units), rows
     call.run("decode", targets, *arguments)
     return [mean.owner for mean in means]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 
-from terngrad.gpu import functions, kernels
+from terngrad.gpu import bindings, kernels
 from terngrad.ops.library import UnavailableError
 
 
@@ -30,7 +30,7 @@ class Device:
         Raises:
           LaunchError: the driver refused.
         """
-        error = getattr(functions.load(), f"terngrad_gpu_{name}")(self._handle, *arguments)
+        error = getattr(bindings.load(), f"terngrad_gpu_{name}")(self._handle, *arguments)
         if error:
             raise LaunchError(error.decode())
 
@@ -47,7 +47,7 @@ def device(ordinal: int, driver: str = "") -> Device:
       UnavailableError: there is no driver, no such GPU, no NVRTC or no native code, or the GPU is
         too old, or the driver is older than NVRTC.
     """
-    return Device(opened(functions.load(), ordinal, driver))
+    return Device(opened(bindings.load(), ordinal, driver))
 
 
 def opened(native: ctypes.CDLL, ordinal: int, driver: str = "") -> ctypes.c_void_p:

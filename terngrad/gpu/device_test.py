@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from terngrad import numpy as arrays
-from terngrad.gpu import device, functions, kernels, nvrtc
+from terngrad.gpu import bindings, device, kernels, nvrtc
 from terngrad.ops import library
 from terngrad.ops.library import UnavailableError
 from terngrad.testing.gpu import STREAM
@@ -97,7 +97,7 @@ def pointer(array):
 
 def launch(driver, name, items, *arguments):
     """Launches kernels with a table, which is one of the arguments."""
-    scratch = np.empty(functions.scratch_bytes(items), np.uint8)
+    scratch = np.empty(bindings.scratch_bytes(items), np.uint8)
     opened(driver).call(name, *arguments, pointer(scratch), STREAM)
 
 
@@ -105,9 +105,9 @@ def test_law_9_what_is_kept_is_the_rounding_error_of_the_codes(driver):
     values = bucket()
     words, scales = codes_and_scales(values)
     kept = [np.empty_like(each) for each in values]
-    items = (functions.Kept * 3)(
+    items = (bindings.Kept * 3)(
         *(
-            functions.Kept(
+            bindings.Kept(
                 values=pointer(each),
                 residuals=pointer(rest),
                 size=each.size,
@@ -117,7 +117,7 @@ def test_law_9_what_is_kept_is_the_rounding_error_of_the_codes(driver):
             for i, (each, rest) in enumerate(zip(values, kept, strict=True))
         )
     )
-    sums, units = library.Planes(pointer(words), words.shape[1]), functions.UnitRule(0.5, 1)
+    sums, units = library.Planes(pointer(words), words.shape[1]), bindings.UnitRule(0.5, 1)
     arguments = ctypes.byref(sums), items, 3, ctypes.byref(units), len(words)
     launch(driver, "subtract", items, *arguments)
     sent = arrays.decode(words, scales, 1, [each.shape for each in values], codec="5-level")
@@ -131,14 +131,14 @@ def test_law_9_corrected_gradients_are_the_sums_with_what_was_kept(driver):
     halves = [each.astype(np.float16) for each in values]
     for given in (values, halves):
         sums = [np.empty_like(each) for each in values]
-        items = (functions.Corrected * 3)(
+        items = (bindings.Corrected * 3)(
             *(
-                functions.Corrected(
+                bindings.Corrected(
                     values=pointer(each),
                     memory=pointer(memory),
                     sums=pointer(total),
                     size=each.size,
-                    type=functions.VALUE_TYPES[each.dtype.name],
+                    type=bindings.VALUE_TYPES[each.dtype.name],
                 )
                 for each, memory, total in zip(given, kept, sums, strict=True)
             )
@@ -186,9 +186,9 @@ def test_updates_are_those_of_the_rules(driver, rule):
     blended = [
         (old + new * gain) / (1 + gain) for old, (new, _) in zip(averages, expected, strict=True)
     ]
-    items = (functions.Trained * 3)(
+    items = (bindings.Trained * 3)(
         *(
-            functions.Trained(
+            bindings.Trained(
                 weights=pointer(weights[i]),
                 slots=(pointer(slots[0][i]), pointer(slots[1][i])),
                 averages=pointer(averages[i]) if i != 1 else None,
@@ -199,7 +199,7 @@ def test_updates_are_those_of_the_rules(driver, rule):
             for i in range(3)
         )
     )
-    sums, units = library.Planes(pointer(words), words.shape[1]), functions.UnitRule(0.5, 1)
+    sums, units = library.Planes(pointer(words), words.shape[1]), bindings.UnitRule(0.5, 1)
     update = library.Update(library.RULES.index(rule), *numbers, gain)
     arguments = ctypes.byref(sums), items, 3, ctypes.byref(update), ctypes.byref(units)
     launch(driver, "update", items, *arguments, len(words))

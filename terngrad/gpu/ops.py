@@ -6,7 +6,7 @@ import functools
 
 import tensorflow as tf
 
-from terngrad.gpu import device, functions
+from terngrad.gpu import bindings, device
 from terngrad.ops import library
 from terngrad.ops.library import UnavailableError
 from terngrad.ops.native import NativeKernels
@@ -28,7 +28,7 @@ def prepare(driver: str = "") -> tuple[str, ...]:
     gpus = tf.config.get_visible_devices("GPU")
     if not gpus:
         raise UnavailableError("TensorFlow sees no GPU")
-    native, found = functions.of(library.load_functions()), []
+    native, found = bindings.of(library.load_functions()), []
     for ordinal in (int(gpu.name.rpartition(":")[2]) for gpu in gpus):
         handle = device.opened(native, ordinal, driver)
         found.append(f"sm_{native.terngrad_gpu_capability(handle)}")
