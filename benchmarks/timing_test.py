@@ -20,7 +20,7 @@ def recorder(calls, name, ms_per_step=0.0):
     return variant
 
 
-def test_sides_take_turns_forth_and_back():
+def test_variants_take_turns_forth_and_back():
     calls = []
     variants = {name: recorder(calls, name) for name in "ab"}
     times = timing.alternate(variants, Options(rounds=3, slice_secs=0), warmup_steps=7)

@@ -104,7 +104,7 @@ def _show_or_stop(options: argparse.Namespace) -> int:
         found = [processes.status(started, lines=1)]
     for answer in found:
         print("".join(f"{line}\n" for line in answer.lines), end="")
-    return int(any(answer.problems or answer.ended for answer in found))
+    return int(any(answer.problems or answer.unexpected for answer in found))
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -167,6 +167,8 @@ class ChannelOpener:
         over: threading.Event | None = None,
         secs: float | None = None,
         refused_secs: float | None = None,
+        *,
+        was_there: bool = False,
     ) -> Channel:
         """Opens a channel; waits for a ps that does not listen yet, unless this worker ends.
 
@@ -174,13 +176,14 @@ class ChannelOpener:
           over: is set when this worker ends.
           secs: how long to wait; None = the time-out.
           refused_secs: how long to wait where nobody listens at its address; None = as long.
+          was_there: whether the ps was reached before, for messages.
 
         Raises:
           RefusedError: the ps refuses this worker; the message says why.
           MembershipError: the ps cannot be reached in time.
         """
         timeout_secs = secs or self._config.timeout_secs
-        search = Search(self.name, timeout_secs, refused_secs=refused_secs)
+        search = Search(self.name, timeout_secs, was_there=was_there, refused_secs=refused_secs)
         while True:
             try:
                 return self.try_once(search.left_secs)

@@ -107,3 +107,9 @@ def test_it_is_known_that_nobody_listens_which_may_end_the_search_early():
         with pytest.raises(MembershipError, match="does not answer"):
             opening.open(secs=0.1, refused_secs=0.1)
         assert not opening.nobody_listens
+
+
+def test_a_ps_that_was_reached_before_did_not_come_back():
+    (host,) = free_addresses(1)
+    with pytest.raises(MembershipError, match=r"did not come back within 0\.1 s: .*refused"):
+        opener(host, 1000.0).open(refused_secs=0.1, was_there=True)

@@ -138,7 +138,9 @@ class ChannelLink:
         except Exception as error:  # otherwise the worker would wait forever
             unread = f"{self._name} sent a message that cannot be read: {error}"
             failed = f"this worker failed while it handled its link to {self._name}: {error!r}"
-            self._events.on_loss(unread if isinstance(error, FrameError) else failed)
+            why = unread if isinstance(error, FrameError) else failed
+            if self._events.on_loss(why):
+                self._events.on_loss(why)  # this link cannot go on trying
             raise
 
     def _read_channels(self) -> None:
@@ -236,12 +238,14 @@ class SocketNetwork:
         """
         opener = ChannelOpener(self._config, purpose, ps, self._longest, self._rules)
         return_secs = self._config.return_secs
-        broke = threading.Event()
+        broke, reached = threading.Event(), threading.Event()
 
         def open_channel() -> Channel:
             secs = return_secs if broke.is_set() else None
+            refused_secs = return_secs if was_there else None
             broke.clear()  # later attempts have all the time that they need
-            channel = opener.open(self._over, secs, return_secs if was_there else None)
+            channel = opener.open(self._over, secs, refused_secs, was_there=reached.is_set())
+            reached.set()
             broke.set()
             self._alive.add(channel)
             if self._over.is_set():

@@ -128,6 +128,22 @@ def test_a_ps_is_not_blamed_for_an_error_of_this_worker(begin, error, loss):
     assert losses == [loss]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_link_that_cannot_go_on_says_so_until_its_user_gives_it_up(begin):
+    (ps, worker), answers, losses = pair(), [True, False], []
+
+    def on_loss(why):
+        losses.append(why)
+        return answers.pop(0)
+
+    begun = begin(
+        lambda: worker, on_loss=on_loss, on_message=mock.Mock(side_effect=FrameError("bad"))
+    )
+    ps.send(b"x")
+    begun.join(SECS)
+    assert losses == 2 * ["ps 0 sent a message that cannot be read: bad"]
+
+
 def test_a_worker_that_ends_looks_for_no_ps_any_more():
     (host,) = free_addresses(1)
     ended = threading.Event()

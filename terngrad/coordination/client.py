@@ -311,7 +311,12 @@ class CoordinatorClient:
         """Notes the values of all workers, unless this worker now waits for another round.
 
         An abandoned round is answered late, when the worker for which it waited leaves.
+
+        Raises:
+          FrameError: it has not one value of each worker that it names.
         """
+        if len(given.workers) != len(given.contents):
+            raise FrameError("it has not one value of each worker that it names")
         own = self._own_values.get(given.name)
         if own is not None and own.value.round == given.round:
             contents = dict(zip(given.workers, given.contents, strict=True))

@@ -135,7 +135,7 @@ class Cluster:
         self._running.start()
 
     def train(self, data: DataFrame | RDD, epochs: int = 1) -> None:
-        """Feeds rows to the workers, in numbers that differ by at most one, until all have ended.
+        """Feeds rows to the workers until all have ended; see `deal` for how many each gets.
 
         The rows travel as Arrow batches, and wait where a worker is slow. `main` gets them by
         `context.feed.batches`. It may end before it has seen all.

@@ -19,9 +19,18 @@ def deal(frame: DataFrame, workers: int) -> tuple[DataFrame, int]:
     differ by n. Here each begins with the worker after the one that got the last row of the
     partition before.
 
-    A frame that gives other partitions when it is computed again is dealt out less evenly.
+    Spark computes the frame twice. One that gives other partitions the second time is dealt out as
+    `repartition` does it: Spark combines small partitions of sorted, grouped and joined frames, and
+    they are smaller while they are only counted. `DataFrame.persist` prevents it.
+
+    Raises:
+      ValueError: this Spark is too old.
     """
+    import pyspark
     from pyspark.sql import functions
+
+    if not hasattr(frame, "repartitionById"):
+        raise ValueError(f"Spark is {pyspark.__version__}; feeding rows needs 4.1 or later")
 
     part = functions.spark_partition_id().alias("part")
     rows = dict(frame.groupBy(part).count().collect())
@@ -29,7 +38,8 @@ def deal(frame: DataFrame, workers: int) -> tuple[DataFrame, int]:
     *firsts, total = itertools.accumulate(sizes, initial=0)
     row = functions.monotonically_increasing_id()
     starts = functions.array(*(functions.lit(first % workers) for first in firsts))
-    start = functions.get(starts, functions.shiftright(row, _ROW_BITS).cast("int"))
+    index = functions.shiftright(row, _ROW_BITS).cast("int")
+    start = functions.coalesce(functions.get(starts, index), index)  # of one that was not counted
     turn = start + row.bitwiseAND((1 << _ROW_BITS) - 1)
     worker = "_" * (1 + max(map(len, frame.columns), default=0))  # the name of no column
     numbered = frame.withColumn(worker, functions.pmod(turn, functions.lit(workers)).cast("int"))

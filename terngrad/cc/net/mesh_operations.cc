@@ -8,7 +8,7 @@
 namespace terngrad {
 namespace {
 
-// The names that `Kind` of terngrad/ops/mesh.py has; a number if it has none.
+// The names that `MeshKind` of terngrad/ops/mesh.py has; a number if it has none.
 std::string NameOf(Kind kind) {
   switch (kind) {
     case Kind::kGather:

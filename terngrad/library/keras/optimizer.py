@@ -161,7 +161,7 @@ class GradientExchange:
       is_building: whether a train_step is being traced only to create its variables.
       build: builds the optimizer for the variables of the traced step.
       due: variables of the accumulated gradients that are about to be applied.
-      fused: the means of the update under way that are to be applied without decoding them.
+      pending_sums: the means of the update under way that are to be applied without decoding them.
       others: returns a node's tensors whose means belong to its step, as the gradients' do; None
         where there are none.
       means_of_others: these means, in the graph of the step that was traced last.
