@@ -67,7 +67,10 @@ def test_a_download_is_checked_and_a_conversion_goes_on(source, tmp_path, monkey
 
 def test_a_web_page_in_the_place_of_boxes_is_not_kept(source, tmp_path):
     (source / "login.html").write_text("<html>Please log in</html>")
-    with serving(source) as address, pytest.raises(SystemExit, match=r"login\.html: .* is wrong"):
+    with (
+        serving(source) as address,
+        pytest.raises(SystemExit, match=r"login\.html: .* not the expected"),
+    ):
         run_program(_PROGRAM, tmp_path, f"--train_boxes_url={address}/login.html")
     assert not list((tmp_path / "download").iterdir())
 

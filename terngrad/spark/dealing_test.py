@@ -32,7 +32,7 @@ def test_old_partitions_of_unequal_sizes_and_none_are_dealt_out_evenly(spark):
     assert sorted(map(len, parts)) == [22, 22, 23, 23]
 
 
-def test_a_frame_with_other_partitions_in_the_second_computation_reaches_all_workers(spark):
+def test_a_frame_that_spark_partitions_anew_reaches_all_workers(spark):
     session = spark.newSession()
     for name, size in (
         ("advisoryPartitionSizeInBytes", "4k"),

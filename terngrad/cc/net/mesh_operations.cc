@@ -8,7 +8,8 @@
 namespace terngrad {
 namespace {
 
-// The names that `MeshKind` of terngrad/ops/mesh.py has; a number if it has none.
+// The names that `MeshKind` of terngrad/ops/mesh.py has; a number if it has
+// none.
 std::string NameOf(Kind kind) {
   switch (kind) {
     case Kind::kGather:
