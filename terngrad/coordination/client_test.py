@@ -8,7 +8,7 @@ from terngrad.connect.channel import FrameError
 from terngrad.coordination.client import CoordinatorClient, Events, InterruptionError
 from terngrad.coordination.coordinator import Coordinator
 from terngrad.coordination.states import Rules
-from terngrad.service.messages import Report
+from terngrad.service.messages import Order, Report, Values
 from terngrad.testing.coordination import members
 
 
@@ -62,6 +62,9 @@ def test_bytes_that_are_no_order_are_refused(joined):
     (client, _), _, events = joined
     with pytest.raises(FrameError, match="it is not a valid Order"):
         client.handle(b"\xff")
+    unequal = Order(values=Values(name="sizes", workers=[0, 1], contents=[b"a"]))
+    with pytest.raises(FrameError, match="it has not one value of each worker that it names"):
+        client.handle(unequal.SerializeToString())
     assert not events
 
 

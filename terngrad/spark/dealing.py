@@ -19,9 +19,9 @@ def deal(frame: DataFrame, workers: int) -> tuple[DataFrame, int]:
     differ by n. Here each begins with the worker after the one that got the last row of the
     partition before.
 
-    Spark computes the frame twice. One that gives other partitions the second time is dealt out as
-    `repartition` does it: Spark combines small partitions of sorted, grouped and joined frames, and
-    they are smaller while they are only counted. `DataFrame.persist` prevents it.
+    Spark computes the frame twice. One that gives other partitions the second time is dealt out no
+    more evenly than by `repartition`: Spark combines small partitions of sorted, grouped and joined
+    frames, and they are smaller while they are only counted. `DataFrame.persist` prevents it.
 
     Raises:
       ValueError: this Spark is too old.

@@ -1,5 +1,7 @@
 """How the rows of a DataFrame are dealt out to workers."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from terngrad.spark.dealing import deal
@@ -49,3 +51,9 @@ def test_a_frame_that_spark_partitions_anew_reaches_all_workers(spark):
     parts = [len(part) for part in deal(frame, 4)[0].rdd.glom().collect()]
     assert sum(parts) == 64
     assert max(parts) < 32
+
+
+def test_law_10_a_spark_that_is_too_old_is_named():
+    pytest.importorskip("pyspark")
+    with pytest.raises(ValueError, match=r"Spark is .*; feeding rows needs 4\.1 or later"):
+        deal(SimpleNamespace(columns=["n"]), 2)

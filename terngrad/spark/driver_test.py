@@ -10,6 +10,7 @@ import pytest
 from terngrad.spark.certificates import make_certificates
 from terngrad.spark.driver import Driver, DriverConnection, Placement, ProcessId
 from terngrad.testing.limits import HANG_SECS
+from terngrad.testing.processes import wait_until
 
 HOST = "127.0.0.1"
 HOSTS = ("a", "b", "c", "z")
@@ -137,8 +138,7 @@ def test_lines_have_the_label_of_their_process_and_requests_reach_it(driver, cer
     assert next(connection.requests()) == "stop"
     connection.send("first")
     connection.send("second")
-    while len(driver.shown) < 2:
-        pass
+    wait_until(lambda: len(driver.shown) == 2, "for two lines")
     assert driver.shown == ["[ps 0] first", "[ps 0] second"]
     connection.close()
 
@@ -146,12 +146,12 @@ def test_lines_have_the_label_of_their_process_and_requests_reach_it(driver, cer
 def test_a_process_runs_while_its_connection_is_open(driver, certificates):
     placement = Placement(2, 0, HOSTS)
     driver.serve(placement)
+    assert placement.num_running == 0
     connection = DriverConnection((HOST, driver.port), certificates, *WORKERS[0])
-    while placement.num_running != 1:
-        pass
+    wait_until(lambda: placement.num_running, "for a process that runs")
+    assert placement.num_running == 1
     connection.close()
-    while placement.num_running:
-        pass
+    wait_until(lambda: placement.num_running == 0, "for the end of the process")
 
 
 def test_a_refused_process_learns_why(driver, certificates):
