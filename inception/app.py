@@ -163,7 +163,8 @@ def quiet_import(log_level: str = "2") -> Iterator[None]:
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", log_level)
     with _filtered_stderr(["grep", "-vE", _NOISE]), _uncollected(), _ending_at_once():
-        with _hidden("matplotlib"):  # Keras would load it for pictures that no program draws
+        # Keras would load them for pictures and tables that no program has.
+        with _hidden("matplotlib"), _hidden("pandas"):
             import tensorflow  # noqa: F401
         yield
         if is_first:

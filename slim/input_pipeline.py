@@ -30,7 +30,11 @@ _PREFETCHED_BIG_BATCHES = 2  # where images differ in size: then they are photog
 # (string, int64), both [] or both [B] -> (float32 [size, size, C], int64 []) or batches of these.
 _Map = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
+# No function here needs autograph. Without it a program begins 0.3 s of processor time sooner.
+_as_written = tf.autograph.experimental.do_not_convert
 
+
+@_as_written
 def training_batches(
     dataset: Dataset,
     preprocessing: Preprocessing,
@@ -94,6 +98,7 @@ def training_batches(
     )
 
 
+@_as_written
 def evaluation_batches(
     dataset: Dataset,
     preprocessing: Preprocessing,

@@ -119,6 +119,7 @@ def _shift_labels(batches: tf.data.Dataset, offset: int, num_classes: int) -> tf
     A result that is no class is an error, which is found before the cast could hide it.
     """
 
+    @tf.autograph.experimental.do_not_convert
     def shift(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         shifted = labels - offset
         # Some losses and all metrics would accept it. `naming_bad_records` words the error.
