@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 
-def fingerprint(values: Sequence[np.ndarray]) -> str:
+def fingerprint(values: Iterable[np.ndarray]) -> str:
     """Returns a digest of arrays, bit for bit."""
     digest = hashlib.sha256()
     for value in values:
-        digest.update(np.ascontiguousarray(value).tobytes())
+        digest.update(_bytes_of(value))
     return digest.hexdigest()[:16]
 
 
@@ -31,18 +31,26 @@ def octets(content: bytes, size: int) -> np.ndarray:
 
 def packed(arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Returns the bytes of arrays as int32, which every engine moves."""
-    content = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
-    return np.frombuffer(content + bytes(-len(content) % 4), np.int32)
+    words = np.zeros(-(-sum(array.nbytes for array in arrays) // 4), np.int32)
+    content, start = words.view(np.uint8), 0
+    for array in arrays:
+        content[start : start + array.nbytes] = _bytes_of(array)
+        start += array.nbytes
+    return words
 
 
 def unpacked(words: np.ndarray, kinds: Sequence[tuple[Sequence[int], Any]]) -> list[np.ndarray]:
     """Returns the arrays, of some shapes and types, whose bytes `packed` has returned."""
-    content, start, arrays = words.tobytes(), 0, []
+    content, start, arrays = words.data, 0, []
     for shape, dtype in kinds:
         count = int(np.prod(shape, dtype=np.int64))
         arrays.append(np.frombuffer(content, dtype, count, start).reshape(shape))
         start += count * np.dtype(dtype).itemsize
     return arrays
+
+
+def _bytes_of(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def plain(variable: Any) -> tf.Variable:

@@ -265,7 +265,7 @@ class Group(contextlib.AbstractContextManager):
         begins = False
         while not begins and self.connection.synchronize(state):
             with contextlib.suppress(InterruptionError):
-                self.compare({"parameters": fingerprint([v.numpy() for v in state])})
+                self.compare({"parameters": fingerprint(v.numpy() for v in state)})
                 begins = True
         if int(state[0]) != before:
             for act in self.at_new_state:
@@ -320,31 +320,29 @@ class Group(contextlib.AbstractContextManager):
             return
         kinds = ", ".join(f"{v.dtype.name}{list(v.shape)}" for v in held)
         self.agree({"variables to broadcast": kinds}, "broadcast")
-        content = self._of_chief(packed([v.numpy() for v in held]))
-        values = unpacked(content, [(v.shape, v.dtype.as_numpy_dtype) for v in held])
-        if not self.is_chief:
-            for variable, value in zip(held, values, strict=True):
-                variable.assign(value)
+        self._copy(held)
 
-    def _of_chief(self, content: np.ndarray) -> np.ndarray:
-        """Returns the chief's content, int32 [n]."""
+    def _copy(self, variables: Sequence[tf.Variable]) -> None:
+        """Assigns the chief's values: one by one, since copies of all would take much memory."""
         connection = self.connection
         self.progress.begin("broadcast")
-        if isinstance(connection, Transport):
-            return connection.broadcast(tf.constant(content), f"copy/{len(content)}").numpy()
-        if not self._has_synchronized:
+        if not isinstance(connection, Transport) and not self._has_synchronized:
             self._has_synchronized = True
-            held = tf.Variable(content, trainable=False)
             try:
-                connection.synchronize([self.step or tf.Variable(0, dtype=tf.int64), held])
+                connection.synchronize([self.step or tf.Variable(0, dtype=tf.int64), *variables])
             except StateSizeError:
                 raise MembershipError(
                     f"{self.label} was started again while the others make steps, and the loop "
                     "does not let it join them: needs join(..., elastic=True) or "
                     f"num_replicas_to_aggregate={self.size} on all, and Group.run_steps"
                 ) from None
-            return held.numpy()
-        return self._gathered(content, "copy")[0]
+            return
+        for variable in variables:
+            own = tf.constant(packed([variable.numpy()]))
+            content = connection.broadcast(own, f"copy/{len(own)}").numpy()
+            if not self.is_chief:
+                kind = (variable.shape, variable.dtype.as_numpy_dtype)
+                variable.assign(unpacked(content, [kind])[0])
 
     def all_reduce(self, value: Any, op: str = "mean") -> Any:
         """Returns the elementwise mean, sum or maximum over all processes, equal on all of them.
@@ -391,7 +389,9 @@ class Group(contextlib.AbstractContextManager):
         size = self._sizes(content, what)[0]
         if self.connection is None:
             return objects.unpack(content)
-        return objects.unpack(self._of_chief(packed([octets(content, size)])).tobytes()[:size])
+        held = tf.Variable(packed([octets(content, size)]), trainable=False)
+        self._copy([held])
+        return objects.unpack(held.numpy().tobytes()[:size])
 
     def all_gather_object(self, value: Any, *, what: str = "all_gather_object") -> list[Any]:
         """Returns the values of all processes, in the order of their ranks.

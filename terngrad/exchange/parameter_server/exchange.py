@@ -69,11 +69,28 @@ class ParameterServerConnection(Connection):
 
     def all_gather(self, part: tf.Tensor, name: str) -> tf.Tensor:
         """See base class; at most 64 KB a worker."""
-        round_ = self._rounds[name]
-        self._rounds[name] += 1
-        found = self._client.coordination.gather(f"tensor:{name}", part.numpy().tobytes(), round_)
+        found = self._gather(part.numpy().tobytes(), name)
         arrays = [np.frombuffer(found[rank], part.dtype.as_numpy_dtype) for rank in sorted(found)]
         return tf.reshape(tf.constant(np.stack(arrays)), [len(arrays), *part.shape])
+
+    def broadcast(self, value: tf.Tensor, name: str) -> tf.Tensor:
+        """Returns the tensor of worker 0, in parts that ps 0 passes on; the others send nothing.
+
+        All calls share one name, since a ps knows few, and are told apart by their number.
+        """
+        del name
+        own, parts = value.numpy().tobytes(), []
+        for start in range(0, len(own), self.largest_part):
+            part = own[start : start + self.largest_part] if self.rank == 0 else b""
+            parts.append(self._gather(part, "copy")[0])
+        copied = np.frombuffer(b"".join(parts), value.dtype.as_numpy_dtype)
+        return tf.constant(copied.reshape(value.shape))
+
+    def _gather(self, content: bytes, name: str) -> Mapping[int, bytes]:
+        """Returns the contents of all workers; calls with a name are counted."""
+        round_ = self._rounds[name]
+        self._rounds[name] += 1
+        return self._client.coordination.gather(f"tensor:{name}", content, round_)
 
     @property
     def members(self) -> tuple[int, ...]:

@@ -60,6 +60,32 @@ def test_a_worker_interrupted_before_it_got_a_state_does_not_report_that_it_has_
     assert coordination.confirmed == [1, 3]
 
 
+def test_only_the_chief_sends_what_it_broadcasts_in_parts_of_64_kb():
+    value, chiefs, others = np.arange(40_000, dtype=np.int32), {}, []
+
+    def gather(name, content, round_):
+        if len(content):
+            chiefs[name, round_] = content
+        others.append(len(content))
+        return {0: chiefs[name, round_], 1: b""}
+
+    found = []
+    for rank, own in enumerate((value, np.zeros_like(value))):
+        client = SimpleNamespace(rank=rank, size=2, coordination=SimpleNamespace(gather=gather))
+        connection, others = ParameterServerConnection(client), []
+        found += [connection.broadcast(tf.constant(own), "copy/40000").numpy() for _ in range(2)]
+        found += [connection.broadcast(tf.constant([own[1]]), "copy/1").numpy()]
+    assert [len(part) for part in chiefs.values()] == [
+        1 << 16,
+        1 << 16,
+        160_000 - (1 << 17),
+    ] * 2 + [4]
+    assert others == [0] * 7
+    for first, second in zip(found[:3], found[3:], strict=True):
+        np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(found[0], value)
+
+
 class Others:
     """A client of the other workers: they push their own codes, and it answers as a ps does."""
 
