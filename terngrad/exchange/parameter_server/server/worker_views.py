@@ -65,6 +65,8 @@ class WorkerViews:
             raise PushError(f"members of view {view.number} are {list(view.members)}, without it")
         self._leave_view(worker)
         self._connected.add(worker)
+        # One object for all: comparing equal tuples of many members would take time in each push.
+        view = next((each for each in self._views if each == view), view)
         self._views[worker] = view
         self._staying.setdefault(view, {*view.members}).add(worker)
         self._staying = {each: s for each, s in self._staying.items() if each in self._views}
