@@ -234,6 +234,8 @@ class Steps:
             self._moved_at = time.monotonic()
             declared.received += payload.nbytes
             is_whole, octets = not declared.missing, (declared.sent, declared.received)
+            if is_whole:
+                declared.result = None  # its memory is free as soon as the step has used it
         if is_whole:
             declared.deliver(result, len(contributors), lacks_own, octets)
 
