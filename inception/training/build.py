@@ -135,6 +135,8 @@ def build_training(
     optimizers = make_optimizers(config, variables, choice.kernels, towers)
     keep_inner_state(memory, optimizers.inner, classifier.names, exchange.first_node)
     repeats = connection and connection.repeats_steps and not has_rounds
+    # The same on all processes, though with coded sums some may have no memory: they own no share.
+    saves_together = bool(memory.variables) or config.codes_sums
     factory = RunnerFactory(
         config=config,
         classifier=classifier,
@@ -145,7 +147,7 @@ def build_training(
         step=step,
         rounds=rounds,
         devices=devices,
-        save_request=tf.Variable(0.0, trainable=False) if memory.variables else None,
+        save_request=tf.Variable(0.0, trainable=False) if saves_together else None,
         last_batch=LastBatch(step) if repeats else None,
         sequence=SequenceLock(),
         on_batch=on_batch,

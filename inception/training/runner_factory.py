@@ -57,7 +57,7 @@ class RunnerFactory:
     Attributes:
       step: int64 variable, steps done.
       rounds: int64 variable, exchanges done; the same variable without local steps.
-      save_request: see `TrainStep`; None if there is no memory to save.
+      save_request: see `TrainStep`; None if no process has a memory to save.
       last_batch: keeps the batch of a step that may be repeated; None if none is.
       sequence: learns when a step is done, if there are other processes.
       on_batch: called, from any thread, for each batch.

@@ -21,8 +21,11 @@ from inception.testing.runs import (
     paced_flags_of,
     worker_pids,
 )
+from inception.training.build import build_training
+from inception.training.problem import problem_of
 from terngrad.testing import forked
 from terngrad.testing.processes import Started
+from terngrad.testing.transport import EchoTransport
 
 FLAGS = {
     "grad_bits": 1,
@@ -153,6 +156,17 @@ def test_an_elastic_training_says_that_the_owners_of_each_view_begin_anew(tmp_pa
 
 
 CONFIG = TrainConfig(dataset_name="mnist", net="mlp", grad_bits=1, sum_codec="ternary")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_worker_saves_with_the_others_though_it_owns_no_share(rank):
+    """All send the same requests in a step: one that keeps nothing of the means asks nothing."""
+    one_block = {"trainable_scopes": ("logits",), "quantize_logits": True}
+    config = dataclasses.replace(CONFIG, benchmark_mode=True, **one_block)
+    network = EchoTransport(rank, 2)
+    training = build_training(config, problem_of(config), 10.0, ["/CPU:0"], network)
+    assert bool(training.memory.variables) == (rank == 0)
+    assert all(runner.saves_together for runner in training.runners)
 
 
 @pytest.mark.parametrize("ps_hosts", [(), ("c:1",)])
