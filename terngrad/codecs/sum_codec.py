@@ -119,7 +119,8 @@ class SumCodec:
         """Returns the codes of the own share, their scales, and the rounding errors."""
         pieces, kernels = self._pieces, self._kernels
         if not pieces:
-            return tf.zeros([0, plane_count(self._max_code)], tf.uint32), tf.zeros([0]), []
+            # No codes, but made of the sums: TensorFlow may drop an operation without a use.
+            return words[:, : plane_count(self._max_code)], tf.zeros([0]), []
         given = tf.split(units, [parts.count for parts in self._codec.parts])
         means = kernels.decode(
             words,

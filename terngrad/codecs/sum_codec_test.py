@@ -15,6 +15,7 @@ from terngrad.draws import DrawKey
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
 from terngrad.planes import GROUP, SUM_BLOCK, share_of
+from terngrad.testing.transport import EchoTransport
 from terngrad.training.reduction import Reduction
 
 NODES, STEPS = 3, 4
@@ -180,6 +181,25 @@ class _OneOwner(LocalExchange):
 
     def share(self, rows):
         return share_of(rows, self._owners, self._rank)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_owns_nothing_makes_the_same_operations(rank, kernels):
+    network = EchoTransport(rank, 2)
+    exchange = network.exchange(1, kernels, tf.Variable(0, dtype=tf.int64))
+    codecs = make_codecs(make_layout(["v/kernel"], [(1000,)], POLICIES["ternary"]), kernels)
+    reduction = Reduction(codecs, exchange, tf.Variable(0, dtype=tf.int64), 3)
+    assert bool(reduction.memory.variables) == (rank == 0)  # one block has one owner
+
+    @tf.function(autograph=False)
+    def reduce(gradient):
+        found = reduction.reduce([[gradient]], reduction.keys(reduction.step.read_value()))
+        reduction.remember(found)
+        return found.means
+
+    reduce(tf.random.stateless_normal([1000], [1, 2]))
+    made = sorted(name.rsplit("/", 1)[1] for name in network.made)
+    assert made == ["gathered", "max", "max", "scattered"]
 
 
 @pytest.mark.parametrize("rows", [0, 1, 31, 32, 33, 100, 1000])
