@@ -8,11 +8,16 @@ import tensorflow as tf
 
 from terngrad.ops.gradient_kernels import Averages
 
+# With many fragments the power would be 0, and its inverse infinite. A weight over this bound is
+# finite up to 2**17.
+_LEAST_KEPT = 2.0**-110
+
 
 class MovingAverages:
     """shadow -= (1 - d) (shadow - weight), d = min(decay, (1 + step) / (10 + step)).
 
-    With `stride` H above 1, d is the power H of this, with the last of the H steps.
+    With `stride` H above 1, d is the power H of this, with the last of the H steps, but at least
+    2^-110.
 
     Attributes:
       shadows: the averages.
@@ -53,7 +58,7 @@ class MovingAverages:
     def _kept(self, step: tf.Tensor) -> tf.Tensor:
         done = tf.cast(step + (self.stride - 1), tf.float32)
         kept = tf.minimum(self._decay, (1.0 + done) / (10.0 + done))
-        return kept if self.stride == 1 else kept**self.stride
+        return kept if self.stride == 1 else tf.maximum(kept**self.stride, _LEAST_KEPT)
 
 
 def _blend(shadow: tf.Variable, variable: tf.Variable, kept: tf.Tensor) -> None:

@@ -32,3 +32,12 @@ def test_averages_of_constant_weights_stay_at_them():
 def test_averages_start_at_the_initial_weights():
     averages = MovingAverages([tf.Variable([3.0])], 0.9)
     assert averages.shadows[0].numpy() == 3.0
+
+
+@pytest.mark.parametrize(("stride", "fragments"), [(48, 24), (64, 32), (48, 48), (2000, 10)])
+def test_the_first_exchange_of_many_fragments_makes_averages_of_the_weights(stride, fragments):
+    variable = tf.Variable([0.0, 0.0, 0.0])
+    averages = MovingAverages([variable], 0.9999, stride)
+    variable.assign([1.0, 0.5, -1e5])
+    tf.function(averages.update)(tf.constant(stride // fragments - stride, tf.int64))
+    np.testing.assert_allclose(averages.shadows[0].numpy(), variable.numpy(), rtol=1e-6)
