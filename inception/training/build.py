@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -186,14 +187,15 @@ def _make_memories(
 ) -> tuple[list[Memory], Memory]:
     """Returns the codecs' memory by fragment, and all of it as one."""
     first = exchange.first_node
+    sums = [sum_codecs(each, exchange) for each in codecs]
     by_fragment = [
-        Memory(each, first, exchange.local_nodes, towers, sum_codecs(each, exchange))
-        for each in codecs
+        Memory(each, first, exchange.local_nodes, towers, coded)
+        for each, coded in zip(codecs, sums, strict=True)
     ]
     memory = Memory((), first, exchange.local_nodes)
     for each in by_fragment:
         memory.add(each.variables)
-    memory.follow_owners(exchange)
+    memory.follow_owners(exchange, [*itertools.chain(*sums)])
     return by_fragment, memory
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from inception.testing.runs import (
 )
 from inception.training.build import build_training
 from inception.training.problem import problem_of
+from terngrad.exchange.exchange import Owner
 from terngrad.testing import forked
 from terngrad.testing.processes import Started
 from terngrad.testing.transport import EchoTransport
@@ -167,6 +169,43 @@ def test_a_worker_saves_with_the_others_though_it_owns_no_share(rank):
     training = build_training(config, problem_of(config), 10.0, ["/CPU:0"], network)
     assert bool(training.memory.variables) == (rank == 0)
     assert all(runner.saves_together for runner in training.runners)
+
+
+class _View(EchoTransport):
+    """An elastic training's network; this process is the first of two owners."""
+
+    def exchange(self, *args):
+        exchange = super().exchange(*args)
+        exchange.begin_view(Owner(0, 2, 2))
+        return exchange
+
+
+def memory_of_view(**changes):
+    config = dataclasses.replace(CONFIG, benchmark_mode=True, quantize_logits=True, **changes)
+    return build_training(config, problem_of(config), 10.0, ["/CPU:0"], _View(0, 1)).memory
+
+
+@pytest.mark.parametrize("fragments", [1, 2])
+def test_law_8_an_owner_of_means_in_other_buckets_starts_from_zero(tmp_path, fragments):
+    local = {"local_steps": 2, "local_fragments": fragments}
+    saved, other = (memory_of_view(bucket_elements=n, **local) for n in (200, 11))
+    # The logits are in one bucket or in two, which the names do not tell.
+    assert saved.variables.keys() == other.variables.keys()
+    saved.save(str(tmp_path), 5, 0)
+    assert saved.restore(str(tmp_path), 5) == ""
+    assert other.restore(str(tmp_path), 5).endswith("is of means in other buckets")
+
+
+def test_an_owner_restores_what_earlier_versions_saved_without_their_buckets(tmp_path):
+    memory = memory_of_view()
+    owner = memory.variables["owner_of_sums"]
+    now = owner.numpy().tolist()
+    before = [*now[:-1], zlib.crc32(b"[]")]
+    assert before != now
+    owner.assign(before)
+    memory.save(str(tmp_path), 5, 0)
+    assert memory.restore(str(tmp_path), 5) == ""
+    assert owner.numpy().tolist() == now
 
 
 @pytest.mark.parametrize("ps_hosts", [(), ("c:1",)])

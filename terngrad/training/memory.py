@@ -22,6 +22,7 @@ from terngrad.training import checkpoints
 
 Memories = Sequence[Sequence[NodeMemory]]  # by codec, then by local node
 _KEPT_SUMS, _OWNER = "kept_sums/", "owner_of_sums"
+_NO_BUCKETS = zlib.crc32(b"[]")  # earlier versions of the programs saved this for all buckets
 
 
 class Memory:
@@ -54,6 +55,7 @@ class Memory:
         self._held: list[list[list[tf.Variable]]] = []
         self._starts: dict[str, float | tf.Variable] = {}  # initial values of added variables
         self._exchange: Exchange | None = None  # of owners that change
+        self._buckets = _NO_BUCKETS
         for codec in codecs:
             held = [_variables(codec.init, device) for device in devices or [""] * nodes]
             self._held.append(held)
@@ -67,8 +69,6 @@ class Memory:
                 self.variables |= dict(zip(names, node, strict=False))
 
         self._sums: list[list[tf.Variable]] = []
-        # Names and shapes of the sums alone do not say how shares are cut.
-        self._buckets = zlib.crc32(repr([each.names for each in sums if each]).encode())
         for each in sums:
             self._sums.append(_variables(each.init, "/CPU:0") if each else [])
             self.variables |= dict(zip(each.names if each else [], self._sums[-1], strict=True))
@@ -107,12 +107,19 @@ class Memory:
             for variable, value in zip(held, given, strict=True):
                 variable.assign(value)
 
-    def follow_owners(self, exchange: Exchange) -> None:
-        """Where the owners of shares may change, starts what they keep of their means anew then."""
+    def follow_owners(self, exchange: Exchange, sums: Sequence[SumCodec | None]) -> None:
+        """Where the owners of shares may change, starts what they keep of their means anew then.
+
+        Args:
+          exchange: knows the owners.
+          sums: what codes all sums again whose memory is here, also that of `add`.
+        """
         if exchange.owner is not None and any(
             name.startswith(_KEPT_SUMS) for name in self.variables
         ):
             self._exchange = exchange
+            # Names and shapes of the variables alone do not say how shares are cut.
+            self._buckets = zlib.crc32(repr([each.names for each in sums if each]).encode())
             owner = tf.Variable(self._owner(exchange), dtype=tf.int64, trainable=False)
             self.variables[_OWNER] = owner
             exchange.at_new_owners.append(self.begin_sums)
@@ -170,8 +177,10 @@ class Memory:
 
     def _check_owner(self, path: str) -> str:
         """Clears the memory of another owner or of other buckets; returns why, or ""."""
-        was, now = self.variables[_OWNER].numpy().tolist(), [*self._owner(self._exchange)]
-        if was == now:
+        owner = self.variables[_OWNER]
+        was, now = owner.numpy().tolist(), [*self._owner(self._exchange)]
+        if was in (now, [*now[:-1], _NO_BUCKETS]):
+            owner.assign(now)
             return ""
         self.clear()
         if was[:-1] == now[:-1]:

@@ -84,7 +84,7 @@ class Reduction:
         if self.memory is None:
             towers = self.devices
             self.memory = Memory(self.codecs, self.first_node, nodes, towers, self.sums)
-            self.memory.follow_owners(self.exchange)
+            self.memory.follow_owners(self.exchange, self.sums)
 
     def keys(self, step: tf.Tensor) -> list[DrawKey]:
         """Returns the keys of the local nodes' draws at a step."""
