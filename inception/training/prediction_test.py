@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from inception.training import prediction
+from inception.cluster import joining
+from inception.flags.cluster import ClusterConfig
+from inception.flags.configs import TrainConfig
+from inception.training import prediction, preparation
 from inception.training.prediction import _StepTime
 from terngrad.codecs.factory import make_codecs
 from terngrad.exchange.connection import NetworkSpeed
@@ -18,6 +21,7 @@ from terngrad.exchange.parameter_server.exchange import ParameterServerExchange
 from terngrad.exchange.two_shot import TwoShotExchange
 from terngrad.layout import Policy, make_layout
 from terngrad.planes import SUM_BLOCK, plane_count
+from terngrad.testing.addresses import free_addresses
 from terngrad.testing.conformance import bucket_of
 from terngrad.training.runtime import choose_kernels
 
@@ -177,3 +181,17 @@ def test_coded_sums_take_a_ps_two_more_messages_and_a_mesh_none():
     count = prediction._messages
     assert count(coded, mesh) == count(exact, mesh) == 3
     assert count(coded, ps) == count(exact, ps) + 2
+
+
+def test_a_worker_without_others_is_told_that_there_is_nothing_to_predict(tmp_path, capsys):
+    config = TrainConfig(
+        dataset_name="mnist", net="mlp", benchmark_mode=True, batch_size=4, train_dir=str(tmp_path)
+    )
+    cluster = ClusterConfig(worker_hosts=tuple(free_addresses(1)), predict=True)
+    with joining.join(cluster) as group:
+        assert group.connection
+        prepared = preparation.prepare(config, group, cluster, ["/CPU:0"])
+        prepared.lock.close()
+    output = capsys.readouterr().out
+    assert "--predict: nothing to predict, as one worker without a ps exchanges no" in output
+    assert "Prediction:" not in output

@@ -127,14 +127,16 @@ def prepare(
             config, problem, data, epoch, noted, training, group, cluster, devices, sharded
         )
     )
-    expected = _predict(prepared, network) if network else ""
+    expected = _predict(prepared, network) if probes else ""
     if group.is_chief:
         _log_plan(prepared)
         print(expected, end="\n" * bool(expected), flush=True)
     return prepared
 
 
-def _predict(prepared: PreparedTraining, network: NetworkSpeed) -> str:
+def _predict(prepared: PreparedTraining, network: NetworkSpeed | None) -> str:
+    if not network:
+        return "--predict: nothing to predict, as one worker without a ps exchanges no gradients."
     # All workers measure at once: those that share a machine slow each other down as in training.
     return prediction.predict(
         prepared.config,

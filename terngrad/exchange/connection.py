@@ -128,11 +128,16 @@ class NetworkSpeed(NamedTuple):
     bits_per_sec: float
 
 
-def measure_network(connection: Connection) -> NetworkSpeed:
+def measure_network(connection: Connection) -> NetworkSpeed | None:
     """Gathers messages of one number, and of growing size, for about a second.
 
     All processes call it at the same time and get the same result, that of the slowest.
+
+    Returns:
+      The network's speed; None if no message leaves this process.
     """
+    if not connection.gather_copies:
+        return None
     latency = _seconds(connection, 4, "latency")
     size = min(_FIRST_BYTES, connection.largest_part)
     seconds = _seconds(connection, size, "bandwidth")

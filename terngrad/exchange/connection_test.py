@@ -60,3 +60,10 @@ def test_where_messages_must_be_short_they_are(known):
 def test_a_network_that_shows_no_difference_has_a_finite_bandwidth(known):
     found = measure_network(known(1e-3, 1e30, 1 << 16))
     assert 1e9 < found.bits_per_sec < 1e12
+
+
+def test_a_process_alone_has_no_network(known):
+    alone = known(2e-4, 1e9)
+    alone.size = 1
+    assert measure_network(alone) is None
+    assert not alone.sizes
