@@ -200,8 +200,8 @@ class LocalSteps:
         first = self._next
         for index in range(first, first + len(self.reducers)):
             self._exchange_fragment(index % len(self.reducers))
-        for begun, shared in zip(self.state.begun, self.state.shared, strict=self._overlaps):
-            begun.assign(shared)
+        for begun, own in zip(self.state.begun, self._variables, strict=self._overlaps):
+            begun.assign(tf.cast(own, tf.float32))
         self._average()
 
     @property
@@ -219,7 +219,7 @@ class LocalSteps:
     def _begin(self) -> None:
         """Begins the exchange of what this process had changed when its weights were `begun`."""
         state, fragment = self.state, self._fragments[self._next]
-        deltas = [state.shared[i] - state.begun[i] for i in fragment]
+        deltas = [self._copy_of_shared(i) - state.begun[i] for i in fragment]
         self._end = self.reducers[self._next].start(deltas)
 
     def _finish(self) -> None:
@@ -234,10 +234,14 @@ class LocalSteps:
 
     def _exchange_fragment(self, index: int) -> None:
         fragment, shared, own = self._fragments[index], self.state.shared, self._variables
-        deltas = [shared[i] - tf.cast(own[i], tf.float32) for i in fragment]
+        deltas = [self._copy_of_shared(i) - tf.cast(own[i], tf.float32) for i in fragment]
         self._apply(index, self.reducers[index](deltas))
         for i in fragment:
             own[i].assign(tf.cast(shared[i], own[i].dtype))
+
+    def _copy_of_shared(self, i: int) -> tf.Tensor:
+        """Returns shared weights in float32, rounded as the process' copy: rounding is no delta."""
+        return tf.cast(tf.cast(self.state.shared[i], self._variables[i].dtype), tf.float32)
 
     def _apply(self, index: int, means: Sequence[tf.Tensor]) -> None:
         """Makes the outer step of a fragment."""

@@ -194,6 +194,27 @@ def test_weights_of_half_precision_keep_their_type():
     np.testing.assert_array_equal(weights, np.zeros(4))
 
 
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
+@pytest.mark.parametrize(("overlap", "fragments"), [(False, 1), (True, 1), (True, 2)])
+def test_the_rounding_of_a_copy_of_half_precision_is_no_delta(dtype, overlap, fragments):
+    weights = [tf.Variable(tf.ones([4], dtype), name=name) for name in "ab"]
+    chosen = {"steps": 2, "fragments": fragments, "overlap": overlap, "momentum": 0.0}
+    local = LocalSteps(weights, ALONE, gradients="float32", **chosen)
+    for own in weights:
+        own.assign_sub(tf.cast([0.25, 0.0625, 0.03125, 0.015625], dtype))
+    for _ in range(4):  # with overlap the change counts in the second exchange
+        local.step()
+    before = [shared.numpy() for shared in local.state.shared]
+    for i in range(8):
+        local.step()
+        if i == 3:
+            local.exchange()
+    for own, shared, value in zip(weights, local.state.shared, before, strict=True):
+        np.testing.assert_array_equal(shared, value)
+        np.testing.assert_array_equal(own, tf.cast(shared, dtype))
+        assert np.any(tf.cast(own, tf.float32) != value)
+
+
 @pytest.mark.parametrize(
     ("settings", "error", "why"),
     [
