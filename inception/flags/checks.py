@@ -8,7 +8,7 @@ from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
 from slim.nets import catalog
-from terngrad.layout import BITS_OF_CODEC, EXACT, FEEDBACK_CODES
+from terngrad.layout import BITS_OF_CODEC, FEEDBACK_CODES
 
 # When flags have no effect, which flags, and what the user is told to be the reason.
 _INERT: tuple[tuple[Callable[[TrainConfig], bool], tuple[str, ...], str], ...] = (
@@ -26,7 +26,7 @@ _INERT: tuple[tuple[Callable[[TrainConfig], bool], tuple[str, ...], str], ...] =
         "--local_steps=1",
     ),
     (
-        lambda c: c.local_steps > 1 and c.codec_name in (*BITS_OF_CODEC,) and c.sum_codec == EXACT,
+        lambda c: c.local_steps > 1 and c.codec_name in BITS_OF_CODEC and not c.codes_sums,
         ("outer_feedback",),
         "a codec without feedback",
     ),

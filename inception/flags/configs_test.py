@@ -205,12 +205,18 @@ def test_every_flag_has_a_help_and_a_default_that_is_allowed(config_class):
     config_class(dataset_name="mnist", net="lenet")
 
 
+_LOCAL = "--local_steps=4", "--outer_feedback=0.5", "--sum_codec=ternary"
+
+
 @pytest.mark.parametrize(
     ("arguments", "inert"),
     [
         (["--grad_bits=1", "--clip_factor=2.5", "--momentum=0.8"], []),
         (["--clip_factor=2.5", "--quantize_logits"], ["clip_factor", "quantize_logits"]),
         (["--scale_by=channel"], ["scale_by"]),
+        ([*_LOCAL, "--grad_bits=1"], []),
+        ([*_LOCAL], ["sum_codec", "outer_feedback"]),
+        ([*_LOCAL, "--grad_bits=16"], ["sum_codec", "outer_feedback"]),
         (["--optimizer=gd", "--momentum=0.8"], ["momentum"]),
         (["--benchmark_mode", "--data_dir=/nowhere"], ["data_dir"]),
         (["--net=lenet", "--dropout_keep_prob=0.7"], ["dropout_keep_prob"]),
