@@ -229,6 +229,19 @@ def test_overlap_may_begin_or_end_within_a_run_with_new_own_weights(
     assert "Finished training at step 12" in output
 
 
+@pytest.mark.parametrize("before", [{"local_fragments": 3}, {"local_overlap": True}])
+@pytest.mark.slow
+def test_own_weights_that_a_run_no_longer_has_are_named_where_nothing_else_is_kept(
+    tmp_path, train_here, before
+):
+    bare = {"codec": "ternary", "optimizer": "gd"}
+    train_here(tmp_path, max_steps=6, **bare, **before)
+    output = train_here(tmp_path, max_steps=9, **bare)
+    line = rf"^The memory of --local_steps=3 starts from zero: {tmp_path}/worker_0/.* also holds "
+    assert re.search(line, output, re.M)
+    assert "starts from zero" not in train_here(tmp_path, max_steps=12, **bare)
+
+
 @pytest.mark.slow
 def test_a_signal_saves_at_an_exchange_and_the_run_goes_on(tmp_path):
     with Started(command(tmp_path, "collective", max_steps=1_000_000)) as run:

@@ -136,6 +136,6 @@ def log_cleared_memory(config: TrainConfig, why: str) -> None:
     kept = [f"--codec={config.codec}"] if config.codec in FEEDBACK_CODES else []
     kept += [f"--local_steps={config.local_steps}"] if config.local_steps > 1 else []
     kept += [f"--sum_codec={config.sum_codec}"] if config.codes_sums else []
-    of = " and ".join(kept) or f"--codec={config.codec}"  # a codec of the user's own
+    of = " and ".join(kept) or f"--codec={config.codec_name}"  # one of the user's own, or changed
     end = "" if why.endswith((".", "?")) else "."
     print(f"The memory of {of} starts from zero: {why}{end}", flush=True)

@@ -161,13 +161,16 @@ class Memory:
             checkpoints.save(directory, saved, step, keep + 1 if keep else 0)
 
     def restore(self, directory: str, step: int) -> str:
-        """Loads the memory of a step, or clears it; returns why it was cleared, or ""."""
+        """Loads the memory of a step, or clears it; returns why it was cleared, or "".
+
+        A process that has no memory now says so, too, if it had one at that step.
+        """
         self.clear()
-        if not self.variables or step == 0:
+        if step == 0:
             return ""
         path = checkpoints.at_step(directory, step)
         if path is None:
-            return f"{directory} has no checkpoint of step {step}"
+            return f"{directory} has no checkpoint of step {step}" if self.variables else ""
         try:
             checkpoints.restore(path, self.variables)
         except ValueError as error:

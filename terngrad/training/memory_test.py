@@ -73,6 +73,14 @@ def test_a_memory_is_zero_where_it_was_saved_for_others(tmp_path, other, text):
     assert not np.any(list(values(memory).values()))
 
 
+def test_a_memory_that_is_dropped_is_named_once(tmp_path):
+    filled(memory_of()).save(str(tmp_path), 10, 5)
+    memory = memory_of(Policy(grad_bits=1))
+    why = memory.restore(str(tmp_path), 10)
+    assert "also holds memory/4/0, memory/5/0, which this run does not have" in why
+    assert memory.restore(str(tmp_path), 20) == memory.restore(str(tmp_path), 0) == ""
+
+
 def test_one_more_is_kept_than_of_the_training(tmp_path):
     memory = filled(memory_of())
     for step in (10, 20, 30):
