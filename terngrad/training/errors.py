@@ -56,6 +56,8 @@ def broken_codes(
       among: the variables that have scales; None = all.
     """
     broken = np.flatnonzero(~np.isfinite(np.asarray(scales)))
+    if not broken.size:  # each step comes here: a list of a million scales takes time
+        return []
     scaled = [i for i in layout.scaled if among is None or i in among]
     variables = dict.fromkeys(scaled[i] for i in broken)  # each once
     return [layout.names[i] for i in variables]
