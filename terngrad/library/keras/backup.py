@@ -85,12 +85,12 @@ class FitState:
             self._assign(_from_bytes(content.numpy().tobytes()), group)
         elif is_resumed:
             self._warn_of_anew(self._callbacks)
-        self._at_start = {
-            name: dict(_fingerprints(each))
-            for name, each in self._callbacks.items()
-            if not is_of_keras(type(each))
-        }
         if self._folder:
+            self._at_start = {
+                name: dict(_fingerprints(each))
+                for name, each in self._callbacks.items()
+                if not is_of_keras(type(each))
+            }
             _to_bytes({"states": self._now()})  # so that errors show now
 
     def _read(self, epoch: int) -> bytes:
@@ -235,9 +235,28 @@ def _fingerprints(callback: keras.callbacks.Callback) -> Iterator[tuple[str, Any
             yield field, value
         elif isinstance(value, (list, tuple, dict, set, np.ndarray)):
             try:
-                yield field, zlib.crc32(pickle.dumps(value))
+                yield field, _checksum(value)
             except Exception:  # it holds a model or another thing that cannot be written
                 continue
+
+
+def _checksum(value: Any) -> int:
+    """Returns the checksum of a pickled value, which is nowhere as a whole."""
+    file = _ChecksumFile()
+    # Arrays are not copied into the pickle: it leaves out the buffers that the function takes.
+    take = lambda buffer: file.write(buffer.raw())
+    pickle.Pickler(file, protocol=5, buffer_callback=take).dump(value)
+    return file.value
+
+
+class _ChecksumFile:
+    """A file that keeps nothing but the checksum of what is written."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def write(self, data: bytes | memoryview) -> None:
+        self.value = zlib.crc32(data, self.value)
 
 
 def _to_bytes(content: dict[str, Any]) -> bytes:

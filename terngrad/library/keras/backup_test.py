@@ -1,6 +1,7 @@
 """What callbacks remember and random layers draw when fit resumes, in one process."""
 
 import itertools
+import tracemalloc
 import warnings
 
 import keras
@@ -113,6 +114,56 @@ def test_a_callback_of_ones_own_that_changes_is_named_with_the_remedy(tmp_path):
     with pytest.warns(UserWarning, match="callback Halving had changed seen before") as shown:
         resumed(backup_in(tmp_path), lambda: [Halving()])
     assert any('saved_attributes = ("seen",) in its class' in str(each.message) for each in shown)
+
+
+class Holding(keras.callbacks.Callback):
+    """Holds something."""
+
+    def __init__(self, held):
+        super().__init__()
+        self.held = held
+
+
+class Unread:
+    """Must not be written."""
+
+    def __reduce__(self):
+        pytest.fail("it is pickled")
+
+
+def test_what_callbacks_hold_is_not_read_without_a_backup():
+    trained(Holding([Unread()]))
+
+
+@pytest.mark.parametrize(
+    ("make", "index"),
+    [
+        (lambda: np.arange(6.0).reshape(2, 3), (1, 2)),
+        (lambda: np.arange(6.0).reshape(2, 3).T, (2, 1)),
+        (lambda: np.arange(12.0)[::2], 5),
+        (lambda: np.ones(3, ml_dtypes.bfloat16), 1),
+        (lambda: np.array([1, "a"], object), 1),
+        (lambda: [1, np.zeros(1 << 16)], 0),
+        (lambda: {"a": {2}}, "a"),
+    ],
+)
+def test_the_fingerprint_changes_with_any_part_of_a_value(make, index):
+    found = lambda value: dict(backup._fingerprints(Holding(value)))["held"]
+    changed = make()
+    changed[index] = 7
+    assert found(make()) == found(make()) != found(changed)
+
+
+def test_a_fingerprint_takes_no_copy_of_an_array():
+    size = 1 << 20
+    callback = Holding([np.ones(size), {"labels": np.zeros(size)}])
+    tracemalloc.start()
+    try:
+        assert "held" in dict(backup._fingerprints(callback))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < size
 
 
 def test_a_backup_without_states_is_reported(tmp_path):
