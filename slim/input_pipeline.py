@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -26,6 +27,8 @@ _NUMBERS_AT_ONCE = 1 << 16
 _MAX_SHARE_RATIO = 2
 _PREFETCHED_BATCHES = 4
 _PREFETCHED_BIG_BATCHES = 2  # where images differ in size: then they are photographs
+_PHILOX = 1  # TensorFlow's number of the algorithm
+_NUMBERS_A_COUNT = 4  # that it draws of 32 bits for each value of its counter
 
 # (string, int64), both [] or both [B] -> (float32 [size, size, C], int64 []) or batches of these.
 _Map = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
@@ -132,20 +135,41 @@ def evaluation_batches(
 
 
 def synthetic_batches(
-    image_shape: tuple[int, int, int], num_classes: int, batch_size: int, seed: int
+    image_shape: tuple[int, int, int],
+    num_classes: int,
+    batch_size: int,
+    seed: int,
+    worker_index: int = 0,
 ) -> tf.data.Dataset:
     """Returns one random batch, endlessly repeated, to measure training without reading.
+
+    The batches of all workers are parts of one, so that an image does not depend on the number of
+    workers. Each worker draws its own part only.
 
     Returns:
       Dataset of (images float32 [batch_size, *image_shape] in [-1, 1), labels int32 [batch_size]
       in [0, num_classes)).
     """
-    key = tf.constant([seed, 0], tf.int64)
-    images = tf.random.stateless_uniform([batch_size, *image_shape], key, minval=-1.0, maxval=1.0)
-    labels = tf.random.stateless_uniform(
-        [batch_size], key, minval=0, maxval=num_classes, dtype=tf.int32
-    )
+    first = worker_index * batch_size
+    with tf.device("/CPU:0"):
+        uniform = tf.raw_ops.StatelessRandomUniformV2
+        images = 2.0 * _draw_rows(uniform, first, [batch_size, *image_shape], seed) - 1.0
+        below = functools.partial(
+            tf.raw_ops.StatelessRandomUniformIntV2, minval=0, maxval=num_classes
+        )
+        labels = _draw_rows(below, first, [batch_size], seed)
     return _without_tuning(tf.data.Dataset.from_tensors((images, labels)).repeat())
+
+
+def _draw_rows(
+    draw: Callable[..., tf.Tensor], first: int, shape: Sequence[int], seed: int
+) -> tf.Tensor:
+    """Returns rows from `first` on of what tf.random.stateless_uniform draws with [seed, 0]."""
+    key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=tf.constant([seed, 0], tf.int64))
+    count, skipped = divmod(first * math.prod(shape[1:]), _NUMBERS_A_COUNT)
+    counter += tf.constant([count, 0], tf.uint64)
+    drawn = draw(shape=[skipped + math.prod(shape)], key=key, counter=counter, alg=_PHILOX)
+    return tf.reshape(drawn[skipped:], shape)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -282,6 +282,20 @@ def test_synthetic_batches_are_one_seeded_batch_for_ever():
     assert np.all((labels >= 0) & (labels < 10))
 
 
+@pytest.mark.parametrize("image_shape", [(3, 5, 1), (4, 4, 3)])
+def test_synthetic_batches_of_workers_are_parts_of_one(image_shape):
+    workers, batch_size, seed = 4, 3, 5
+    size, key = workers * batch_size, [seed, 0]
+    images = tf.random.stateless_uniform([size, *image_shape], key, minval=-1.0, maxval=1.0)
+    labels = tf.random.stateless_uniform([size], key, minval=0, maxval=10, dtype=tf.int32)
+    for worker in range(workers):
+        mine = slice(worker * batch_size, (worker + 1) * batch_size)
+        made = input_pipeline.synthetic_batches(image_shape, 10, batch_size, seed, worker)
+        for batch in made.take(2):
+            np.testing.assert_array_equal(batch[0], images[mine])
+            np.testing.assert_array_equal(batch[1], labels[mine])
+
+
 _DETERMINISTIC_READER = """
 import dataclasses
 import sys

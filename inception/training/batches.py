@@ -33,12 +33,9 @@ def training_batches(
     """
     if dataset is None:
         shape = (problem.image_size, problem.image_size, problem.channels)
-        # One batch for all workers: the images of a node do not depend on its worker.
-        whole = input_pipeline.synthetic_batches(
-            shape, problem.num_classes, config.batch_size * num_workers, config.seed
+        return input_pipeline.synthetic_batches(
+            shape, problem.num_classes, config.batch_size, config.seed, worker_index
         )
-        mine = slice(worker_index * config.batch_size, (worker_index + 1) * config.batch_size)
-        return whole.take(1).map(lambda images, labels: (images[mine], labels[mine])).repeat()
     _warn_of_crop(problem, dataset)
     batches = input_pipeline.training_batches(
         dataset,

@@ -141,6 +141,14 @@ def test_synthetic_batches_need_no_records():
     assert (images.shape, labels.shape) == ((4, 28, 28, 1), (4,))
 
 
+def test_a_worker_draws_its_own_synthetic_images_only():
+    config = TrainConfig(dataset_name="mnist", net="mlp", batch_size=4)
+    workers = 1 << 40  # whose images fit nowhere
+    made = batches.training_batches(config, problem_of(config), None, 0, workers - 1, workers)
+    images, labels = next(iter(made))
+    assert (images.shape, labels.shape) == ((4, 28, 28, 1), (4,))
+
+
 @pytest.mark.parametrize("is_synthetic", [True, False])
 def test_no_batches_are_tuned_so_that_a_step_is_made_anew_at_once(dataset, is_synthetic):
     config = TrainConfig(dataset_name="mnist", net="mlp", batch_size=2, labels_offset=1)
