@@ -177,7 +177,7 @@ class Trainer(Threads):
         number(above=True), 0.7, "local steps: learning rate of the mean delta"
     )
     outer_momentum: float = _terngrad(
-        number(0, 1), 0.9, "local steps: Nesterov momentum of the mean delta; 0 = none"
+        number(0, 1), 0.8, "local steps: Nesterov momentum of the mean delta; 0 = none"
     )
     outer_feedback: float = _terngrad(
         number(0, 1),

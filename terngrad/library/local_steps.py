@@ -83,7 +83,7 @@ class LocalSteps:
         fragments: int = 1,
         overlap: bool = False,
         learning_rate: float = 0.7,
-        momentum: float = 0.9,
+        momentum: float = 0.8,
         feedback: float = 1.0,
         averaged: Sequence[Any] = (),
         **settings: Any,
