@@ -93,6 +93,19 @@ def test_operations_move_tensors_of_every_type(size, encrypted, tls):
         np.testing.assert_array_equal(found[4], size * np.arange(20.0) + sum(everybody))
 
 
+def test_only_variables_that_differ_are_copied_from_the_chief():
+    def act(transport):
+        copied, broadcast = [], transport.broadcast
+        transport.broadcast = lambda value, name: copied.append(name) or broadcast(value, name)
+        values = (7, [1.5, float(transport.rank)], [[float("nan")]], [transport.rank == 1])
+        state = [tf.Variable(value) for value in values]
+        assert transport.synchronize(state)
+        assert np.isnan(state[2].numpy()).all()
+        return copied, [state[i].numpy().tolist() for i in (0, 1, 3)]
+
+    assert together(3, act) == [(["state/1", "state/3"], [7, [1.5, 0.0], [False]])] * 3
+
+
 def test_connections_that_somebody_between_has_exchanged_are_refused(tls, monkeypatch):
     """The workers have one host, and so certificates that are as good for each other."""
     hosts, connect, contexts = free_addresses(3), PeerSockets.connect, TlsContexts(tls)
