@@ -261,8 +261,8 @@ class Group(contextlib.AbstractContextManager):
         self.check_open()
         if self.connection is None:
             return True
-        before = int(state[0])
-        begins = False
+        before, begins = int(state[0]), False
+        self._has_synchronized = True
         while not begins and self.connection.synchronize(state):
             with contextlib.suppress(InterruptionError):
                 self.compare({"parameters": fingerprint(v.numpy() for v in state)})

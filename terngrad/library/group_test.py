@@ -1,0 +1,50 @@
+"""How the chief's values reach the others over a ps; workers are threads here."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from terngrad.connect.config import ConnectConfig
+from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
+from terngrad.exchange.parameter_server.worker.client import Client
+from terngrad.library.group import Group
+from terngrad.testing.conformance import parameter_servers
+from terngrad.testing.limits import HANG_SECS
+from terngrad.testing.threads import in_threads
+
+
+def in_groups(act):
+    """Returns what `act(group)` returns or raises in each of two workers."""
+    with parameter_servers(1, 2) as hosts:
+        ps_hosts, workers = (each.split(",") for each in hosts.split("/"))
+        clients = [Client(ConnectConfig(workers, i, ps_hosts, HANG_SECS)) for i in range(2)]
+
+        def run(client):
+            connection = ParameterServerConnection(client)
+            return act(Group(client.rank, 2, connection, membership=contextlib.nullcontext()))
+
+        try:
+            return in_threads(*(lambda client=client: run(client) for client in clients))
+        finally:
+            for client in clients:
+                client.close(is_done=True)
+
+
+@pytest.mark.parametrize("has_state", [False, True])
+def test_each_broadcast_over_a_ps_gives_all_the_values_of_the_chief(has_state):
+    def act(group):
+        if has_state:  # of a loop, before anything is broadcast
+            group.synchronize([tf.Variable(0, dtype=tf.int64)])
+        found = []
+        for call in range(2):
+            own = 10 * call + group.rank
+            values = (np.full(20_000, own), [float(own)], own == 0, np.zeros([0, 3]))
+            variables = [tf.Variable(value) for value in values]
+            group.broadcast(variables)
+            found.append([variable.numpy().tolist() for variable in variables])
+        return found, [group.broadcast_object(value * (1 - group.rank)) for value in ("x", "", 7)]
+
+    expected = [[[10 * call] * 20_000, [10.0 * call], call == 0, []] for call in range(2)]
+    assert in_groups(act) == [(expected, ["x", "", 7])] * 2
