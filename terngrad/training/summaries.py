@@ -161,8 +161,12 @@ def _histogram(tag: str, values: np.ndarray) -> None:
     if not np.isfinite([values.min(initial=0), values.max(initial=0)]).all():
         values = values[np.isfinite(values)]
     # In float64, where neighbours in float32 still have room for the buckets between them.
-    limits = (np.float64(values.min()), np.float64(values.max())) if values.size else (0.0, 1.0)
-    counts, edges = np.histogram(values, _BUCKETS, limits)
+    low, high = (np.float64(values.min()), np.float64(values.max())) if values.size else (0.0, 0.0)
+    if low < high:
+        counts, edges = np.histogram(values, _BUCKETS, (low, high))
+    else:
+        counts, edges = np.zeros(_BUCKETS), np.full(_BUCKETS + 1, low)
+        counts[-1] = values.size
     buckets = np.stack([edges[:-1], edges[1:], counts], axis=1)
     tf.summary.write(
         tag, buckets, metadata=metadata.create_summary_metadata(display_name=None, description=None)

@@ -55,6 +55,15 @@ def test_a_histogram_is_that_of_tensorflow(tmp_path):
     )
 
 
+@pytest.mark.parametrize("values", [[1e20], [3e38, 3e38], [np.inf, 1e20], [0.0], [np.nan]])
+def test_a_histogram_of_equal_values_counts_them_in_the_last_bucket(tmp_path, values):
+    _write(tmp_path, np.float32(values))
+    finite = [value for value in np.float32(values) if np.isfinite(value)]
+    left, right, counts = _buckets(tmp_path).T
+    assert np.unique([left, right]).tolist() == (finite[:1] or [0.0])
+    assert counts.tolist() == [0] * 29 + [len(finite)]
+
+
 @pytest.mark.parametrize("other", [np.nan, np.inf, -np.inf])
 def test_a_histogram_counts_finite_values_only(tmp_path, other):
     _write(tmp_path, np.float32([0.5, other, -0.25, 1.0]))
