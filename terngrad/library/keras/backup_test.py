@@ -124,15 +124,22 @@ class Holding(keras.callbacks.Callback):
         self.held = held
 
 
-class Unread:
-    """Must not be written."""
+class Noting:
+    """Notes that it is written."""
+
+    def __init__(self, written):
+        self.written = written
 
     def __reduce__(self):
-        pytest.fail("it is pickled")
+        self.written.append(self)
+        return str, ()
 
 
-def test_what_callbacks_hold_is_not_read_without_a_backup():
-    trained(Holding([Unread()]))
+@pytest.mark.parametrize("has_backup", [False, True])
+def test_what_callbacks_hold_is_read_for_a_backup_only(has_backup, tmp_path):
+    written = []
+    trained(*([backup_in(tmp_path)()] if has_backup else []), Holding([Noting(written)]))
+    assert bool(written) == has_backup
 
 
 @pytest.mark.parametrize(
