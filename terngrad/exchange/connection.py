@@ -8,10 +8,16 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from terngrad.exchange.exchange import Exchange
 from terngrad.ops.gradient_kernels import GradientKernels
+
+
+def bytes_of(array: np.ndarray) -> np.ndarray:
+    """Returns the bytes of an array, uint8 [n], in C order; a copy only where it is not."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 class Connection(abc.ABC):

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from terngrad.exchange.connection import Connection
+from terngrad.exchange.connection import Connection, bytes_of
 from terngrad.exchange.exchange import CodedPayload, Exchange, Payload, tree_sum
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.planes import largest_share, plane_count
@@ -41,8 +41,7 @@ def is_one_shot(local: float, total: float, processes: int) -> bool:
 
 def _digest(value: np.ndarray) -> np.ndarray:
     """Returns a digest of an array's bytes, int32 [4]."""
-    octets = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-    return np.frombuffer(hashlib.sha256(octets).digest()[:16], np.int32)
+    return np.frombuffer(hashlib.sha256(bytes_of(value)).digest()[:16], np.int32)
 
 
 class Transport(Connection):

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from terngrad.exchange.connection import bytes_of
+
 
 def fingerprint(values: Iterable[np.ndarray]) -> str:
     """Returns a digest of arrays, bit for bit."""
     digest = hashlib.sha256()
     for value in values:
-        digest.update(_bytes_of(value))
+        digest.update(bytes_of(value))
     return digest.hexdigest()[:16]
 
 
@@ -34,7 +36,7 @@ def packed(arrays: Sequence[np.ndarray]) -> np.ndarray:
     words = np.zeros(-(-sum(array.nbytes for array in arrays) // 4), np.int32)
     content, start = words.view(np.uint8), 0
     for array in arrays:
-        content[start : start + array.nbytes] = _bytes_of(array)
+        content[start : start + array.nbytes] = bytes_of(array)
         start += array.nbytes
     return words
 
@@ -47,10 +49,6 @@ def unpacked(words: np.ndarray, kinds: Sequence[tuple[Sequence[int], Any]]) -> l
         arrays.append(np.frombuffer(content, dtype, count, start).reshape(shape))
         start += count * np.dtype(dtype).itemsize
     return arrays
-
-
-def _bytes_of(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def plain(variable: Any) -> tf.Variable:

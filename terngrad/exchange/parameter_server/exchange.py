@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from terngrad.coordination import groups
 from terngrad.coordination.client import InterruptionError
-from terngrad.exchange.connection import Connection
+from terngrad.exchange.connection import Connection, bytes_of
 from terngrad.exchange.exchange import (
     CodedPayload,
     Exchange,
@@ -117,7 +117,7 @@ class ParameterServerConnection(Connection):
             try:
                 self._enter(view)
                 if self.rank == view.donor and receivers:
-                    coordination.give_state(view, (_bytes_of(v) for v in state))
+                    coordination.give_state(view, (bytes_of(v.numpy()).data for v in state))
                 elif self.rank in receivers:
                     self._is_live = False  # until it has that state: its own is out of date
                     _assign(state, coordination.take_state())
@@ -380,10 +380,6 @@ class _Operations:
             index = self._client.declare(operation, deliver, results.close, self._packing)
             self._known[name] = index, results
         return self._known[name]
-
-
-def _bytes_of(variable: tf.Variable) -> memoryview:
-    return np.ascontiguousarray(variable.numpy()).reshape(-1).view(np.uint8).data
 
 
 def _assign(variables: Sequence[tf.Variable], content: bytes) -> None:
