@@ -3,7 +3,8 @@
 Hosts are network namespaces on this machine (network.sh; needs root), with one thread per
 operation. For each engine, number of hosts and bandwidth: the engine's own all-reduce of float32,
 and the suite's exchanges of float32, float16 and ternary codes, from gradients to their mean.
-Parameter servers (--engines=parameter_server) have their own hosts beside the workers'.
+"Ternary both ways" sends means back as codes, too (--sum_codec=ternary). Parameter servers
+(--engines=parameter_server) have their own hosts beside the workers'.
 
 python -m benchmarks.exchange_benchmark --json=figures.json --png=figures.png
 """
@@ -18,7 +19,13 @@ from benchmarks import host_network, report
 from benchmarks.exchange_worker import NETS, Workload
 from benchmarks.host import ENGINES
 from benchmarks.host_network import BITS_PER_SECOND, RATES, HostNetwork
-from benchmarks.performance.traffic import RING, all_reduce_traffic, packed_bits, server_traffic
+from benchmarks.performance.traffic import (
+    BOTH_WAYS,
+    RING,
+    all_reduce_traffic,
+    packed_bits,
+    server_traffic,
+)
 from benchmarks.report import counts, names_flag
 from inception.flags.table import flag, number
 from terngrad.planes import plane_count
@@ -63,7 +70,7 @@ def measure(
     """Returns the cells of one group of hosts, of which the last `servers` are ps."""
     size = network.size - servers
     if servers:
-        exchanges = tuple(kind for kind in workload.exchanges if kind != RING)
+        exchanges = tuple(kind for kind in workload.exchanges if kind not in (RING, BOTH_WAYS))
         workload = dataclasses.replace(workload, exchanges=exchanges)
     command = report.module("benchmarks.exchange_worker")
     command += report.shared_flags(workload, Workload)

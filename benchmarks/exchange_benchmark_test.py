@@ -8,7 +8,12 @@ import pytest
 
 from benchmarks.exchange_benchmark import _Options
 from benchmarks.exchange_worker import NETS, shapes_of
-from benchmarks.performance.traffic import all_reduce_traffic, packed_bits
+from benchmarks.performance.traffic import (
+    BOTH_WAYS,
+    all_reduce_traffic,
+    mean_bits,
+    packed_bits,
+)
 from terngrad.planes import plane_count
 
 MILLION = 1_000_000
@@ -40,6 +45,14 @@ def test_codes_of_normal_gradients_take_little_more_bits_than_their_entropy():
 def test_hosts_that_are_joined_by_sockets_send_codes_in_a_prefix_code(size, bits):
     sent = all_reduce_traffic(MILLION, size, "ternary", packed_bits).sent
     assert 8 * sent / MILLION == pytest.approx(bits)
+
+
+def test_codes_both_ways_take_as_many_bits_back_for_any_number_of_hosts():
+    for size in (2, 8, 64):
+        sent = all_reduce_traffic(MILLION, size, BOTH_WAYS, packed_bits).sent
+        bits = (packed_bits(1) + mean_bits()) * (size - 1) / size
+        assert 8 * sent / MILLION == pytest.approx(bits)
+    assert mean_bits() == pytest.approx(1.54, abs=0.02)
 
 
 def test_the_nets_have_the_sizes_that_their_papers_give():
@@ -77,7 +90,7 @@ def test_law_7_the_interface_counts_what_the_formula_and_the_exchange_say(
     figures = run(
         "exchange_benchmark", *arguments, "--gradients=lenet_slim", f"--png={tmp_path / 'a.png'}"
     )
-    assert len(figures["cells"]) == 4 * len(engines)
+    assert len(figures["cells"]) == 5 * len(engines)
     for cell in figures["cells"]:
         assert len(cell["ms"]) == 3
         assert min(cell["ms"]) > 0

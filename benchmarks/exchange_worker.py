@@ -18,26 +18,26 @@ import tensorflow as tf
 
 from benchmarks import report, timing
 from benchmarks.host import HostOptions, counters, cpu_seconds, joined, write_cells
-from benchmarks.performance.traffic import RING
+from benchmarks.performance.traffic import BOTH_WAYS, FLOAT_BITS, RING
 from benchmarks.report import names_flag
 from inception.flags import table
 from inception.flags.table import NAMES, at_least, flag, number
 from slim.nets import nets_factory
 from terngrad.codecs.factory import make_codecs
-from terngrad.draws import DrawKey
 from terngrad.exchange.connection import Connection
 from terngrad.exchange.exchange import Exchange
 from terngrad.exchange.sockets import SocketTransport
 from terngrad.exchange.two_shot import Transport
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, Policy, make_layout
 from terngrad.ops.gradient_kernels import GradientKernels
-from terngrad.training.reduction import exchange_gradients
+from terngrad.training.reduction import Reduction
 from terngrad.training.runtime import choose_kernels
 
 POLICIES = {
     "float32": Policy(),
     "float16": Policy(grad_bits=16),
     "ternary": Policy(grad_bits=1, clip_factor=2.5),
+    BOTH_WAYS: Policy(grad_bits=1, clip_factor=2.5, sum_codec="ternary"),
 }
 EXCHANGES = (RING, *POLICIES)
 
@@ -132,7 +132,8 @@ def _measure(host: _Host, net: str, kind: str, gradients: Mapping[str, tf.Variab
     """Returns the figures of a cell, or why it was skipped."""
     size = sum(math.prod(v.shape) for v in gradients.values())
     needed = 4 * size * _COPIES * host.connection.size
-    if kind != "ternary" and needed > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if FLOAT_BITS.get(kind) and needed > memory:
         return {"values": size, "skipped": f"may need {needed / 1e9:.0f} GB of this machine"}
     exchange = host.connection.exchange(1, host.kernels, host.step)
     run = (
@@ -188,13 +189,14 @@ def _exchanger(
     shapes = [v.shape for v in gradients.values()]
     layout = make_layout(list(gradients), shapes, POLICIES[kind], host.options.bucket_elements)
     codecs = make_codecs(layout, host.kernels)
+    reduction = Reduction(codecs, exchange, host.step, seed=1, devices=[_CPU])
 
     @tf.function(autograph=False)
     def run() -> list[tf.Tensor]:
         values = [v.read_value() for v in gradients.values()]
-        first_node = tf.constant(exchange.first_node)
-        key = DrawKey(tf.constant(1, tf.uint64), host.step.read_value(), first_node)
-        return exchange_gradients([values], codecs, exchange, [key], [_CPU]).means
+        found = reduction.reduce([values], reduction.keys(host.step.read_value()))
+        reduction.remember(found)
+        return found.means
 
     return run
 

@@ -7,6 +7,7 @@ import math
 
 from benchmarks.performance.cluster import Load, ModeledCluster
 from benchmarks.performance.traffic import (
+    BOTH_WAYS,
     FLOAT_BITS,
     CodeBits,
     exchange_bits,
@@ -126,11 +127,10 @@ def _traffic(
         return values * bits / 8 * max(1.0, places / route.servers), messages
     if places == 1:
         return 0.0, 0
-    codes, sums = exchange_bits(exchange, nodes, workers, code_bits)
-    share, is_float = (places - 1) / places, exchange in FLOAT_BITS
     is_coded_again = route.codes_sums(exchange)
-    if is_coded_again:
-        sums = mean_bits() if code_bits is packed_bits else plane_count(1)
+    kind = BOTH_WAYS if is_coded_again else exchange
+    codes, sums = exchange_bits(kind, nodes, workers, code_bits)
+    share, is_float = (places - 1) / places, exchange in FLOAT_BITS
     if route.topology == "paper":
         return values * (codes if is_float else 2) / 8 * share, 1
     may_be_short = route.topology == "two_shot" and not is_coded_again

@@ -13,6 +13,7 @@ from terngrad.exchange.two_shot import is_one_shot
 from terngrad.planes import plane_count
 
 RING = "float32 ring"  # the engine's own all-reduce, without the suite's codecs
+BOTH_WAYS = "ternary both ways"  # with --sum_codec=ternary: the means travel back as codes, too
 _CLIP = 2.5  # standard deviations
 _SAMPLES = 1 << 17
 _STEPS = 20  # after these the size of the memory is steady
@@ -86,8 +87,10 @@ def server_bits(exchange: str, workers: int, nodes: int = 1) -> tuple[float, flo
 def exchange_bits(
     exchange: str, nodes: int, workers: int, code_bits: CodeBits = plane_count
 ) -> tuple[float, float]:
-    """Returns the bits of a value in a sum over `nodes`, and over all `workers`."""
+    """Returns the bits of a value in a sum over `nodes`, and in what all `workers` get back."""
     floats = FLOAT_BITS.get(exchange)
+    if exchange == BOTH_WAYS:
+        return code_bits(nodes), mean_bits() if code_bits is packed_bits else plane_count(1)
     return (floats, floats) if floats else (code_bits(nodes), code_bits(workers))
 
 
@@ -96,7 +99,7 @@ def all_reduce_traffic(
 ) -> Traffic:
     """Returns the traffic of workers that add in one shot or two (exchange/two_shot.py)."""
     codes, sums = exchange_bits(exchange, 1, workers, code_bits)
-    one_shot = is_one_shot(codes, sums, workers)
+    one_shot = exchange != BOTH_WAYS and is_one_shot(codes, sums, workers)
     bits = codes * (workers - 1) if one_shot else (codes + sums) * (workers - 1) / workers
     return Traffic(*[values * bits / 8] * 3)
 
