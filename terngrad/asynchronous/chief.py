@@ -143,7 +143,7 @@ class Chief:
         """Sends the variables to the ps, unless the ps hold a newer state of the same run.
 
         Args:
-          step: step of the variables.
+          step: step of the variables, which is that of ps 0.
           checkpoint: path from which they were loaded, if any.
 
         Raises:
@@ -151,7 +151,7 @@ class Chief:
         """
         run, configuration = self._run_file.read()
         statuses = self._client.enter(run)
-        reached = min(status.version for status in statuses)
+        reached = statuses[0].version  # the others may have lost updates
         if run and all(status.run == run for status in statuses) and reached >= step:
             changed = difference(
                 self._plan.configuration, configuration, "this worker", "the run before"

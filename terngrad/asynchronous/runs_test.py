@@ -2,14 +2,16 @@
 
 import dataclasses
 from concurrent import futures
+from types import SimpleNamespace
 
 import pytest
 
-from terngrad.asynchronous.chief import RunFile
+from terngrad.asynchronous.chief import Chief, RunFile
+from terngrad.asynchronous.messages import RunStatus
 from terngrad.asynchronous.plan import state_bytes
 from terngrad.asynchronous.server import CallHandler
 from terngrad.cluster.errors import MembershipError
-from terngrad.testing.asynchronous import SECS, Worker, serving, two_workers
+from terngrad.testing.asynchronous import PLAN, SECS, Worker, serving, two_workers
 from terngrad.testing.nets import make_batches
 
 
@@ -173,6 +175,18 @@ def test_updates_that_are_on_their_way_to_a_ps_are_waited_for(tmp_path):
             reached = threads.submit(worker.client.await_updates, 1, SECS)
             servers[1].store.push("a run", 0, 1, 1, 0, parts[1])
             assert reached.result(SECS)
+
+
+@pytest.mark.parametrize(("versions", "continues"), [((7, 2), True), ((2, 7), False)])
+def test_a_checkpoint_is_newer_if_ps_0_has_fewer_updates(tmp_path, versions, continues):
+    file, begun = RunFile(str(tmp_path)), []
+    file.write(PLAN.run, PLAN.configuration)
+    client = SimpleNamespace(
+        enter=lambda run: [RunStatus(run, version, False, False) for version in versions],
+        begin=lambda plan, states, version: begun.append(version),
+    )
+    Chief(client, PLAN, SimpleNamespace(pack=list), file, print).begin_or_resume(5, None)
+    assert begun == ([] if continues else [5])
 
 
 def test_the_file_of_a_run_names_it_until_it_has_ended(tmp_path):

@@ -138,15 +138,16 @@ class Store:
         """Lets a worker enter; `run` is the run that it was in before, or "".
 
         Raises:
-          CallError: the worker's configuration differs from those of the run.
+          CallError: the worker's configuration differs from that of the run.
         """
         with self._lock:
             plan = self._current.plan if self._current else None
             if plan and run == plan.run and not self._confirmed:
                 self._confirmed = True
                 self._log(f"Run {run} continues at step {self.version}.")
-            # Worker 0 may begin another run with its own configuration.
-            if plan and worker:
+            # Worker 0 may begin another run with its own configuration, also in the place of one
+            # that was loaded. So the others are compared once it has begun or continued a run.
+            if plan and worker and self._confirmed:
                 names = name_of(0, self._worker_hosts), name_of(worker, self._worker_hosts)
                 if text := difference(plan.configuration, configuration, *names):
                     raise CallError(text)

@@ -73,6 +73,21 @@ def test_a_run_that_begins_replaces_another_or_goes_on_is_logged(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_worker_is_compared_with_a_run_once_it_begins_or_continues(tmp_path, begins):
+    with_run(store_in(tmp_path))
+    store = store_in(tmp_path)
+    others = CONFIGURATION | {"batch_size": "9"}
+    assert store.enter(1, "", others).waits  # worker 0 may still begin a run with 9
+    if begins:
+        with_run(store, dataclasses.replace(PLAN, run="another run"))
+    else:
+        store.enter(0, PLAN.run, CONFIGURATION)
+    with pytest.raises(CallError, match=r"batch_size is 9 on .* and 8 on"):
+        store.enter(1, "", others)
+    assert not store.enter(1, "", CONFIGURATION).waits
+
+
 def test_pushes_wait_for_the_end_of_a_run_or_for_its_going_on(tmp_path):
     store = with_run(store_in(tmp_path))
     for then, outcome in [
