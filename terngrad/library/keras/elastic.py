@@ -246,11 +246,14 @@ class ElasticFit:
     def logs(self) -> dict[str, Any]:
         """The mean metrics of this epoch, if the others know them."""
         summary = self._position.summary
-        return summary.get("logs", {}) if summary.get("epoch") == self._epoch else {}
+        known = summary.get("logs", {}) if summary.get("epoch") == self._epoch else {}
+        as_metric = lambda value: np.asarray(value) if isinstance(value, list) else value
+        return {name: as_metric(value) for name, value in known.items()}
 
     def note_logs(self, logs: Mapping[str, Any]) -> None:
         """Keeps the mean metrics for workers that are disconnected now."""
-        self._position.set_summary({"epoch": self._epoch, "logs": dict(logs)})
+        values = {name: np.asarray(value).tolist() for name, value in logs.items()}
+        self._position.set_summary({"epoch": self._epoch, "logs": values})
 
     def decide(self, requests: Sequence[float]) -> list[float]:
         """Returns the largest of all workers' requests at the end of an epoch.

@@ -83,9 +83,10 @@ class Position:
         return json.loads(text) if text else {}
 
     def set_summary(self, summary: Mapping[str, Any]) -> None:
-        """Replaces the summary; leaves it empty if it is too long."""
+        """Replaces the summary; leaves out its "logs" if it is too long with them."""
         text = json.dumps(summary).encode()
-        text = text if len(text) <= _SUMMARY_BYTES else b""
+        if len(text) > _SUMMARY_BYTES:
+            text = json.dumps({name: summary[name] for name in summary if name != "logs"}).encode()
         self._summary.assign(np.frombuffer(text.ljust(_SUMMARY_BYTES, b"\0"), np.uint8))
 
 

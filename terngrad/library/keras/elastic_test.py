@@ -104,13 +104,22 @@ def test_positions_come_in_the_order_of_a_training():
     assert [*positions, FitPosition(1, 0)] == sorted([FitPosition(1, 0), *reversed(positions)])
 
 
-def test_a_summary_that_is_too_long_is_left_out():
+def test_a_summary_that_is_too_long_lacks_the_logs_but_has_the_requests():
     position = Position()
     assert position.summary == {}
     position.set_summary({"epoch": 1, "logs": {"loss": float("inf")}})
     assert position.summary == {"epoch": 1, "logs": {"loss": float("inf")}}
-    position.set_summary({"logs": {"loss": [0.0] * 10_000}})
-    assert position.summary == {}
+    position.set_summary({"epoch": 2, "logs": {"f1_score": [0.5] * 10_000}, "requests": [1.0]})
+    assert position.summary == {"epoch": 2, "requests": [1.0]}
+
+
+def test_a_metric_that_is_a_vector_is_kept_for_workers_that_missed_it():
+    model, step, _ = prepared(Group(is_elastic=True))
+    fit = elastic.ElasticFit(model, model.optimizer, step, "none")
+    fit.begin_epoch(3)
+    fit.note_logs({"loss": 0.5, "f1_score": np.float32([0.25, 1.0])})
+    assert fit.logs["loss"] == 0.5
+    np.testing.assert_array_equal(fit.logs["f1_score"], np.float32([0.25, 1.0]))
 
 
 @pytest.mark.parametrize(
