@@ -61,10 +61,11 @@ class FitState:
         for old in set(tf.io.gfile.listdir(self._folder)) - kept:
             tf.io.gfile.remove(os.path.join(self._folder, old))
 
-    def restore(self, group: Group, epoch: int | None) -> None:
+    def restore(self, group: Group, epoch: int | None) -> bool:
         """Copies the chief's state and seeds to all workers; notes which attributes change.
 
-        Where workers may come and go, only the chief restores its own.
+        Where workers may come and go, only the chief restores its own. Returns whether this worker
+        resumes.
 
         Args:
           group: the processes, which all call this.
@@ -92,6 +93,7 @@ class FitState:
                 if not is_of_keras(type(each))
             }
             _to_bytes({"states": self._now()})  # so that errors show now
+        return is_resumed
 
     def _read(self, epoch: int) -> bytes:
         path = os.path.join(self._folder, f"{epoch}.npz")

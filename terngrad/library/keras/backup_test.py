@@ -47,18 +47,20 @@ class Remembering(Halving):
     saved_attributes = ("seen",)
 
 
-def trained(*callbacks, group=None):
+def trained(*callbacks, group=None, gradients="ternary", earlier_fits=0):
     """Trains a new model; returns its weights and history."""
     group = group or Group()
     keras.utils.set_random_seed(1)
     layers = [keras.layers.Dense(4), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
     model = keras.Sequential([keras.Input((3,)), *layers])
     optimizer = keras.optimizers.Adam(0.1)
-    optimizer = terngrad.keras.distribute(optimizer, group, gradients="ternary")
+    optimizer = terngrad.keras.distribute(optimizer, group, gradients=gradients)
     model.compile(optimizer, "mse", run_eagerly=True)
-    together = terngrad.keras.DistributedCallback(group)
-    fit = {"batch_size": 8, "shuffle": False, "verbose": 0, "epochs": EPOCHS}
-    history = model.fit(*DATA, callbacks=[*callbacks, together], **fit).history
+    together = lambda: terngrad.keras.DistributedCallback(group)
+    fit = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    for _ in range(earlier_fits):
+        model.fit(*DATA, callbacks=[together()], **fit)
+    history = model.fit(*DATA, callbacks=[*callbacks, together()], epochs=EPOCHS, **fit).history
     return model.get_weights(), history
 
 
@@ -98,6 +100,16 @@ def test_law_8_a_resumed_fit_with_dropout_and_stateful_callbacks_has_equal_weigh
         np.testing.assert_array_equal(found, expected)
     assert rest["loss"] == history["loss"][3:]
     assert list(tmp_path.iterdir()) == [], "Keras deletes backups, too"
+
+
+def test_law_8_a_resumed_fit_after_another_one_has_its_codecs_memory(tmp_path):
+    both = {"gradients": "ternary-feedback", "earlier_fits": 1}
+    whole, _ = trained(**both)
+    with pytest.raises(InterruptedError):
+        trained(backup_in(tmp_path)(), Failing(), **both)
+    part, _ = trained(backup_in(tmp_path)(), **both)
+    for found, expected in zip(part, whole, strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_a_model_that_is_worse_than_the_best_before_the_interruption_is_not_saved(tmp_path):

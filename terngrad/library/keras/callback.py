@@ -219,7 +219,10 @@ class DistributedCallback(keras.callbacks.Callback):
         if self._group.size > 1 and not self._elastic:
             self._agree(fit.arguments)
             self._copy_state()
-        self._state.restore(self._group, self._placeholder.epoch if self._placeholder else None)
+        epoch = self._placeholder.epoch if self._placeholder else None
+        if self._state.restore(self._group, epoch):
+            for optimizer, exchange in self._exchanges():
+                exchange.restore_memories(optimizer)
         if self._elastic:
             self._begin_elastic(fit)
         elif self._group.size > 1:

@@ -274,13 +274,25 @@ class GradientExchange:
         if key not in self.reducers:
             with tf.init_scope():
                 reducer = Reducer(variables, self.group, **self._settings)
-                step = updates_of(optimizer)
-                reducer.state.step.assign(step)
-                folder = os.path.join(self.memory_folder, str(len(self.reducers)))
-                if self.memory_folder and (why := reducer.memory.restore(folder, step)):
-                    warnings.warn(f"a codec's memory starts from zero: {why}", stacklevel=2)
+                reducer.state.step.assign(updates_of(optimizer))
+                self._restore_memory(optimizer, len(self.reducers), reducer)
             self.reducers[key] = reducer
         return self.reducers[key]
+
+    def restore_memories(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Loads the codecs' memories that belong to a backup which was restored just now.
+
+        Reducers that an earlier `fit` has made have those of that one.
+        """
+        for i, reducer in enumerate(self.reducers.values()):
+            self._restore_memory(optimizer, i, reducer)
+
+    def _restore_memory(
+        self, optimizer: keras.optimizers.Optimizer, index: int, reducer: Reducer
+    ) -> None:
+        folder = os.path.join(self.memory_folder, str(index))
+        if self.memory_folder and (why := reducer.memory.restore(folder, updates_of(optimizer))):
+            warnings.warn(f"a codec's memory starts from zero: {why}", stacklevel=2)
 
     def align(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Sets the step of random codes to the optimizer's, which a backup may have restored.
