@@ -221,6 +221,8 @@ class ClusterConfig(Checked):
         if not self.cross_replica_sync:
             self._refuse_what_is_for_steps_together()
             self._check_pulls()
+            if self.job_name == "ps" and not self.ps_snapshot_steps:
+                self._refuse_if_set(("ps_snapshot",), "needs --ps_snapshot_steps above 0")
 
     def _check_pulls(self) -> None:
         if self.job_name == "worker" and self.pull_codec != FLOAT and self.pull_bits != 32:

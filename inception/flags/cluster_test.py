@@ -132,6 +132,14 @@ def test_flags_of_asynchronous_training_are_inert_without_it():
     assert of_a_ps.keys() == {"num_ps_tasks", "max_staleness", "pull_bits", "pull_codec"}
 
 
+def test_law_10_a_snapshot_is_refused_where_a_ps_has_none():
+    hosts = {"worker_hosts": ("a:1",), "ps_hosts": ("p:1",), "cross_replica_sync": False}
+    flags = {"job_name": "ps", "ps_snapshot_steps": 0}
+    assert ClusterConfig(**hosts, **flags).ps_snapshot == -1
+    with pytest.raises(ValueError, match=r"^flag --ps_snapshot=5: needs --ps_snapshot_steps above"):
+        ClusterConfig(**hosts, **flags, ps_snapshot=5)
+
+
 def test_law_10_half_precision_is_refused_where_parameters_travel_as_changes():
     hosts = {"worker_hosts": ("a:1",), "ps_hosts": ("p:1",), "cross_replica_sync": False}
     flags = {"pull_codec": "ternary", "pull_bits": 16}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
+import numbers
 import os
 import signal
 import sys
@@ -38,6 +39,8 @@ _POLL_SECS = 1.0  # whether a report is due
 class Asynchronous:
     """How a parameter server holds the parameters of an asynchronous training.
 
+    Raises ValueError for values that are not allowed.
+
     Attributes:
       read_schedule: returns the learning rate that worker 0 has written as text; raises ValueError,
         TypeError or KeyError if it cannot. None = that of `AsynchronousTraining`.
@@ -45,13 +48,29 @@ class Asynchronous:
         the training, so that each goes on from there when it is started again; "" = nowhere.
       snapshot_steps: most updates that its death loses; 0 = it writes no snapshots.
       snapshot: a server that starts sets aside its snapshots of more updates than this, and goes on
-        from the newest of the others; -1 = from the newest.
+        from the newest of the others; -1 = from the newest. Another value needs snapshots.
     """
 
     read_schedule: Callable[[str], Schedule] | None = None
     folder: str = ""
     snapshot_steps: int = 1000
     snapshot: int = -1
+
+    def __post_init__(self) -> None:
+        is_from = lambda least, value: isinstance(value, numbers.Integral) and value >= least
+        read, folder = self.read_schedule, self.folder
+        for name, is_right, allowed in (
+            ("read_schedule", read is None or callable(read), "functions and None"),
+            ("folder", isinstance(folder, (str, os.PathLike)), "paths and ''"),
+            ("snapshot_steps", is_from(0, self.snapshot_steps), "integers from 0 on"),
+            ("snapshot", is_from(-1, self.snapshot), "integers from -1 on"),
+        ):
+            if not is_right:
+                value = getattr(self, name)
+                raise ValueError(f"Asynchronous: {name} is {value!r}; allowed are {allowed}")
+        if self.snapshot != -1 and not (folder and self.snapshot_steps):
+            why = "allowed is -1 without snapshots, which need folder and snapshot_steps above 0"
+            raise ValueError(f"Asynchronous: snapshot is {self.snapshot}; {why}")
 
 
 class Report(Protocol):

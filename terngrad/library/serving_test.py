@@ -10,7 +10,7 @@ import pytest
 
 from terngrad.asynchronous.client import Client
 from terngrad.asynchronous.plan import read_proposal
-from terngrad.library.serving import stopped_by_signals
+from terngrad.library.serving import Asynchronous, stopped_by_signals
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.asynchronous import CONFIGURATION, PLAN
 from terngrad.testing.limits import HANG_SECS
@@ -60,6 +60,23 @@ def test_a_ps_that_holds_the_parameters_joins_serves_and_ends_through_join(tmp_p
             worker.close()
     assert re.search(r"ps 0 \(.*\) ends at step 0: ", run.output)
     assert [name for name in os.listdir(folder) if name.startswith("snapshot-")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"snapshot_steps": -1}, "snapshot_steps is -1; allowed are integers from 0 on"),
+        ({"snapshot_steps": 0.5}, r"snapshot_steps is 0\.5; allowed are integers from 0 on"),
+        ({"snapshot": -2}, "snapshot is -2; allowed are integers from -1 on"),
+        ({"folder": None}, "folder is None; allowed are paths and ''"),
+        ({"read_schedule": "/tmp/a"}, "read_schedule is '/tmp/a'; allowed are functions and None"),
+        ({"snapshot": 5}, "snapshot is 5; allowed is -1 without snapshots, which need folder and"),
+        ({"snapshot": 5, "folder": "/tmp/a", "snapshot_steps": 0}, "snapshot is 5; allowed is -1"),
+    ],
+)
+def test_law_10_settings_of_a_ps_that_cannot_be_are_named(settings, why):
+    with pytest.raises(ValueError, match=f"^Asynchronous: {why}"):
+        Asynchronous(**settings)
 
 
 def test_a_signal_ends_a_ps_unless_it_is_ignored():
