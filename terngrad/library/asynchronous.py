@@ -64,7 +64,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
 
     ::
 
-        group = terngrad.join(asynchronous=terngrad.Asynchronous(folder))
+        group = terngrad.join(asynchronous=terngrad.Asynchronous(folder=folder))
         training = terngrad.AsynchronousTraining(
             model.trainable_variables, group, optimizer="adam", learning_rate=1e-3, max_steps=1000
         )
@@ -148,7 +148,6 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
             self._reduction = dataclasses.replace(
                 self._reducer._reduction,
                 step=self.state.step,
-                memory=None,
                 first_node=group.rank * self._nodes,
             )
             self._plan = self._make_plan(
@@ -280,6 +279,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
         if not tf.executing_eagerly():
             self._apply(dense)
             return
+        self._failure = None  # of an earlier call
         try:
             self._eager(dense)
         except OperationError as error:
@@ -304,6 +304,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
 
     def _push(self, *parts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.int64]:
         """Pushes a gradient; returns the new row, statistics and version."""
+        self._failure = None
         try:
             if self._client is None:
                 raise ValueError(f"{_NAME}: apply is called outside `with training:`")

@@ -401,6 +401,41 @@ def test_learning_rates_travel_as_text():
             rates.read_rate(text)
 
 
+def test_learning_rates_of_numpys_numbers_travel_as_text():
+    schedules = tf.keras.optimizers.schedules
+    for rate in (
+        schedules.ExponentialDecay(np.float32(0.5), np.int64(3), 0.9),
+        schedules.CosineDecay(0.5, tf.constant(6)),
+        schedules.PiecewiseConstantDecay(np.array([2, 4]), np.array([0.3, 0.2, 0.1])),
+    ):
+        read = rates.read_rate(rates.write_rate(rate))
+        for step in (0, 3, 5):
+            wanted = float(rate(tf.constant(step, tf.int64)))
+            assert float(read(tf.constant(step, tf.int64))) == pytest.approx(wanted, rel=1e-6)
+    with pytest.raises(TypeError, match=r"learning_rate: a schedule with <object .*; allowed are"):
+        rates.write_rate(schedules.ExponentialDecay(0.5, 3, object()))
+
+
+def test_a_push_that_failed_is_not_the_reason_of_a_later_error(tmp_path):
+    weights = weights_of()
+    later = pytest.raises(tf.errors.OpError, match="of this line")
+    with serving(tmp_path) as (_, hosts), later:
+        training = training_of(weights, group_of(hosts))
+        apply = tf.function(training.apply, autograph=False)
+        with training:
+            with pytest.raises(tf.errors.OpError):
+                apply([tf.fill(w.shape, float("nan")) for w in weights])
+            apply(gradients_of(weights, 0))
+            tf.debugging.check_numerics(tf.constant(float("inf")), "of this line")
+
+
+def test_an_asynchronous_training_has_one_memory_of_its_codecs():
+    training = training_of(
+        weights_of(), group_of(["127.0.0.1:1"]), gradients="ternary-feedback", nodes=2
+    )
+    assert training._reduction.memory is training._reducer.memory
+
+
 @contextlib.contextmanager
 def cluster(folder, steps):
     """Two workers and a server, started as users' programs, and what starts one of them again."""

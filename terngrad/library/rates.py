@@ -8,6 +8,7 @@ import numbers
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from terngrad.training import schedules
@@ -31,7 +32,8 @@ def write_rate(rate: Any) -> str:
     """Returns a learning rate as text, for `read_rate`.
 
     Args:
-      rate: a number, one of Keras' schedules by step, or a text, which stays as it is.
+      rate: a number, one of Keras' schedules by step, whose arguments may be NumPy's, or a text,
+        which stays as it is.
 
     Raises:
       TypeError: it is something else.
@@ -46,7 +48,15 @@ def write_rate(rate: Any) -> str:
     name = type(rate).__name__
     if type(rate) is not _SCHEDULES.get(name):
         raise TypeError(f"learning_rate is {rate!r}; allowed are {_ALLOWED}")
-    return json.dumps({"schedule": name, "config": rate.get_config()})
+    return json.dumps({"schedule": name, "config": rate.get_config()}, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """Returns numbers of NumPy or TensorFlow as Python's."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"learning_rate: a schedule with {value!r}; allowed are numbers in it")
+    return array.tolist()
 
 
 def read_rate(text: str) -> Schedule:
