@@ -123,18 +123,9 @@ def _loop(
     pulled = client.pull()
     # In a continued run, each worker has made about as many steps.
     start = pulled.version // group.size
-    first_node = group.rank * config.nodes  # among those of all workers
-    reduction = Reduction(
-        codecs,
-        training.exchange,
-        training.step,
-        config.seed,
-        prepared.devices,
-        first_node=first_node,
-    )
     stepper = AsynchronousStepper(
         client=client,
-        compute=GradientStep(training.classifier, training.layout, reduction),
+        compute=GradientStep(training.classifier, training.layout, _reduction(prepared)),
         layout=training.layout,
         shards=prepared.sharded.shards,
         packing=training.kernel_choice.kernels.packing,
@@ -153,6 +144,19 @@ def _loop(
     run_loop(prepared, stepper, save, traffic, stop, saves_last=False, counted=counts)
     _log_traffic(before, counted(), training.layout)
     return stepper.pulled
+
+
+def _reduction(prepared: PreparedTraining) -> Reduction:
+    config, training = prepared.config, prepared.training
+    return Reduction(
+        training.codecs,
+        training.exchange,
+        training.step,
+        config.seed,
+        prepared.devices,
+        training.memories[0],  # without local steps there is one fragment
+        first_node=prepared.group.rank * config.nodes,  # among those of all workers
+    )
 
 
 def _log_traffic(before: Counted, after: Counted, layout: Layout) -> None:

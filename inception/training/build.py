@@ -52,6 +52,7 @@ class Training:
       exchange: connects the nodes of the run.
       kernel_choice: kernels that write and read codes.
       memory: the codecs' memory of this process' nodes.
+      memories: the same by fragment.
       last_batch: the batch of the last step; None if no step is repeated.
       sequence: allows copies of the state while steps wait for other processes.
     """
@@ -67,6 +68,7 @@ class Training:
     exchange: Exchange
     kernel_choice: Choice
     memory: Memory
+    memories: Sequence[Memory]
     last_batch: LastBatch | None
     sequence: SequenceLock
 
@@ -173,6 +175,7 @@ def build_training(
         exchange=exchange,
         kernel_choice=choice,
         memory=memory,
+        memories=memories,
         last_batch=factory.last_batch,
         sequence=factory.sequence,
     )

@@ -3,12 +3,18 @@
 import re
 import shutil
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from inception import programs
+from inception.flags.configs import TrainConfig
 from inception.testing.runs import newest_state
+from inception.training import asynchronous
+from inception.training.build import build_training
+from inception.training.problem import problem_of
+from terngrad.library.group import Group
 from terngrad.testing import forked
 from terngrad.training import runtime
 
@@ -75,6 +81,19 @@ def test_law_8_all_workers_of_a_training_go_on_with_their_memories(tmp_path, tra
     )
     assert are_equal(parts, newest_state(tmp_path / "whole" / "worker_0"))
     assert are_equal(newest_state(tmp_path / "parts"), newest_state(tmp_path / "whole"))
+
+
+def test_an_asynchronous_worker_has_one_memory_of_its_codecs():
+    settings = {"codec": FLAGS["codec"], "net": "mlp", "num_nodes": 2, "batch_size": 8}
+    config = TrainConfig(dataset_name="mnist", benchmark_mode=True, **settings)
+    training = build_training(config, problem_of(config), 10.0, ["/CPU:0"])
+    prepared = SimpleNamespace(
+        config=config, training=training, devices=["/CPU:0"], group=Group(1, 2)
+    )
+    reduction = asynchronous._reduction(prepared)
+    assert reduction.first_node == 2
+    ids = lambda memory: {name: id(variable) for name, variable in memory.variables.items()}
+    assert ids(reduction.memory) == ids(training.memory) != {}
 
 
 def test_law_10_a_codec_that_there_is_not_is_named(tmp_path, train_here):
