@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Usage: split_dataset.sh DIR N I
 # Splits the train-* shards of DIR into N contiguous blocks and links block I (0 to N - 1) into
-# DIR/worker_I_of_N. If N does not divide the number of shards, the blocks' sizes differ by one.
+# DIR/worker_I_of_N, with labels.txt if DIR has one. If N does not divide the number of shards, the
+# blocks' sizes differ by one.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -20,6 +21,10 @@ begin=$((count * $3 / $2))
 end=$((count * ($3 + 1) / $2))
 block="${directory}/worker_$3_of_$2"
 mkdir -p "${block}"
-find "${block}" -type l -name 'train-*' -delete # links of an earlier split
+# Links of an earlier split.
+find "${block}" -type l \( -name 'train-*' -o -name labels.txt \) -delete
 ln -s "${shards[@]:begin:end-begin}" "${block}"
+if [[ -e "${directory}/labels.txt" && ! -e "${block}/labels.txt" ]]; then # a user's copy stays
+  ln -s "${directory}/labels.txt" "${block}"
+fi
 echo "${block}: $((end - begin)) of ${count} shards"

@@ -53,6 +53,28 @@ def test_a_second_run_gives_the_block_of_the_present_shards(tmp_path):
         assert sorted(p.resolve() for p in (tmp_path / "worker_0_of_1").iterdir()) == shards
 
 
+def test_each_block_has_the_names_of_the_classes_where_the_folder_has_them(tmp_path):
+    _make_shards(tmp_path, 2)
+    labels = tmp_path / "labels.txt"
+    labels.write_text("0:rose\n1:tulip\n")
+    for _ in range(2):
+        assert _split(tmp_path, 2, 1).returncode == 0
+        assert (tmp_path / "worker_1_of_2/labels.txt").readlink() == labels
+    (tmp_path / "worker_1_of_2/labels.txt").unlink()
+    (tmp_path / "worker_1_of_2/labels.txt").write_text("0:copy\n")  # not ours to replace
+    assert _split(tmp_path, 2, 1).returncode == 0
+    assert (tmp_path / "worker_1_of_2/labels.txt").read_text() == "0:copy\n"
+
+
+def test_a_second_run_removes_the_link_to_names_that_are_gone(tmp_path):
+    _make_shards(tmp_path, 1)
+    (tmp_path / "labels.txt").write_text("0:rose\n")
+    assert _split(tmp_path, 1, 0).returncode == 0
+    (tmp_path / "labels.txt").unlink()
+    assert _split(tmp_path, 1, 0).returncode == 0
+    assert not (tmp_path / "worker_0_of_1/labels.txt").is_symlink()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
