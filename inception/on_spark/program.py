@@ -13,9 +13,11 @@ from collections.abc import Sequence
 
 from PIL import Image
 
-from inception.flags.command_line import flags_of
+from inception import app
+from inception.flags.command_line import flags_of, positional_of
+from inception.flags.table import refuse
 from slim.conversion import record_files
-from slim.datasets import records
+from slim.datasets import dataset_factory, dataset_info, records
 from slim.datasets.records import ImageRecord
 from terngrad.spark.context import Context
 from terngrad.spark.feed import Feed
@@ -29,7 +31,8 @@ def run_program(arguments: Sequence[str], context: Context) -> None:
 
     Rows that Spark feeds become record files on the worker's machine, from which it trains as from
     any others: shuffled, for as many epochs as its flags say, and resumable. A row has `image`,
-    the content of a PNG or JPEG file, and `label`.
+    the content of a PNG or JPEG file, and `label`. If the flags name a folder of records that has
+    labels.txt, that names the classes.
 
     Args:
       arguments: the program's module, such as inception.mnist_distributed_train, and its flags,
@@ -37,18 +40,38 @@ def run_program(arguments: Sequence[str], context: Context) -> None:
       context: the process' place in the cluster.
 
     Raises:
-      ValueError: a row is not such a picture, or its label is no integer.
+      ValueError: a row is not such a picture, its label is no integer, or only labels.txt could
+        name the classes of the data set, and there is none.
       SystemExit: the program ended with another status than 0.
     """
     module, *flags = arguments
     with contextlib.ExitStack() as stack:
         if context.feed and context.job_name == "worker":
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="terngrad_rows"))
+            name = _name_classes(module, flags, folder)
             write_records(context.feed, folder)
-            name = "dataset_dir" if "dataset_dir" in flags_of(module) else "data_dir"
             flags += [f"--{name}={folder}", "--split_data=False"]
         sys.argv = [module, *context.flags, *flags]  # the last one of a flag counts
         runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _name_classes(module: str, arguments: Sequence[str], folder: str) -> str:
+    """Writes the labels.txt of the user's folder to `folder`; returns the flag of such folders.
+
+    Raises:
+      ValueError: there is none, but only that names the classes of the data set.
+    """
+    values = flags_of(module)
+    app.parse(values, arguments, positional_of(module))
+    name = "dataset_dir" if "dataset_dir" in values else "data_dir"
+    given = values[name].value if values[name].present else ""
+    info = dataset_factory.DATASETS.get(values.dataset_name)  # the program refuses other names
+    if given and dataset_info.exist(given):
+        dataset_info.write_labels(folder, dataset_info.read_labels(given))
+    elif info and info.class_names is None:
+        why = f"must name a folder with labels.txt: data set {info.name} has its classes there"
+        raise refuse(name, given, why)
+    return name
 
 
 def write_records(feed: Feed, folder: str) -> str:

@@ -110,24 +110,58 @@ def test_a_label_that_is_no_integer_is_named_with_its_row(tmp_path, label):
         write_records(feed, tmp_path)
 
 
-@pytest.mark.parametrize(
+@pytest.fixture
+def run_on_a_row(monkeypatch):
+    """Returns a function that runs a program on one row, and returns the files that it reads."""
+
+    def run_it(program, flag, *arguments):
+        output, found = io.BytesIO(), {}
+        Image.new("L", (2, 2)).save(output, "PNG")
+        rows = pyarrow.table({"image": [output.getvalue()], "label": [1]})
+        context = Context("worker", 0, feed=types.SimpleNamespace(batches=lambda size: [rows]))
+
+        def look(*_, **__):
+            folder = Path([w for w in sys.argv if w.startswith(f"--{flag}=")][-1].split("=")[1])
+            found.update((path.name, path.read_bytes()) for path in folder.iterdir())
+
+        monkeypatch.setattr(app, "run", look)
+        monkeypatch.setattr(sys, "argv", sys.argv)
+        run_program([program, *arguments], context)
+        return found
+
+    return run_it
+
+
+PROGRAMS = pytest.mark.parametrize(
     ("program", "flag"),
     [("inception.distributed_train", "data_dir"), ("slim.train_image_classifier", "dataset_dir")],
 )
-def test_a_program_reads_the_rows_from_where_it_looks_for_records(monkeypatch, program, flag):
-    output, found = io.BytesIO(), []
-    Image.new("L", (2, 2)).save(output, "PNG")
-    rows = pyarrow.table({"image": [output.getvalue()], "label": [1]})
-    context = Context("worker", 0, feed=types.SimpleNamespace(batches=lambda size: [rows]))
 
-    def look(*_, **__):
-        (folder,) = (word.partition("=")[2] for word in sys.argv if word.startswith(f"--{flag}="))
-        found.extend(os.listdir(folder))
 
-    monkeypatch.setattr(app, "run", look)
-    monkeypatch.setattr(sys, "argv", sys.argv)
-    run_program([program], context)
-    assert "train-00000-of-00001" in found
+@PROGRAMS
+def test_a_program_reads_the_rows_from_where_it_looks_for_records(run_on_a_row, program, flag):
+    assert "train-00000-of-00001" in run_on_a_row(program, flag)
+
+
+@PROGRAMS
+@pytest.mark.parametrize("dataset_name", ["images", "imagenet"])
+def test_rows_have_the_classes_of_the_folder_that_the_flags_name(
+    run_on_a_row, tmp_path, program, flag, dataset_name
+):
+    (tmp_path / "labels.txt").write_text("0:rose\n1:tulip\n")
+    names = [f"--dataset_name={dataset_name}", f"--{flag}={tmp_path}"]
+    assert run_on_a_row(program, flag, *names)["labels.txt"] == b"0:rose\n1:tulip\n"
+
+
+@PROGRAMS
+def test_law_10_rows_without_names_for_their_classes_are_refused(
+    run_on_a_row, tmp_path, program, flag
+):
+    named = f"--{flag}={tmp_path}"
+    why = r"must name a folder with labels\.txt: data set images has its classes there"
+    for flags, value in (([named], tmp_path), ([], "")):
+        with pytest.raises(ValueError, match=f"^flag --{flag}={value}: {why}$"):
+            run_on_a_row(program, flag, "--dataset_name=images", *flags)
 
 
 def _reporting(arguments, context):
