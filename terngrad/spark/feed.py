@@ -128,7 +128,8 @@ def write_rows(batches: Iterable[pa.RecordBatch], pipe: IO[bytes], epochs: int) 
     """Writes all rows once for each epoch; waits while the pipe is full.
 
     From the second epoch on they come from a file on this machine, since Spark hands out the rows
-    of a task only once. A reader that has seen enough may close the pipe.
+    of a task only once. A reader that has seen enough may close the pipe. An error of `batches`
+    leaves it open, since its end would mean that there are no more rows.
 
     Returns:
       The number of rows of an epoch.

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from terngrad.cluster import interfaces
@@ -140,6 +141,7 @@ class _Process:
 
         Raises:
           RuntimeError: it failed; with its last line.
+          Exception: the rows failed.
         """
         forwarding = threading.Thread(target=self._forward_output)
         forwarding.start()
@@ -158,10 +160,8 @@ class _Process:
         """Yields the results; the rows are written meanwhile."""
         import pyarrow as pa
 
-        pipe = os.fdopen(self._rows, "wb")
-        written: list[int] = []
-        writing = threading.Thread(target=lambda: written.append(write_rows(batches, pipe, 1)))
-        writing.start()
+        written = Future[int]()
+        threading.Thread(target=self._write_rows, args=(batches, written)).start()
         rows = 0
         # If the process ends within a batch, its status says more.
         with os.fdopen(self._results, "rb") as results, contextlib.suppress(pa.ArrowException):
@@ -170,9 +170,22 @@ class _Process:
                     for batch in found:
                         rows += batch.num_rows
                         yield batch
-        writing.join()
-        if self._process.wait() == 0 and rows != sum(written):
-            raise RuntimeError(f"{sum(written)} rows gave {rows} results; each needs one")
+        wanted = written.result()
+        if self._process.wait() == 0 and rows != wanted:
+            raise RuntimeError(f"{wanted} rows gave {rows} results; each needs one")
+
+    def _write_rows(self, batches: Iterable, written: Future[int]) -> None:
+        """Writes the rows for an inference. If they fail, the process ends, and then the task."""
+        with os.fdopen(self._rows, "wb") as pipe:
+            try:
+                written.set_result(write_rows(batches, pipe, 1))
+            except BaseException as error:
+                # Before the pipe closes, which the process would take for the end of the rows.
+                self._process.kill()
+                self._process.wait()
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+                written.set_exception(error)
 
     def _forward_output(self) -> None:
         for line in self._process.stdout:
