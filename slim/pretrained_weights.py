@@ -85,6 +85,9 @@ KERAS_ENDINGS = (".keras", ".h5")
 # The order in which Keras stores the weights of a layer.
 _PARTS = ("kernel", "bias", "gamma", "beta", "moving_mean", "moving_variance")
 
+# Groups in a file of Keras that are not the net's: of the training that made it.
+_NO_LAYERS = frozenset({"optimizer", "metrics"})
+
 # Nets whose images have blue as the first channel in keras.applications.
 _BLUE_FIRST = ("vgg_", "resnet_v1_")
 _CHANNELS = 3
@@ -159,7 +162,7 @@ def _layers(file: h5py.File) -> Iterator[tuple[str, list[np.ndarray]]]:
     groups: list[h5py.Group] = []
     root.visititems(lambda key, item: groups.append(item) if key.endswith("vars") else None)
     for group in groups:
-        if "name" in group.attrs and len(group):
+        if "name" in group.attrs and len(group) and _NO_LAYERS.isdisjoint(group.name.split("/")):
             yield _text(group.attrs["name"]), [group[key][()] for key in sorted(group, key=int)]
 
 

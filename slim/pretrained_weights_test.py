@@ -106,6 +106,21 @@ def test_a_file_of_each_format_gives_every_weight_by_name(tmp_path, name):
     assert not found.left_out
 
 
+@pytest.mark.parametrize("name", ["net.keras", "net.weights.h5", "net.h5"])
+@pytest.mark.parametrize("layer", ["block1_conv1", "vgg_16.conv1.conv1_1"])
+def test_a_file_of_a_trained_model_gives_the_net_alone(tmp_path, name, layer):
+    images, path = keras.Input((4, 4, 3)), str(tmp_path / name)
+    model = keras.Model(images, keras.layers.Conv2D(2, 3, name=layer)(images))
+    model.compile("adam", "mse", metrics=["mae"])
+    model.train_on_batch(np.zeros((1, 4, 4, 3)), np.ones((1, 2, 2, 2)))
+    save = model.save_weights if name.endswith(".weights.h5") else model.save
+    save(path)
+    scope = "vgg_16/conv1/conv1_1"
+    shapes = {f"{scope}/kernel": (3, 3, 3, 2), f"{scope}/bias": (2,)}
+    found = pretrained_weights.read_keras(path, "vgg_16", shapes)
+    assert (found.arrays.keys(), found.left_out) == (shapes.keys(), ())
+
+
 def test_a_nested_model_is_read_too(tmp_path):
     model, path = make_model(), str(tmp_path / "outer.weights.h5")
     keras.Sequential([keras.Input((8, 8, 3)), model]).save_weights(path)
