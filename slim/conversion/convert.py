@@ -38,7 +38,8 @@ def convert(
       download: gets the original files into a folder, and returns it; None = as the data set does.
 
     Raises:
-      ValueError: the sources are missing or damaged, or the download failed.
+      ValueError: the sources are missing or damaged, the download failed, or see
+        `record_files.run`.
     """
     module = dataset_factory.MODULES[name]
     shards = _shards(module.INFO, num_shards)
@@ -48,6 +49,7 @@ def convert(
         for path in record_paths(dataset_dir, name, split, shards.get(split))
     ]
     if source_dir is None and all(map(os.path.exists, paths)) and not options.overwrite:
+        record_files.check_form(dataset_dir, module.INFO.splits, form)
         record_files.print_summary(dataset_dir, paths, len(paths))  # without a download
         return
     download = download or module.download

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from slim.conversion import convert
-from slim.conversion.options import Options
+from slim.conversion.options import Form, Options
 from slim.datasets import mnist, records
 from slim.datasets.dataset_factory import get_dataset
 from slim.testing import write_mnist, write_pictures
@@ -117,6 +117,20 @@ def test_nothing_is_downloaded_for_a_complete_folder(source, tmp_path, monkeypat
     convert.convert("mnist", str(tmp_path / "out"))
     assert not downloads
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == whole
+
+
+def test_pictures_in_another_form_are_refused_also_without_a_source(tmp_path):
+    write_pictures(tmp_path / "pictures", {"a": 4, "b": 4})
+    source, out = str(tmp_path / "pictures"), str(tmp_path / "out")
+    convert.convert("images", out, source_dir=source)
+    convert.convert("images", out)
+    pixels = Form(raw_pixel=True, resize_dimen=8)
+    words = r"(\d pictures \(\w+\)) as JPEG, not from \1 as raw pixels of side 8; name another"
+    for given in (source, None):
+        with pytest.raises(ValueError, match=f"train records were made from {words}"):
+            convert.convert("images", out, source_dir=given, form=pixels)
+    (tmp_path / "out" / "conversion.json").unlink()
+    convert.convert("images", out, form=pixels)  # whose form is not known
 
 
 def test_records_of_an_earlier_version_without_a_note_are_kept(source, tmp_path):

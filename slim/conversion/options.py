@@ -17,6 +17,11 @@ class Form:
     raw_pixel: bool = False
     resize_dimen: int = 0
 
+    def __str__(self) -> str:
+        """Returns the words for it in the note of a conversion."""
+        side = f" of side {self.resize_dimen}" if self.resize_dimen else ""
+        return f"raw pixels{side}" if self.raw_pixel else "JPEG"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:

@@ -20,7 +20,7 @@ from typing import Any
 
 from rich.progress import Progress
 
-from slim.conversion.options import Options
+from slim.conversion.options import Form, Options
 from slim.conversion.sources import Source
 from slim.datasets import dataset_info, files, records
 
@@ -140,6 +140,13 @@ def _alone_in(folder: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+def check_form(folder: str, splits: Iterable[str], form: Form) -> None:
+    """Raises ValueError if the pictures of some splits are noted to be stored in another form."""
+    note = _ConversionNote(folder)
+    for split in splits:
+        note.refuse_other_form(split, form)
+
+
 def print_summary(folder: str, paths: Sequence[str], num_kept: int) -> None:
     """Prints what a conversion has made, and lists broken images in broken.txt.
 
@@ -254,6 +261,13 @@ class _ConversionNote:
         noted = self._splits.get(split)
         if noted and noted["source"] != source:
             raise self._refusal(split, noted["source"], source)
+
+    def refuse_other_form(self, split: str, form: Form) -> None:
+        """Raises ValueError if a split has pictures, and those are stored in another form."""
+        source = self._splits.get(split, {}).get("source", "")
+        pictures, _, noted = source.rpartition(" as ")
+        if pictures and noted != str(form):
+            raise self._refusal(split, source, f"{pictures} as {form}")
 
     def start(self, split: str, source: str, class_names: Sequence[str]) -> None:
         """Notes what a split is made from."""

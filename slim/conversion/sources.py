@@ -94,9 +94,7 @@ class PictureSource:
     @property
     def description(self) -> str:
         """See base class."""
-        side = f" of side {self._form.resize_dimen}" if self._form.resize_dimen else ""
-        kind = f"raw pixels{side}" if self._form.raw_pixel else "JPEG"
-        return f"{describe(self._pictures.items)} as {kind}"
+        return f"{describe(self._pictures.items)} as {self._form}"
 
     def part(self, indices: Sequence[int]) -> PictureSource:
         """See base class."""
