@@ -236,6 +236,22 @@ def parse(
         raise ValueError(f"unexpected argument '{rest[0]}': flags are written --name=value")
 
 
+def is_set(name: str, arguments: Sequence[str]) -> bool:
+    """Whether a program's arguments set a boolean flag that is False by default.
+
+    It is read as `parse` does, but the program's other flags are not known. A bad value counts as
+    False: the program will name it.
+    """
+    values = flags.FlagValues()
+    flags.DEFINE_boolean(name, False, "", flag_values=values)
+    values.set_gnu_getopt()  # values of other flags may stand before it
+    try:
+        values(["", *_join_booleans(values, arguments)], known_only=True)
+    except flags.Error:
+        return False
+    return values[name].value
+
+
 def _join_booleans(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
     """Returns the arguments with `--flag True` of a boolean flag as `--flag=True`.
 

@@ -52,6 +52,22 @@ def test_a_boolean_flag_may_have_its_value_after_it(arguments, deep):
     assert parsed(*arguments).deep is deep
 
 
+@pytest.mark.parametrize(
+    ("arguments", "deep"),
+    [
+        ([], False),
+        (["--deep"], True),
+        (["--deep", "False", "--steps=3"], False),
+        (["--deep", "--steps=3"], True),
+        (["--data_dir", "here", "--deep=t"], True),
+        (["--deep", "--nodeep"], False),
+        (["--deep=perhaps"], False),
+    ],
+)
+def test_a_boolean_flag_is_read_beside_flags_that_are_not_known(arguments, deep):
+    assert app.is_set("deep", arguments) is deep
+
+
 def test_a_word_after_another_flag_stays_its_value():
     assert parsed("--data_dir", "True", "--steps", "4").data_dir == "True"
 

@@ -25,6 +25,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 
+from inception import app
 from inception.cluster.members import members, members_on_hosts
 from inception.cluster.namespaces import BANDWIDTH, NamespaceNetwork
 from terngrad.cluster.addresses import reserved_ports
@@ -42,7 +43,6 @@ from terngrad.launcher.terminal import (
 )
 from terngrad.layout import MAX_NODES
 
-_ELASTIC = {"--elastic", "--elastic=True", "--elastic=true", "--elastic=1"}
 _OF_BANDWIDTH = """such as 100mbit: gives each process a network interface of its own with that
 bandwidth (Linux, as root), to try how the training would go over such a network; or unshaped"""
 
@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     requests = Requests()
     requests.listen()
     output = Output(requests)
-    tolerant = options.ps > 0 or not _ELASTIC.isdisjoint(options.command)
+    tolerant = options.ps > 0 or app.is_set("elastic", options.command[1:])
     restarts = Restarts(0 if tolerant else options.max_restarts)
     for attempt in itertools.count(1):
         restarts.note_start("training")

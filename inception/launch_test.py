@@ -292,6 +292,30 @@ def test_law_10_wrong_arguments_are_named(arguments, message):
     assert str(end.value).startswith(f"launch: {message}")
 
 
+@pytest.mark.parametrize(
+    ("flags", "tolerates"),
+    [
+        (["--elastic"], True),
+        (["--net", "mlp", "--elastic=t"], True),
+        (["--elastic", "False"], False),
+        (["--elastic", "--noelastic"], False),
+        ([], False),
+    ],
+)
+def test_elastic_is_read_as_the_program_reads_it(monkeypatch, flags, tolerates):
+    found = []
+
+    def end(*_, tolerates_failures, **__):
+        found.append(tolerates_failures)
+        raise OSError
+
+    monkeypatch.setattr("inception.launch.Run", end)
+    monkeypatch.setattr("inception.launch.Requests.listen", lambda self: None)
+    with pytest.raises(SystemExit):
+        main(["2", "a.program", *flags])
+    assert found == [tolerates]
+
+
 def test_the_help_is_shown(capsys):
     with pytest.raises(SystemExit) as end:
         main(["--help"])

@@ -23,7 +23,7 @@ _JOB = str(os.getpid())  # so that two of these tests use different ports
 # of a task.
 _SRUN = """#!/usr/bin/env bash
 source scripts/common.sh
-while [[ "$1" == --* ]]; do shift; done
+while [[ "$1" == --* ]]; do echo "srun $1"; shift; done
 for ((task = 0; task < TASKS; task++)); do
   SLURM_STEP_ID=0 SLURM_PROCID="${task}" SLURM_NODEID=0 SLURM_STEP_TASKS_PER_NODE="${TASKS}" \\
     SLURM_STEP_NODELIST="${SLURM_JOB_NODELIST}" SLURMD_NODENAME="${SLURM_JOB_NODELIST}" \\
@@ -127,6 +127,17 @@ def test_a_job_that_is_warned_saves_is_requeued_and_goes_on(tmp_path, monkeypatc
     assert "Slurm has started this job again: 1." in output
     assert f"Finished training at step {saved + 4}: " in output
     assert f"requeued {_JOB}" not in run.lines
+
+
+@pytest.mark.parametrize(
+    ("flags", "ends_others"),
+    [(["--elastic=t"], 0), (["--elastic", "False"], 1), (["--elastic", "--net=mlp"], 0), ([], 1)],
+)
+def test_a_lost_task_ends_the_others_unless_the_program_is_elastic(tmp_path, flags, ends_others):
+    program = ["inception.no_such_program", *flags]
+    with started("requeue.sbatch", 1, tmp_path, *program, TLS="False") as run:
+        assert run.finish() == 1
+    assert f"srun --kill-on-bad-exit={ends_others}" in run.lines
 
 
 @pytest.mark.parametrize("script", _SCRIPTS, ids=lambda path: path.stem)
