@@ -95,9 +95,9 @@ def _count(trial: FrozenTrial | optuna.Trial, name: str) -> int:
     return attributes.get(name, attributes.get(_FORMER_NAMES[name], 0))
 
 
-def _identity(trial: FrozenTrial | optuna.Trial) -> tuple[str | None, int]:
-    """Returns point and attempt of a trial."""
-    return trial.user_attrs.get("point"), _count(trial, "attempt")
+def _identity(trial: FrozenTrial | optuna.Trial) -> tuple[str, int]:
+    """Returns point and attempt of a trial, also before they are noted."""
+    return trial.user_attrs.get("point", f"trial {trial.number}"), _count(trial, "attempt")
 
 
 def _was_cut_off(trial: FrozenTrial) -> bool:
@@ -123,6 +123,7 @@ class Study:
         self._plan = plan
         self._lock = threading.Lock()
         self._mine: dict[int, optuna.Trial] = {}
+        self._without_heartbeat: dict[int, float] = {}  # when this sweep first saw such a trial
         self.optuna = optuna.create_study(
             storage=storage,
             study_name=name,
@@ -152,7 +153,7 @@ class Study:
         trials = self._trials()
         if any(trial.state is TrialState.WAITING for trial in trials):
             return True
-        return len({trial.user_attrs.get("point") for trial in trials}) < self._plan.total
+        return len({_identity(trial)[0] for trial in trials}) < self._plan.total
 
     def _ask(self) -> RunningTrial | None:
         trial = self.optuna.ask(self._plan.distributions)
@@ -160,7 +161,7 @@ class Study:
         trial.set_user_attr("alive", heartbeat())
         if "point" not in trial.user_attrs:
             trial.set_user_attr("attempt", 0)
-            trial.set_user_attr("point", f"trial {number}")
+            trial.set_user_attr("point", _identity(trial)[0])
         if self._is_duplicate(trial):
             trial.set_user_attr("duplicate", True)
             self.optuna.tell(number, state=TrialState.FAIL)
@@ -186,9 +187,17 @@ class Study:
             if trial.number in self._mine or (point, attempt + 1) in followed:
                 continue
             is_open = trial.state is TrialState.RUNNING or _was_cut_off(trial)
-            seen = trial.user_attrs.get("alive")
-            if is_open and seen and not is_alive(seen):
+            if is_open and not self._is_running(trial):
                 self._queue_again(trial, _count(trial, "losses"))
+
+    def _is_running(self, trial: FrozenTrial) -> bool:
+        """Whether the process that asked for an open trial still lives."""
+        if seen := trial.user_attrs.get("alive"):
+            return is_alive(seen)
+        # It ended before its first heartbeat, or that is on its way. The trial's own start does not
+        # say which: Optuna notes it in the local time of another machine.
+        since = self._without_heartbeat.setdefault(trial.number, time.monotonic())
+        return time.monotonic() - since < _LOST_SECS
 
     def _queue_again(self, trial: FrozenTrial, losses: int) -> None:
         """Ends a trial, unless it has ended, and queues its point again.
@@ -196,7 +205,8 @@ class Study:
         If two sweeps do the same, the second trial is a duplicate.
         """
         attributes = trial.user_attrs
-        kept = {name: attributes[name] for name in ("point", "folder") if name in attributes}
+        kept = {"point": _identity(trial)[0]}
+        kept |= {"folder": attributes["folder"]} if "folder" in attributes else {}
         counts = {"attempt": _count(trial, "attempt") + 1, "losses": losses}
         with contextlib.suppress(ValueError, optuna.exceptions.UpdateFinishedTrialError):
             self.optuna.tell(trial.number, state=TrialState.FAIL)
@@ -262,7 +272,7 @@ class Study:
         last: dict[str, FrozenTrial] = {}
         for trial in self._trials():
             point, attempt = _identity(trial)
-            if point is None or _count(trial, "duplicate"):
+            if "point" not in trial.user_attrs or _count(trial, "duplicate"):
                 continue
             if point not in last or attempt > _identity(last[point])[1]:
                 last[point] = trial

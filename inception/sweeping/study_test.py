@@ -176,6 +176,22 @@ def test_trials_of_a_lost_sweep_go_on_in_another_one_exactly_once(storage, monke
     assert len(others[0].results()) == 4
 
 
+@pytest.mark.parametrize("plan", [GRID, TPE], ids=["grid", "tpe"])
+def test_a_trial_whose_sweep_ended_before_its_first_heartbeat_is_not_lost(
+    storage, monkeypatch, plan
+):
+    opened = Study(storage, "s", plan)
+    for _ in range(plan.total - 1):
+        opened.end(opened.next(), done(), pruned=False, retries=0)
+    opened.optuna.ask(plan.distributions)
+    assert opened.next() is None and not opened.is_over()  # its heartbeat may be on its way
+    monkeypatch.setattr(study, "_LOST_SECS", 0.0)
+    (running,) = run_all(opened)
+    assert opened.is_over()
+    assert [trial.number for trial in opened.results()].count(running.trial.number) == 1
+    assert len(opened.results()) == plan.total
+
+
 def test_trials_of_a_living_sweep_are_left_to_it(storage):
     first, second = Study(storage, "s", GRID), Study(storage, "s", GRID)
     running = first.next()
