@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType
@@ -13,7 +11,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from terngrad.library.arrays import plain
 from terngrad.library.group import Group
 from terngrad.library.keras import (
     agreement,
@@ -23,9 +20,8 @@ from terngrad.library.keras import (
     saving,
     state,
 )
-from terngrad.library.keras.backup import BackupPlaceholder, BackupSaver, FitState
-from terngrad.library.keras.data import compare_data
 from terngrad.library.keras.elastic_step import ElasticStep
+from terngrad.library.keras.fit_callback import END, FitCallback, means, plain_numbers
 from terngrad.library.keras.optimizer import (
     GradientExchange,
     bits_per_parameter,
@@ -34,29 +30,14 @@ from terngrad.library.keras.optimizer import (
     optimizers_of,
     undistributed,
 )
-from terngrad.library.keras.signals import Signals
 from terngrad.library.keras.step import SharedStep
 from terngrad.training.sequence_lock import SequenceLock
 from terngrad.training.signals import SIGNALS
 
-_END = "the end of an epoch"
 _NAME = "DistributedCallback"
-_WRITERS = tuple(
-    getattr(keras.callbacks, name)
-    for name in (
-        "BackupAndRestore",
-        "CSVLogger",
-        "ModelCheckpoint",
-        "OrbaxCheckpoint",
-        "ProgbarLogger",
-        "RemoteMonitor",
-        "TensorBoard",
-    )
-    if hasattr(keras.callbacks, name)
-)
 
 
-class DistributedCallback(keras.callbacks.Callback):
+class DistributedCallback(FitCallback):
     """Keeps the processes of `model.fit` together.
 
     - At the start, also after a BackupAndRestore, all take the chief's weights, optimizer state and
@@ -106,22 +87,12 @@ class DistributedCallback(keras.callbacks.Callback):
                 f"{_NAME}: learning_rate_scaling is {learning_rate_scaling!r}; allowed are "
                 f"{', '.join(elastic.SCALINGS)}"
             )
-        super().__init__()
-        self._group = group
-        self._writers = (*_WRITERS, *chief_only)
-        self._callbacks: list[keras.callbacks.Callback] = []
-        self._backup: keras.callbacks.BackupAndRestore | None = None
-        self._placeholder: BackupPlaceholder | None = None  # of the chief
-        self._state: FitState | None = None
-        self._has_steps = False  # whether fit has steps_per_epoch: epochs are no passes over data
+        super().__init__(group, chief_only, "this step")
         self._step: SharedStep | None = None
         self._scaling = learning_rate_scaling
         self._elastic: elastic.ElasticFit | None = None  # where processes may come and go
-        self._epoch = 0
         self._is_first_epoch = True  # of this fit
-        self._batch = 0  # index in the epoch
         self._batches = 0  # made in this fit
-        self._signals = Signals()
         self._saver: saving.StuckSaver | None = None
         self._logs: dict[str, Any] = {}  # of the last batch
 
@@ -133,6 +104,7 @@ class DistributedCallback(keras.callbacks.Callback):
             more than one node, or a TensorBoard comes before this callback.
         """
         super().set_model(model)
+        self._check_alone()
         _turn_off_xla(model)
         optimizer = getattr(model, "optimizer", None)
         inner = getattr(optimizer, "inner_optimizer", None)
@@ -151,7 +123,8 @@ class DistributedCallback(keras.callbacks.Callback):
                 f"{_NAME}: nodes={nodes} in a model with {len(exchanges)} distributed optimizers; "
                 "allowed is nodes=1, because each one's update precedes the next one's gradients"
             )
-        self._arrange()
+        if self._arrange():
+            self._place_memories()
         if self._group.is_elastic:
             elastic.check(self._group, model, exchanges, self._scaling)
             self._step = ElasticStep.of(model, exchanges)
@@ -159,41 +132,8 @@ class DistributedCallback(keras.callbacks.Callback):
         elif self._group.size > 1 or nodes > 1:
             self._step = SharedStep.of(model, exchanges)
 
-    def _arrange(self) -> None:
-        """Puts callbacks before and after the others; only the chief keeps those that write."""
-        caller = internals.callback_list()
-        if caller is None:
-            raise ValueError(f"{_NAME}: give it to fit, fit(..., callbacks=[{_NAME}(group)])")
-        if isinstance(caller.callbacks[0], _Before):
-            return  # a second call, from the place at the end
-        before = caller.callbacks[: caller.callbacks.index(self)]
-        if any(isinstance(c, keras.callbacks.TensorBoard) for c in before):
-            raise ValueError(
-                "DistributedCallback: put it before TensorBoard in the list of callbacks"
-            )
-        self._callbacks = [c for c in caller.callbacks if c is not self]
-        self._place_memories()
-        if not self._group.is_chief:
-            # Keras goes through the list at this moment, so that its length counts.
-            idle = keras.callbacks.Callback()
-            self._callbacks = [idle if isinstance(c, self._writers) else c for c in self._callbacks]
-        others = [c for c in self._callbacks if c is not self._backup]
-        self._state = FitState(self.model, others, self._backup)
-        caller.callbacks[:] = [_Before(self), *self._with_backup_last(), self]
-
-    def _with_backup_last(self) -> list[keras.callbacks.Callback]:
-        """Moves the chief's backup behind the other callbacks, which change at an epoch's end."""
-        self._placeholder = None
-        if self._backup not in self._callbacks:
-            return self._callbacks
-        self._placeholder = BackupPlaceholder(self._backup)
-        others = [self._placeholder if c is self._backup else c for c in self._callbacks]
-        return [*others, BackupSaver(self._backup, self._state.save)]
-
     def _place_memories(self) -> None:
         """Chooses where codecs' memories are saved: beside a backup, which holds the step."""
-        kinds = keras.callbacks.BackupAndRestore
-        self._backup = next((c for c in self._callbacks if isinstance(c, kinds)), None)
         for i, (_, exchange) in enumerate(self._exchanges()):
             folder = f"{self._backup.backup_dir}-memory/{self._group.rank}" if self._backup else ""
             exchange.memory_folder = os.path.join(folder, str(i)) if folder else ""
@@ -231,15 +171,13 @@ class DistributedCallback(keras.callbacks.Callback):
             self._guard(fit.code)
         for optimizer, exchange in self._exchanges():
             exchange.align(optimizer)
-        self._has_steps = fit.arguments.get("steps_per_epoch") is not None
-        first = internals.initial_epoch(self.model) or fit.arguments.get("initial_epoch")
-        self._group.set_epoch(first or 0)
+        self._begin_epochs(fit)
 
     def _begin_elastic(self, fit: internals.FitCall) -> None:
         """Joins the others, who may train already."""
         steps = elastic.check_steps(self.params.get("steps"))
         self._group.sequence = self._group.sequence or SequenceLock()
-        optimizers = [optimizer for optimizer, _ in self._exchanges()]
+        optimizers = self._optimizers()
         shared = [c for c in self._callbacks if not isinstance(c, self._writers)]
         configuration = lambda: agreement.configuration_of_elastic(
             self.model, optimizers, shared, self.params
@@ -295,19 +233,13 @@ class DistributedCallback(keras.callbacks.Callback):
         if self._saver:
             self._saver.end_step()
 
-    def pause(self) -> None:
-        """Ends the time limit of a step: callbacks may take any time before the next batch."""
-        self._group.progress.batches = None
-
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Notes the epoch, and compares the learning rates of the first one."""
-        self._epoch = epoch
-        if not self._has_steps:
-            self._group.set_epoch(epoch)
+        self._begin_epoch(epoch)
         if self._elastic:
             self._elastic.begin_epoch(epoch)
         elif self._group.size > 1 and self._is_first_epoch:
-            agreement.agree_on_rates(self._group, [optimizer for optimizer, _ in self._exchanges()])
+            agreement.agree_on_rates(self._group, self._optimizers())
         self._is_first_epoch = False
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
@@ -319,7 +251,7 @@ class DistributedCallback(keras.callbacks.Callback):
         if self._elastic:
             stop, *signals = self._elastic.decide(own.tolist())
         else:
-            stop, *signals = self._group.all_gather(own, what=_END).max(axis=0)
+            stop, *signals = self._group.all_gather(own, what=END).max(axis=0)
         self._raise_if(signals, logs, is_epoch_over=True)
         self._step.request([0.0] * len(own))
         self.model.stop_training = bool(stop)
@@ -344,34 +276,40 @@ class DistributedCallback(keras.callbacks.Callback):
         finally:  # a delayed signal is handled now, when no other worker waits
             self._signals.leave()
         if self._backup and self._backup.delete_checkpoint:
-            folder = f"{self._backup.backup_dir}-memory"
-            shutil.rmtree(f"{folder}/{self._group.rank}", ignore_errors=True)
-            with contextlib.suppress(OSError):  # it has files of others, or does not exist
-                os.rmdir(folder)
-            if self._group.is_chief:
-                self._state.delete()
+            self._delete_beside_backup("memory")
+
+    def before_batch_end(self) -> None:
+        """See base class."""
+        self.pause()
+        self.end_step()
+
+    def before_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        """Averages the metrics, and saves what codecs keep."""
+        self.average(epoch, logs)
+        self.save_memories()
 
     def average(self, epoch: int, logs: dict[str, Any]) -> None:
         """Replaces an epoch's metrics by their means over the processes that have them."""
         exchanges = [exchange for _, exchange in self._exchanges()]
         sent = sum(exchange.bytes_sent for exchange in exchanges)
         logs["bytes_sent"] = sent + (self._step.bytes_sent if self._step else 0)
-        logs["bits_per_parameter"] = bits_per_parameter(exchanges)
+        reducers = [reducer for exchange in exchanges for reducer in exchange.reducers.values()]
+        logs["bits_per_parameter"] = bits_per_parameter(reducers)
         if self._group.size == 1:
             return
-        own = {name: np.asarray(value).tolist() for name, value in logs.items()}
+        own = plain_numbers(logs)
         if not self._elastic:
             self._group.progress.batches = self._batches or None
-        rates = agreement.rates(optimizer for optimizer, _ in self._exchanges())
+        rates = agreement.rates(self._optimizers())
         digest = state.digest(self.model)
         row = {"logs": own, "weights": digest, "rates": rates}
         when = f"after epoch {epoch + 1}"
         if self._elastic:
             self._average_elastic(logs, row, when)
             return
-        rows = self._group.all_gather_object(row, what=_END)
+        rows = self._group.all_gather_object(row, what=END)
         self.pause()
-        logs.update(_means([row["logs"] for row in rows]))
+        logs.update(means([row["logs"] for row in rows]))
         cause = agreement.differing([row["rates"] for row in rows])
         self._equalize({row["weights"] for row in rows}, when, cause)
 
@@ -381,9 +319,9 @@ class DistributedCallback(keras.callbacks.Callback):
         if rows is None:  # the others have done so without this one
             logs.update(self._elastic.logs)
             return
-        means = _means([each["logs"] for each in rows.values()])
-        logs.update(means)
-        self._elastic.note_logs(means)
+        found = means([each["logs"] for each in rows.values()])
+        logs.update(found)
+        self._elastic.note_logs(found)
         cause = agreement.differing([each["rates"] for each in rows.values()])
         self._equalize_elastic({rank: each["weights"] for rank, each in rows.items()}, when, cause)
 
@@ -415,56 +353,9 @@ class DistributedCallback(keras.callbacks.Callback):
             if (exchange := exchange_of(optimizer)) is not None:
                 yield optimizer, exchange
 
-    def _agree(self, given: Mapping[str, Any]) -> None:
-        """Compares models, settings and the data that `fit` was given; see on_train_begin."""
-        optimizers = [optimizer for optimizer, _ in self._exchanges()]
-        agreement.agree_on_model(self._group, self.model, optimizers, self.params)
-        shared = [c for c in self._callbacks if not isinstance(c, self._writers)]
-        agreement.agree_on_callbacks(self._group, self.model, shared)
-        compare_data(self._group, given)
-
-    def _copy_state(self) -> None:
-        variables = [*self.model.weights]
-        for optimizer, _ in self._exchanges():
-            variables += optimizer.variables if optimizer.built else []
-        self._group.broadcast(list({id(plain(v)): v for v in variables}.values()))
-        state.refresh(self.model)
-        epochs = self._group.all_gather_object(internals.initial_epoch(self.model))
-        internals.set_initial_epoch(self.model, epochs[0])
-
-    def _raise_if(
-        self, signals: Sequence[float], logs: dict | None, *, is_epoch_over: bool = False
-    ) -> None:
-        """Ends `fit` where a process was sent a signal, the same way on all."""
-        if not any(signals):
-            return
-        number = next(n for n, said in zip(SIGNALS, signals, strict=True) if said)
-        self._signals.leave(forget=True)
-        self.pause()
-        saving.save(
-            self._callbacks, self._epoch, self._batch, logs or {}, is_epoch_over=is_epoch_over
-        )
-        if number != signal.SIGINT:
-            raise SystemExit(128 + number)
-        why = "a worker was interrupted; all stopped after the same step"
-        self._group.leaving.stopped_by = KeyboardInterrupt(why)
-        raise self._group.leaving.stopped_by
-
-
-class _Before(keras.callbacks.Callback):
-    """The part of DistributedCallback that comes before the other callbacks."""
-
-    def __init__(self, callback: DistributedCallback) -> None:
-        super().__init__()
-        self._callback = callback
-
-    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        self._callback.average(epoch, logs if logs is not None else {})
-        self._callback.save_memories()
-
-    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        self._callback.pause()
-        self._callback.end_step()
+    def _optimizers(self) -> list[keras.optimizers.Optimizer]:
+        """See base class."""
+        return [optimizer for optimizer, _ in self._exchanges()]
 
 
 def _turn_off_xla(model: keras.Model) -> None:
@@ -473,18 +364,3 @@ def _turn_off_xla(model: keras.Model) -> None:
             program_warnings.warn("jit_compile is off: XLA cannot compile the exchange.")
         model.jit_compile = False
         model.train_function = None
-
-
-def _means(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the mean of each metric over the processes that have it."""
-    names = sorted({name for row in rows for name in row})
-    return {name: _mean([row[name] for row in rows if name in row]) for name in names}
-
-
-def _mean(values: Sequence[Any]) -> Any:
-    """Returns the mean of numbers, or of arrays of numbers; else the first value."""
-    array = np.asarray(values)
-    if array.dtype.kind not in "biuf":
-        return values[0]
-    mean = array.mean(axis=0)
-    return float(mean) if mean.ndim == 0 else mean

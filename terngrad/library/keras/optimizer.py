@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -328,9 +328,8 @@ def with_inner_optimizers(
     ]
 
 
-def bits_per_parameter(exchanges: Iterable[GradientExchange]) -> float:
-    """Returns the bits that this process sends for each parameter in an update."""
-    reducers = [reducer for exchange in exchanges for reducer in exchange.reducers.values()]
+def bits_per_parameter(reducers: Sequence[Reducer]) -> float:
+    """Returns the bits that this process sends for each parameter when each reducer is called."""
     bits = sum(reducer.bits_per_parameter * reducer.layout.size for reducer in reducers)
     return bits / max(sum(reducer.layout.size for reducer in reducers), 1)
 

@@ -20,7 +20,13 @@ _SECOND_SECS = 1.0  # later signals are from the user, not copies of the first
 class Signals:
     """These signals during `fit`: the first is noted, a second one ends the program."""
 
-    def __init__(self) -> None:
+    def __init__(self, stops: str = "this step") -> None:
+        """Notes nothing yet.
+
+        Args:
+          stops: when the first signal stops `fit`, for a line on the terminal.
+        """
+        self._stops = stops
         self._fit: CodeType | None = None
         self._before: dict[int, Any] = {}
         self._seen: dict[int, float] = {}  # when
@@ -81,7 +87,7 @@ class Signals:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), terminal)
         with contextlib.suppress(OSError, RuntimeError):  # also within another print
             # In one write: another thread may be ending this process with a line.
-            print("stopping after this step ...\n", end="", file=sys.stderr, flush=True)
+            print(f"stopping after {self._stops} ...\n", end="", file=sys.stderr, flush=True)
 
     def _is_in_fit(self, frame: FrameType | None) -> bool:
         while frame is not None and frame.f_code is not self._fit:
