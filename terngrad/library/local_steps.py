@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ import tensorflow as tf
 from terngrad.library.arrays import plain
 from terngrad.library.group import Group
 from terngrad.library.reducer import Reducer, ReducerState, names_of
+from terngrad.library.reducer_settings import check_settings, with_suited
 from terngrad.training.local_step import make_fragments
 from terngrad.training.optimizers import Momentum
 
@@ -110,15 +112,7 @@ class LocalSteps:
           MembershipError: names a setting that differs between two processes.
         """
         given = {"learning_rate": learning_rate, "momentum": momentum, "feedback": feedback}
-        _check(steps, fragments, given, settings)
-        if group.is_elastic:
-            raise ValueError(
-                "LocalSteps: the group is elastic or has num_replicas_to_aggregate; allowed is one "
-                "of fixed processes"
-            )
-        if overlap and group.connection is not None and group.connection.matches_by_order:
-            why = "which matches operations by their order"
-            raise ValueError(f"overlap is True; allowed is False with MPI, {why}")
+        _check(group, steps, fragments, overlap, given, settings)
         configuration = {"steps": steps, "fragments": fragments, "overlap": bool(overlap), **given}
         configuration["averaged variables"] = len(averaged)
         group.agree(
@@ -266,8 +260,28 @@ def _of_fragment(
     return found
 
 
+def check_arguments(group: Group, **arguments: Any) -> None:
+    """Checks arguments of `LocalSteps` before there are variables; raises as it does."""
+    bound = inspect.signature(LocalSteps).bind((), group, **arguments)
+    bound.apply_defaults()
+    given = bound.arguments
+    _check(
+        group,
+        given["steps"],
+        given["fragments"],
+        given["overlap"],
+        {name: given[name] for name in ("learning_rate", "momentum", "feedback")},
+        given["settings"],
+    )
+
+
 def _check(
-    steps: int, fragments: int, given: Mapping[str, float], settings: Mapping[str, Any]
+    group: Group,
+    steps: int,
+    fragments: int,
+    overlap: bool,
+    given: Mapping[str, float],
+    settings: Mapping[str, Any],
 ) -> None:
     for name, value in {"steps": steps, "fragments": fragments}.items():
         if not isinstance(value, numbers.Integral):
@@ -283,6 +297,24 @@ def _check(
         if not (0 <= value <= limit and math.isfinite(value)):
             allowed = "finite numbers from 0 on" if limit == math.inf else "numbers from 0 to 1"
             raise ValueError(f"{name} is {value}; allowed are {allowed}")
+    _check_settings(settings)
+    if group.is_elastic:
+        raise ValueError(
+            "LocalSteps: the group is elastic or has num_replicas_to_aggregate; allowed is one "
+            "of fixed processes"
+        )
+    if overlap and group.connection is not None and group.connection.matches_by_order:
+        why = "which matches operations by their order"
+        raise ValueError(f"overlap is True; allowed is False with MPI, {why}")
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    """Checks the arguments of `Reducer`."""
+    parameters = inspect.signature(Reducer).parameters.values()
+    allowed = {each.name: each.default for each in parameters if each.default is not each.empty}
     for name in ("nodes", "memory_decay"):
-        if name in settings:
+        del allowed[name]
+    for name in settings:
+        if name not in allowed:
             raise TypeError(f"{name} is no argument of LocalSteps")
+    check_settings(**with_suited(**allowed | settings), nodes=1)
