@@ -5,6 +5,9 @@ optimizer = terngrad.keras.distribute(keras.optimizers.Adam(1e-3), group)
 model.compile(optimizer, loss, metrics=metrics)
 model.fit(group.shard(dataset), callbacks=[terngrad.keras.DistributedCallback(group)])
 terngrad.keras.evaluate(model, test, group)
+
+Over slow networks `callbacks=[terngrad.keras.LocalSteps(group)]`, and an optimizer that is not
+distributed.
 """
 
 import warnings
@@ -13,8 +16,9 @@ from typing import Any
 from terngrad.library.keras.callback import DistributedCallback
 from terngrad.library.keras.distribute import distribute
 from terngrad.library.keras.evaluation import evaluate, predict
+from terngrad.library.keras.local_steps import LocalSteps
 
-__all__ = ["DistributedCallback", "distribute", "evaluate", "predict"]
+__all__ = ["DistributedCallback", "LocalSteps", "distribute", "evaluate", "predict"]
 
 
 def __getattr__(name: str) -> Any:
