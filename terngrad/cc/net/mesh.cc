@@ -18,7 +18,6 @@ namespace {
 constexpr int kEvents = 64;
 constexpr int kLingerMs = 20;        // polling interval while closing
 constexpr uint64_t kWakeUp = ~0ull;  // data of the event that wakes the thread
-constexpr size_t kFreeBlocks = 128;  // kept for later frames
 
 // As TensorFlow's threads do: sums of floats must not depend on the engine.
 void FlushDenormals() {
@@ -359,19 +358,6 @@ void Mesh::FailAll(const std::string& text) {
     epoll_ctl(epoll_, EPOLL_CTL_DEL, connection->fd(), nullptr);
   }
   for (const Submission& submission : failed) submission.done(failure);
-}
-
-Mesh::Block Mesh::TakeBlock() {
-  if (free_blocks_.empty()) return Block(new uint8_t[kChunkBytes]);
-  Block block = std::move(free_blocks_.back());
-  free_blocks_.pop_back();
-  return block;
-}
-
-void Mesh::GiveBlock(Block block) {
-  if (free_blocks_.size() < kFreeBlocks) {
-    free_blocks_.push_back(std::move(block));
-  }
 }
 
 }  // namespace terngrad

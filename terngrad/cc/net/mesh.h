@@ -18,6 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "terngrad/cc/net/blocks.h"
 #include "terngrad/cc/net/connection.h"
 #include "terngrad/cc/net/plan.h"
 
@@ -100,7 +101,7 @@ class Mesh : private Receiver {
   void Close(double secs);
 
  private:
-  using Block = std::unique_ptr<uint8_t[]>;
+  using Block = Blocks::Block;
   using Clock = std::chrono::steady_clock;
 
   // The progress of one use of an operation: what was sent and what has
@@ -185,9 +186,6 @@ class Mesh : private Receiver {
   bool Refuse(int peer, const std::string& why);
   std::string WhyBroken(int peer) const;
 
-  Block TakeBlock();
-  void GiveBlock(Block block);
-
   const int rank_;
   const int size_;
   const std::vector<std::string> names_;
@@ -197,6 +195,9 @@ class Mesh : private Receiver {
   std::thread thread_;
   std::atomic<int64_t> bytes_sent_{0};
   std::atomic<int64_t> bytes_received_{0};
+
+  // For the thread; it outlives operations and connections, which have blocks.
+  Blocks blocks_;
 
   // Shared by all threads.
   mutable std::mutex mutex_;
@@ -213,7 +214,6 @@ class Mesh : private Receiver {
   Clock::time_point close_by_;
 
   // Only the thread uses these.
-  std::vector<Block> free_blocks_;  // connections give some back at their end
   std::vector<std::unique_ptr<Connection>> connections_;  // by process
   std::vector<uint32_t> watched_;                         // events, by process
   std::vector<bool> has_left_;                            // by process

@@ -112,7 +112,7 @@ Place Mesh::OnHeader(int peer, const FrameHeader& header) {
   const bool is_part = operation->plan.reduces() && header.shot == 0;
   if (is_part || !round.is_submitted || header.length == 0 ||
       operation->plan.IsPacked()) {
-    incoming.block = TakeBlock();
+    incoming.block = blocks_.Take(header.length);
     return {Place::kHere, incoming.block.get()};
   }
   return {Place::kHere,
@@ -196,18 +196,16 @@ void Mesh::Arrive(Operation& operation, Round& round, int peer,
   --round.missing[peer];
   --round.pending;
   if (plan.IsPacked()) {
-    Block packed = std::move(block);
+    const Block packed = std::move(block);
+    const int64_t count = range.Count(header.chunk);
     uint8_t* rows;
     if (header.shot == 0) {
-      block = TakeBlock();
+      block = blocks_.Take(count * plan.RowBytes(0));
       rows = block.get();
     } else {
       rows = OutputOf(operation, round, 1, peer, header.chunk);
     }
-    const bool is_code = plan.Unpack(header.shot, packed.get(), header.length,
-                                     range.Count(header.chunk), rows);
-    GiveBlock(std::move(packed));
-    if (!is_code) {
+    if (!plan.Unpack(header.shot, packed.get(), header.length, count, rows)) {
       Refuse(peer, "it sent chunk " + std::to_string(header.chunk) + " of " +
                        plan.declaration().name + ", which cannot be decoded");
       return;
@@ -222,7 +220,6 @@ void Mesh::Arrive(Operation& operation, Round& round, int peer,
     ReportFinal(round, range.First(header.chunk), range.Count(header.chunk));
   } else if (block && round.is_submitted) {
     CopyOut(operation, round, peer, header.chunk, block.get());
-    GiveBlock(std::move(block));
   } else if (block) {
     round.blocks[operation.first[0][peer] + header.chunk] = std::move(block);
   }
@@ -254,7 +251,7 @@ void Mesh::Begin(Operation& operation) {
       Block& block = round.blocks[operation.first[0][peer] + chunk];
       if (!block) continue;
       CopyOut(operation, round, peer, chunk, block.get());
-      GiveBlock(std::move(block));
+      block.reset();
     }
   }
   FinishIfDone(operation);
@@ -296,12 +293,10 @@ void Mesh::QueueFrames(Operation& operation, int shot, uint32_t chunk,
   if (!plan.IsPacked()) {
     owner = round.submission.owner;
   } else {
-    uint8_t* const packed = TakeBlock().release();
-    owner = std::shared_ptr<const void>(packed, [this](const uint8_t* block) {
-      GiveBlock(Block(const_cast<uint8_t*>(block)));
-    });
-    size = plan.Pack(shot, rows, count, packed);
-    rows = packed;
+    const std::shared_ptr<uint8_t[]> packed = blocks_.Take(size);
+    size = plan.Pack(shot, rows, count, packed.get());
+    rows = packed.get();
+    owner = packed;
   }
   FrameHeader header = {};
   header.key = operation.key;
@@ -367,7 +362,7 @@ void Mesh::AddChunk(Operation& operation, Round& round, uint32_t chunk) {
   plan.Add(parts_, range.Count(chunk), total);
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    GiveBlock(std::move(round.blocks[operation.first[0][peer] + chunk]));
+    round.blocks[operation.first[0][peer] + chunk].reset();
   }
   if (plan.shots() == 2) QueueFrames(operation, 1, chunk, total, others_);
   --round.pending;

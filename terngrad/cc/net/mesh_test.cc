@@ -191,8 +191,8 @@ int main(int count, char** words) {
     }
   }
   size_t checked = 0;
-  for (const Laws& laws : {ReduceLaws(), OperationLaws(), OfferLaws(),
-                           MeshLaws(), ConnectionLaws()}) {
+  for (const Laws& laws : {ReduceLaws(), BlockLaws(), OperationLaws(),
+                           OfferLaws(), MeshLaws(), ConnectionLaws()}) {
     for (const auto& each : laws) each.Check();
     checked += laws.size();
   }

@@ -13,6 +13,7 @@ namespace testing {
 using Laws = std::vector<Law<>>;
 
 Laws ReduceLaws();      // reduce_test.cc
+Laws BlockLaws();       // blocks_test.cc
 Laws OperationLaws();   // mesh_operations_test.cc
 Laws OfferLaws();       // offers_test.cc
 Laws ConnectionLaws();  // connection_test.cc
