@@ -100,6 +100,30 @@ def add_all(words: Sequence[tf.Tensor], planes: int) -> tf.Tensor:
     return functools.reduce(lambda a, b: add(a, b, planes), words, zeros)
 
 
+def count_nonzero(words: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
+    """Counts the integers that differ from zero in neighbouring segments, from the first one on.
+
+    It takes 32 integers at a time, so none of its tensors has a number for each integer.
+
+    Args:
+      words: uint32 [M / 32, k].
+      sizes: integers in each segment, fewer than 2^31, together M at most.
+
+    Returns:
+      int32 [len(sizes)].
+    """
+    if not sum(sizes):
+        return tf.zeros([len(sizes)], tf.int32)
+    ends = np.cumsum([0, *sizes])
+    last = np.maximum(ends - 1, 0) // GROUP  # the word with the last integer before each end
+    masks = ((1 << (ends - GROUP * last)) - 1).astype(np.uint32)
+    nonzero = functools.reduce(tf.bitwise.bitwise_or, (words[:, j] for j in range(words.shape[1])))
+    before = tf.cumsum(_count_bits(nonzero), exclusive=True)
+    cut = tf.bitwise.bitwise_and(tf.gather(nonzero, last), masks)
+    counts = tf.gather(before, last) + _count_bits(cut)
+    return counts[1:] - counts[:-1]  # also where these are modulo 2^32
+
+
 def fits(words: np.ndarray, elements: int, largest: int) -> bool:
     """Whether all values of received planes lie in [-largest, largest].
 
@@ -127,6 +151,10 @@ def _compare(magnitude: Sequence[np.ndarray], limit: int) -> tuple[np.ndarray, n
         else:
             above = above | (undecided & magnitude[j])
     return above, below
+
+
+def _count_bits(words: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.raw_ops.PopulationCount(x=words), tf.int32)
 
 
 def _sign_extended(words: tf.Tensor, planes: int) -> Sequence[tf.Tensor]:

@@ -1,5 +1,7 @@
 """Laws of bit planes: packing loses nothing, sums are exact."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -70,6 +72,19 @@ def test_sums_do_not_depend_on_how_nodes_are_spread_over_processes(kernels):
     parts = [kernels.sum(p, planes.plane_count(len(p))) for p in (codes[:1], codes[1:])]
     joined = kernels.sum(parts, planes.plane_count(6))
     np.testing.assert_array_equal(whole, joined)
+
+
+@given(st.lists(st.integers(0, 70), max_size=9), st.integers(1, 5), st.integers(0, 2**32 - 1))
+@settings(max_examples=40)
+def test_integers_that_are_not_zero_are_counted_in_each_segment(sizes, count, seed):
+    limit = 1 << (count - 1)
+    rng = np.random.default_rng(seed)
+    values = rng.integers(-limit, limit, planes.padded(sum(sizes))) * rng.integers(0, 2)
+    got = planes.count_nonzero(tf.constant(to_planes(values, count)), sizes)
+    ends = np.cumsum([0, *sizes])
+    assert got.numpy().tolist() == [
+        np.count_nonzero(values[begin:end]) for begin, end in itertools.pairwise(ends)
+    ]
 
 
 def test_an_empty_bucket_packs_to_nothing():

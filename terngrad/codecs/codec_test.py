@@ -17,6 +17,7 @@ from terngrad.layout import BITS_OF_CODEC, DRAWS, MAX_CODES, Policy, codec_of, m
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import plane_count
 from terngrad.testing.gradients import NAMES, SHAPES, assert_same_bits, gradients_of
+from terngrad.testing.memory import peak_bytes
 from terngrad.training.classifier import Losses
 from terngrad.training.errors import not_finite
 from terngrad.training.reduction import exchange_gradients
@@ -293,14 +294,27 @@ def test_a_channel_that_is_not_finite_shows_in_its_scale_alone(kernels):
 
 
 @pytest.mark.slow
-def test_the_share_of_zeros_is_counted(kernels):
-    policy = Policy(grad_bits=1)
+@pytest.mark.parametrize("name", ["ternary", "5-level", "unpacked", "own scale"])
+def test_the_share_of_zeros_is_counted(name, kernels):
+    policy = POLICIES[name]
     layout = make_layout(NAMES, SHAPES, policy)
     gradients = gradients_of(1)
     result = exchange_of(policy, gradients, kernels)
     shares = make_codecs(layout, kernels)[0].share_of_zeros(result.encoded[0])
     for variable, share in shares.items():
         np.testing.assert_allclose(share, np.mean(result.means[variable].numpy() == 0), atol=1e-6)
+
+
+def test_counting_zeros_needs_less_than_a_byte_for_a_value(kernels):
+    size = 1 << 24
+    codec = make_codecs(make_layout(["w"], [(size,)], Policy(grad_bits=1)), kernels)[0]
+    words = np.random.default_rng(7).integers(0, 4, (size // 32, 2), np.uint32)
+    words[:, 1] &= words[:, 0]
+    encoded = tf.constant(words)
+    shares = {}
+    assert peak_bytes(lambda: shares.update(codec.share_of_zeros([encoded]))) < size
+    nonzero = np.unpackbits(np.ascontiguousarray(words[:, 0]).view(np.uint8)).sum(dtype=np.int64)
+    assert shares[0].numpy() == np.float32((size - nonzero) / size)
 
 
 @pytest.mark.slow

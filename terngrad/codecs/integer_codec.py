@@ -14,6 +14,7 @@ from terngrad.ops.gradient_kernels import EncodeInputs, GradientKernels
 from terngrad.ternary import ENCODERS
 
 SCALE_BYTES = 4
+_CPU = "/CPU:0"
 
 
 class IntegerCodec(Codec):
@@ -136,8 +137,13 @@ class IntegerCodec(Codec):
 
     def share_of_zeros(self, encoded: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
         """See base class."""
-        codes = self.sent(encoded, tf.ones([self.scale_count]))
-        shares = [tf.reduce_mean(tf.cast(c == 0.0, tf.float32)) for c in codes]
+        if type(self).decode is not IntegerCodec.decode:  # codes may have a form of their own
+            codes = self.sent(encoded, tf.ones([self.scale_count]))
+            shares = [tf.reduce_mean(tf.cast(c == 0.0, tf.float32)) for c in codes]
+        else:
+            with tf.device(_CPU):
+                zeros = self._sizes - planes.count_nonzero(encoded[0], self._sizes)
+                shares = tf.unstack(tf.cast(zeros / self._sizes, tf.float32))
         return dict(zip(self.variables, shares, strict=True))
 
     def payload(self, nodes: int, local_nodes: int | None) -> dict[int, Payload]:
