@@ -11,7 +11,7 @@ import tensorflow as tf
 from terngrad.cluster.addresses import split_address
 from terngrad.exchange.sockets import SocketTransport
 from terngrad.ops import tls
-from terngrad.ops.mesh import Mesh
+from terngrad.ops.mesh import Mesh, MeshKind
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.proxy import Fault, FaultKind, Proxy, plan
@@ -124,3 +124,31 @@ def test_a_bit_that_changes_on_the_way_ends_an_encrypted_exchange(to_server, fil
     link = f"the connection from {NAMES[1 - receiver]} to {NAMES[receiver]}: bytes have changed"
     # The sender learns it by an alert, unless the end of the connection overtakes that.
     assert link in str(found[receiver])
+
+
+def test_a_frame_that_arrives_with_the_end_of_the_handshake_is_read(files):
+    octets = 8192
+    client, from_client = socket.socketpair()
+    server, from_server = socket.socketpair()
+
+    def process(rank, end):
+        encrypted = tls.encrypt(
+            end, files, "127.0.0.1", is_server=rank == 0, timeout_secs=TIMEOUT_SECS
+        )
+        mesh = Mesh(rank, NAMES, {1 - rank: encrypted})
+        with contextlib.closing(SocketTransport(rank, 2, mesh, _Port())):
+            gather = mesh.declare("bytes", MeshKind.GATHER, octets)
+            return mesh.join(tf.fill([octets], tf.cast(rank, tf.uint8)), gather, [2, octets])[0]
+
+    def relay():
+        from_server.sendall(from_client.recv(1 << 16))  # the client's first message
+        from_client.sendall(from_server.recv(1 << 16))
+        held = b""
+        while len(held) < octets:
+            held += from_client.recv(1 << 16)
+        from_server.sendall(held)  # its last message of the handshake, and a frame
+        from_client.sendall(from_server.recv(1 << 16))
+
+    *gathered, _ = in_threads(lambda: process(0, server), lambda: process(1, client), relay)
+    for each in gathered:
+        np.testing.assert_array_equal(each, [[0] * octets, [1] * octets])

@@ -62,6 +62,7 @@ Mesh::~Mesh() {
 void Mesh::AddConnection(int peer, std::unique_ptr<Socket> socket) {
   const int fd = socket->fd();
   connections_[peer] = std::make_unique<Connection>(peer, std::move(socket));
+  has_more_[peer] = true;  // TLS may have read frames with the handshake
   epoll_event event = {};
   event.events = watched_[peer] = EPOLLIN | EPOLLRDHUP;
   event.data.u64 = peer;
