@@ -109,7 +109,8 @@ class ClusterConfig(Checked):
     control_port: int = _distributed(
         at_least(1, -1),
         -1,
-        f"port at which the chief listens for the others; -1 = its own + {CONTROL_PORT_ABOVE}",
+        f"port at which the chief listens for the others; -1 = its own + {CONTROL_PORT_ABOVE}; not "
+        "used with elastic and num_replicas_to_aggregate",
     )
     network_interface: str = _distributed(
         TEXT,
@@ -239,6 +240,10 @@ class ClusterConfig(Checked):
         of_worker = "max_staleness", "pull_bits", "pull_codec"
         of_ps = "ps_snapshot_steps", "ps_snapshot"
         inert = {"num_ps_tasks": "--cluster=flags"} if self.cluster == "flags" else {}
+        if self.elastic:
+            inert["control_port"] = "--elastic"
+        elif self.num_replicas_to_aggregate != -1:
+            inert["control_port"] = "--num_replicas_to_aggregate"
         if self.cross_replica_sync:
             return inert | dict.fromkeys(of_worker + of_ps, _SYNC)
         if self.job_name == "ps":

@@ -132,6 +132,14 @@ def test_flags_of_asynchronous_training_are_inert_without_it():
     assert of_a_ps.keys() == {"num_ps_tasks", "max_staleness", "pull_bits", "pull_codec"}
 
 
+@pytest.mark.parametrize("flag", [{"elastic": True}, {"num_replicas_to_aggregate": 1}])
+def test_the_control_port_is_inert_where_steps_may_lack_workers(flag):
+    flags = {"worker_hosts": ("a:1", "b:1"), "control_port": 7}
+    assert "control_port" not in ClusterConfig(**flags).inert_flags
+    reason = ClusterConfig(**flags, **flag).inert_flags["control_port"]
+    assert reason == f"--{next(iter(flag))}"
+
+
 def test_law_10_a_snapshot_is_refused_where_a_ps_has_none():
     hosts = {"worker_hosts": ("a:1",), "ps_hosts": ("p:1",), "cross_replica_sync": False}
     flags = {"job_name": "ps", "ps_snapshot_steps": 0}

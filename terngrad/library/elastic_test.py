@@ -216,6 +216,7 @@ def test_a_worker_that_is_behind_gets_the_state_of_the_others():
             "join: min_size is 3: allowed are 1 to 2, the number of workers",
         ),
         (TWO | {"min_size": 2}, "join: min_size is 2: needs elastic"),
+        (TWO | {"elastic_wait_secs": 30}, "join: elastic_wait_secs is 30: needs elastic"),
         (
             TWO | {"elastic": True, "elastic_wait_secs": 0},
             "join: elastic_wait_secs is 0: allowed are more than 0",

@@ -254,6 +254,8 @@ class JoinConfig:
         self._check_interface()
         if self.min_size > 1 and not self.elastic:
             raise self.naming.refuse("min_size", self.min_size, "needs elastic")
+        if self.elastic_wait_secs != ELASTIC_WAIT_SECS and not self.elastic:
+            raise self.naming.refuse("elastic_wait_secs", self.elastic_wait_secs, "needs elastic")
         if engine in LAUNCHED:
             for name in ("num_replicas_to_aggregate", "elastic"):
                 if (value := getattr(self, name)) not in (None, False):

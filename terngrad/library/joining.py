@@ -84,7 +84,8 @@ def join(
       ps_hosts: "host:port" of each parameter server, if the processes exchange through these; the
         hosts are then only names.
       job: "worker", or "ps": this process is a parameter server.
-      control_port: port at which the chief listens for the others; None = its own + 1000.
+      control_port: port at which the chief listens for the others; None = its own + 1000. Not used
+        with ps_hosts, elastic or num_replicas_to_aggregate.
       engine: "collective" (all-reduce over sockets), "parameter_server", "mpi" or "horovod"; the
         last two need mpirun or horovodrun, which know the hosts. "auto" = by what started this
         process: mpi for mpirun, horovod for horovodrun, else parameter_server with ps_hosts and
