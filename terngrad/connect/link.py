@@ -30,6 +30,7 @@ class LinkEvents:
         trying if it returns True.
       on_refusal: called with the reason if the ps refuses this worker; the link goes on trying if
         it returns True.
+      on_message_refusal: called with the reason if the ps refuses a message; the link then ends.
     """
 
     lock: AbstractContextManager
@@ -38,6 +39,7 @@ class LinkEvents:
     on_open: Callable[[], None]
     on_loss: Callable[[str], bool | None]
     on_refusal: Callable[[str], bool | None]
+    on_message_refusal: Callable[[str], object]
 
 
 class ChannelLink:
@@ -168,7 +170,7 @@ class ChannelLink:
                 message = channel.changed.between(self._own_name, self._name)
                 print(f"{message}; it is opened again.", flush=True)
             if channel.ending.end is ChannelEnd.REFUSED:
-                self._events.on_refusal(why)
+                self._events.on_message_refusal(why)
                 return
             self._events.on_break()
             channel = None

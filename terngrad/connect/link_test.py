@@ -1,5 +1,6 @@
 """A link that is refused, and one that opens a channel while it ends."""
 
+import dataclasses
 import socket
 import threading
 from unittest import mock
@@ -26,7 +27,7 @@ def _begin(monkeypatch):
     def begin(open_channel, **events):
         monkeypatch.setattr(link, "_PAUSE_SECS", 0.01)
         ignore = lambda *arguments: None
-        names = ("on_message", "on_break", "on_open", "on_loss", "on_refusal")
+        names = {field.name for field in dataclasses.fields(LinkEvents)} - {"lock"}
         calls = LinkEvents(threading.RLock(), **dict.fromkeys(names, ignore) | events)
         begun.append(link.ChannelLink("ps 0", open_channel, SECS, calls, waits=False))
         begun[-1].start()
@@ -82,7 +83,8 @@ def test_a_broken_channel_is_opened_again_and_a_refused_one_is_not(begin):
     pairs, said = [pair() for _ in range(3)], []
     opened = iter([worker for _, worker in pairs])
     recorder = lambda word: lambda *arguments: said.append((word, *arguments))
-    events = {name: recorder(name) for name in ("on_break", "on_open", "on_loss", "on_refusal")}
+    names = ("on_break", "on_open", "on_loss", "on_refusal", "on_message_refusal")
+    events = {name: recorder(name) for name in names}
     begun = begin(lambda: next(opened), **events)
     pairs[0][0].cut()
     pairs[1][0].finish(Ending(ChannelEnd.CLOSED, "another run has begun"))
@@ -94,7 +96,7 @@ def test_a_broken_channel_is_opened_again_and_a_refused_one_is_not(begin):
         ("on_open",),
         ("on_break",),
         ("on_open",),
-        ("on_refusal", "ps 0 refused this worker: bad frame"),
+        ("on_message_refusal", "ps 0 refused this worker: bad frame"),
     ]
 
 
@@ -147,7 +149,7 @@ def test_a_link_that_cannot_go_on_says_so_until_its_user_gives_it_up(begin):
 def test_a_worker_that_ends_looks_for_no_ps_any_more():
     (host,) = free_addresses(1)
     ended = threading.Event()
-    names = ("on_message", "on_break", "on_open", "on_loss", "on_refusal")
+    names = {field.name for field in dataclasses.fields(LinkEvents)} - {"lock"}
     events = LinkEvents(threading.RLock(), **dict.fromkeys(names, lambda *arguments: ended.set()))
     network = link.SocketNetwork(ConnectConfig(["a:1"], 0, [host], 100 * SECS), 100)
     begun = network.open(0, "Exchange", events, waits=False)

@@ -261,6 +261,7 @@ class Client:
             on_open=if_current(coordination.opened),
             on_loss=if_current(self._look_for_another),
             on_refusal=if_current(self._leave_for_good),
+            on_message_refusal=if_current(self._leave_for_good),
         )
 
     def _beat(self) -> None:
@@ -356,7 +357,9 @@ class Client:
             on_break=lambda: self._break(ps),
             on_open=lambda: self._open(ps),
             on_loss=lambda why: self._do_without(ps) or self._lose(why),
-            on_refusal=lambda why: self.servers.is_lost(ps) or self._refuse(why),
+            # Only this worker: its certificate may be revoked, which the others need not know.
+            on_refusal=lambda why: self.servers.is_lost(ps) or self._lose(why),
+            on_message_refusal=lambda why: self.servers.is_lost(ps) or self._refuse(why),
         )
         link = self._network.open(ps, EXCHANGE, events, waits=waits)
         if link.is_up:

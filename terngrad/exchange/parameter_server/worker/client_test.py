@@ -4,7 +4,7 @@ import pytest
 
 from terngrad.connect.config import ConnectConfig
 from terngrad.exchange.parameter_server.worker.client import Client
-from terngrad.service.messages import split_frame
+from terngrad.service.messages import Report, split_frame
 
 
 class Link:
@@ -12,7 +12,7 @@ class Link:
 
     def __init__(self):
         self.is_up = False
-        self.arrived = []
+        self.arrived, self.sent = [], []
         self.unsent = 0
         self.joined = False
 
@@ -20,7 +20,7 @@ class Link:
         pass
 
     def send(self, message):
-        pass
+        self.sent.append(message)
 
     def wait_until_up(self, secs):
         self.is_up = secs > 0
@@ -78,8 +78,20 @@ def test_a_lost_ps_that_refuses_a_worker_ends_no_training_and_a_used_one_does():
     assert events.on_refusal("ps 1 was started with other flags")  # goes on trying
     assert not client.failure
     events.on_open()
-    assert not events.on_refusal("ps 1 refused a push")
+    assert not events.on_refusal("ps 1 refused this worker")
+    assert client.failure == "ps 1 refused this worker"
+
+
+@pytest.mark.parametrize(
+    ("event", "failed"), [("on_refusal", []), ("on_message_refusal", ["ps 1 refused a push"])]
+)
+def test_a_refused_worker_ends_alone_and_a_refused_message_ends_all(event, failed):
+    network = FakeNetwork()
+    client = Client(CONFIG, network=network)
+    assert not getattr(network.events[-1], event)("ps 1 refused a push")
     assert client.failure == "ps 1 refused a push"
+    reports = [Report.FromString(message) for message in network.links[0].sent]
+    assert [report.failed for report in reports if report.failed] == failed
 
 
 def test_a_worker_that_is_done_does_not_wait_for_a_lost_ps():
