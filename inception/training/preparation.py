@@ -10,7 +10,7 @@ from inception.flags.checks import may_code_sums
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
-from inception.training import learning_rate, prediction, settings
+from inception.training import learning_rate, prediction, refusals, settings
 from inception.training.batches import training_batches
 from inception.training.build import Training, build_training
 from inception.training.problem import Problem, problem_of
@@ -159,6 +159,8 @@ def _restore(prepared: PreparedTraining) -> PreparedTraining:
         lock, checkpoint = restore_chief(config, training, prepared.settings)
         if prepared.dataset:
             _note_classes(config, prepared.dataset)
+    elif _may_save(prepared):
+        refusals.check_writable("train_dir", config.train_dir)
     if prepared.connection:
         newest = checkpoints.latest_checkpoint(config.train_dir)
         if prepared.cluster and prepared.cluster.elastic:
@@ -172,6 +174,14 @@ def _restore(prepared: PreparedTraining) -> PreparedTraining:
     if not begins:
         training.memory.begin_sums()  # as the others have
     return dataclasses.replace(prepared, checkpoint=checkpoint, saves_soon=saves_soon, lock=lock)
+
+
+def _may_save(prepared: PreparedTraining) -> bool:
+    """Whether a worker other than the chief may have to write to its --train_dir."""
+    if prepared.sharded:
+        return False
+    takes_over = prepared.cluster is not None and prepared.cluster.elastic
+    return takes_over or bool(prepared.training.memory.variables)
 
 
 def _compile(prepared: PreparedTraining) -> None:

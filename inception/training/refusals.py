@@ -41,7 +41,7 @@ def check_training(config: TrainConfig, *, is_alone: bool = True, is_chief: bool
     if is_chief and last < 0:
         _check_pretrained(config)
     if is_chief:
-        _check_writable("train_dir", config.train_dir)
+        check_writable("train_dir", config.train_dir)
 
 
 def check_evaluation(config: EvalConfig) -> None:
@@ -55,7 +55,16 @@ def check_evaluation(config: EvalConfig) -> None:
     _check_records(config)
     if config.run_once:
         check_checkpoint(config.checkpoint_dir)
-    _check_writable("eval_dir", config.eval_dir)
+    check_writable("eval_dir", config.eval_dir)
+
+
+def check_writable(flag: str, folder: str) -> None:
+    """Makes a folder, unless it exists; raises ValueError if no file can be made in it."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise refuse(flag, folder, f"is not writable ({error.strerror})") from None
 
 
 def check_checkpoint(location: str) -> None:
@@ -101,12 +110,3 @@ def _check_pretrained(config: TrainConfig) -> None:
     if path and not any(map(os.path.exists, (path, f"{path}.index"))):
         why = "there is no such checkpoint, folder or weight file"
         raise refuse("pretrained_model_checkpoint_path", path, why)
-
-
-def _check_writable(flag: str, folder: str) -> None:
-    """Makes a folder, unless it exists; raises ValueError if no file can be made in it."""
-    try:
-        os.makedirs(folder, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise refuse(flag, folder, f"is not writable ({error.strerror})") from None

@@ -8,9 +8,11 @@ import pytest
 import tensorflow as tf
 
 from inception import programs
+from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
-from inception.training import refusals
+from inception.training import preparation, refusals
 from slim.datasets import mnist
+from terngrad.library.group import Group
 from terngrad.training import checkpoints
 
 _ALL = """
@@ -166,3 +168,16 @@ def test_a_worker_that_does_not_save_needs_no_folder_to_write_to(records):
     shared = {"dataset_name": "mnist", "net": "lenet", "data_dir": str(records)}
     config = TrainConfig(**shared, train_dir="/proc/x")
     refusals.check_training(config, is_alone=False, is_chief=False)
+
+
+@pytest.mark.parametrize(
+    "flags", [{"elastic": True}, {"codec": "5-level-feedback"}, {"local_steps": 2}], ids=str
+)
+def test_law_10_a_worker_that_may_save_names_a_folder_that_it_cannot_write_to(flags):
+    hosts = {"worker_hosts": ("a:1", "b:1"), "task_id": 1}
+    cluster = ClusterConfig(**hosts, elastic="elastic" in flags)
+    settings = {name: value for name, value in flags.items() if name != "elastic"}
+    shared = {"dataset_name": "mnist", "net": "mlp", "batch_size": 2, "benchmark_mode": True}
+    config = TrainConfig(**shared, **settings, train_dir="/proc/x")
+    with pytest.raises(ValueError, match=r"^flag --train_dir=/proc/x: is not writable"):
+        preparation.prepare(config, Group(1, 2), cluster, ["/CPU:0"])
