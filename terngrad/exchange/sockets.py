@@ -87,6 +87,7 @@ def encrypted(
     own: PeerSockets,
     deadline: float,
     on_failure: Callable[[str], None] = _raise,
+    check: Callable[[], None] = lambda: None,
 ) -> dict[int, NativeTlsSocket]:
     """Encrypts the sockets, one after another: all processes do it in the same order of pairs.
 
@@ -97,6 +98,7 @@ def encrypted(
       deadline: time.monotonic() at which a handshake fails.
       on_failure: called with a text that names a process whose certificate or handshake is wrong;
         raises MembershipError, or goes on without this socket.
+      check: called repeatedly; an error that it raises ends the wait.
     """
     left, found, contexts = dict(sorted(sockets.items())), {}, config.tls
     try:
@@ -106,7 +108,11 @@ def encrypted(
             try:
                 plain, is_server, name = left.pop(peer), config.rank < peer, own.name(peer)
                 found[peer] = encrypt(
-                    plain, contexts.files, host, is_server=is_server, timeout_secs=secs, name=name
+                    *(plain, contexts.files, host),
+                    is_server=is_server,
+                    timeout_secs=secs,
+                    name=name,
+                    check=check,
                 )
                 why = contexts.revocation(found[peer].certificate)
             except ConnectionError as error:

@@ -7,6 +7,7 @@ import ctypes
 import re
 import socket
 import ssl  # which also loads OpenSSL, where Python has it
+from collections.abc import Callable
 from concurrent import futures
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from terngrad.ops import library
 _LIBRARIES = ("libssl.so.3", "libssl.so.1.1", "libssl.so")
 _CERTIFICATE_BYTES = 1 << 16
 ERROR_BYTES = 1000  # of a text that a native function writes
+_POLL_SECS = 0.05
 
 
 class Files(NamedTuple):
@@ -58,6 +60,7 @@ def encrypt(
     is_server: bool,
     timeout_secs: float,
     name: str = "",
+    check: Callable[[], None] = lambda: None,
 ) -> NativeTlsSocket:
     """Makes the handshake of TLS 1.3, in which both sides show a certificate.
 
@@ -69,6 +72,7 @@ def encrypt(
       timeout_secs: how long it may take.
       name: of the connection, at most 255 bytes; the server's side fails if the other one has
         another name for it.
+      check: called repeatedly; an error that it raises ends the handshake.
 
     Raises:
       ConnectionError: says why it failed.
@@ -85,10 +89,14 @@ def encrypt(
             *(ctypes.byref(handle), certificate, _CERTIFICATE_BYTES, error, ERROR_BYTES),
         )
         try:
+            while not futures.wait([shaken], _POLL_SECS).done:
+                check()
             size = shaken.result()
         except BaseException:
             with contextlib.suppress(OSError):  # the other side has gone
                 same.shutdown(socket.SHUT_RDWR)  # ends the handshake
+            if shaken.result() >= 0:  # it was done before
+                NativeTlsSocket(handle.value, b"").close()
             raise
     if size < 0:
         raise ConnectionError(error.value.decode(errors="replace"))

@@ -138,3 +138,20 @@ def test_law_10_a_missing_openssl_is_named(files):
     command = [sys.executable, "-c", _WITHOUT]  # a process that has not found one yet
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG_SECS)
     assert done.stdout == "said: there is no OpenSSL 1.1.1 or later\n", done.stderr
+
+
+def test_a_check_that_fails_ends_the_wait_for_a_silent_other_side(files):
+    class _EndedError(Exception):
+        pass
+
+    def check():
+        raise _EndedError
+
+    one, other = socket.socketpair()
+    with other, pytest.raises(_EndedError):
+        tls.encrypt(
+            *(one, files["ours"], "127.0.0.1"),
+            is_server=True,
+            timeout_secs=TIMEOUT_SECS,
+            check=check,
+        )

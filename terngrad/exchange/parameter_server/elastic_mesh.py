@@ -221,7 +221,8 @@ class _Others:
             if config.tls:
                 plain, sockets = sockets, {}
                 deadline = time.monotonic() + config.timeout_secs
-                sockets = encrypted(config, plain, peers, deadline, self._log_problem)
+                check = self._coordination.check
+                sockets = encrypted(config, plain, peers, deadline, self._log_problem, check)
             self._leave_if_unreached(set(range(len(self._members))) - {self._rank, *sockets})
         except BaseException:
             for each in sockets.values():
