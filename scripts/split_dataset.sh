@@ -22,7 +22,8 @@ end=$((count * ($3 + 1) / $2))
 block="${directory}/worker_$3_of_$2"
 mkdir -p "${block}"
 # Links of an earlier split.
-find "${block}" -type l \( -name 'train-*' -o -name labels.txt \) -delete
+find "${block}" -type l -name 'train-*' -delete
+[[ "$(readlink "${block}/labels.txt")" != "${directory}/labels.txt" ]] || rm "${block}/labels.txt"
 ln -s "${shards[@]:begin:end-begin}" "${block}"
 if [[ -e "${directory}/labels.txt" && ! -e "${block}/labels.txt" ]]; then # a user's copy stays
   ln -s "${directory}/labels.txt" "${block}"

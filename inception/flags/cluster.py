@@ -191,7 +191,8 @@ class ClusterConfig(Checked):
         "",
         "file with the serial numbers of revoked certificates, one a line "
         "(scripts/make_certs.sh --revoke); a ps reads it again when it changes, a worker of "
-        "all-reduce when it starts and, if elastic, when it changes; a worker of a ps not at all",
+        "all-reduce when it starts, and with elastic or num_replicas_to_aggregate when it changes, "
+        "too; a worker of a ps not at all",
     )
     allow_insecure_network: bool = _distributed(
         BOOLEAN,

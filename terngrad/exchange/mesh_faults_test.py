@@ -3,13 +3,15 @@
 import contextlib
 import dataclasses
 import socket
+import time
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from terngrad.cluster.addresses import split_address
-from terngrad.exchange.sockets import SocketTransport
+from terngrad.exchange.sockets import SocketTransport, encrypted
 from terngrad.ops import tls
 from terngrad.ops.mesh import Mesh, MeshKind
 from terngrad.testing.certificates import make_certificates
@@ -140,15 +142,44 @@ def test_a_frame_that_arrives_with_the_end_of_the_handshake_is_read(files):
             gather = mesh.declare("bytes", MeshKind.GATHER, octets)
             return mesh.join(tf.fill([octets], tf.cast(rank, tf.uint8)), gather, [2, octets])[0]
 
-    def relay():
+    def forward(source, target):
+        with contextlib.suppress(OSError):  # they have left
+            while received := source.recv(1 << 16):
+                target.sendall(received)
+            target.shutdown(socket.SHUT_WR)
+
+    def to_server():
         from_server.sendall(from_client.recv(1 << 16))  # the client's first message
-        from_client.sendall(from_server.recv(1 << 16))
         held = b""
         while len(held) < octets:
             held += from_client.recv(1 << 16)
         from_server.sendall(held)  # its last message of the handshake, and a frame
-        from_client.sendall(from_server.recv(1 << 16))
+        forward(from_client, from_server)
 
-    *gathered, _ = in_threads(lambda: process(0, server), lambda: process(1, client), relay)
-    for each in gathered:
+    with from_client, from_server:
+        gathered = in_threads(
+            lambda: process(0, server),
+            lambda: process(1, client),
+            to_server,
+            lambda: forward(from_server, from_client),
+        )
+    for each in gathered[:2]:
         np.testing.assert_array_equal(each, [[0] * octets, [1] * octets])
+
+
+def test_a_check_that_fails_ends_the_handshakes_of_a_process(files):
+    class _EndedError(Exception):
+        pass
+
+    def check():
+        raise _EndedError
+
+    config = types.SimpleNamespace(
+        rank=0, worker_hosts=["127.0.0.1:1", "127.0.0.1:2"], tls=types.SimpleNamespace(files=files)
+    )
+    names = types.SimpleNamespace(name=lambda peer: NAMES[peer])
+    one, silent = socket.socketpair()
+    deadline = time.monotonic() + 1e6  # so that without the check it hangs
+    with silent, pytest.raises(_EndedError):
+        encrypted(config, {1: one}, names, deadline, check=check)
+    assert one.fileno() == -1

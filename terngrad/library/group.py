@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -26,6 +27,7 @@ from terngrad.library.join_config import JoinConfig
 from terngrad.library.leaving import Leaving
 from terngrad.library.shard import Data, EpochOrder, seeds_of, shard, shard_anew
 from terngrad.library.shared import AllReduce, Shared
+from terngrad.training.memory import Memory
 from terngrad.training.sequence_lock import SequenceLock
 
 
@@ -57,7 +59,7 @@ class Group(contextlib.AbstractContextManager):
       fit_position: how far `fit` is where processes may come and go; None without it.
       at_loss: called in turn where the loss of another process is about to end this one; each
         returns what the last line shall say of it.
-      at_new_state: called in turn where this process has got the state of another step.
+      memories: of the reducers, cleared where this process has got the state of another step.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class Group(contextlib.AbstractContextManager):
         self.sequence: SequenceLock | None = None
         self.fit_position: Any = None
         self.at_loss = [] if at_loss is None else at_loss
-        self.at_new_state: list[Callable[[], None]] = []
+        self.memories: weakref.WeakSet[Memory] = weakref.WeakSet()
         self._is_open = membership is not None  # whether there are others, whom it has not left
         self._has_synchronized = False  # whether it has called connection.synchronize
         self._all_reduce: AllReduce | None = None
@@ -268,8 +270,8 @@ class Group(contextlib.AbstractContextManager):
                 self.compare({"parameters": fingerprint(v.numpy() for v in state)})
                 begins = True
         if int(state[0]) != before:
-            for act in self.at_new_state:
-                act()
+            for memory in self.memories:
+                memory.clear()
         return begins
 
     def run_steps(self, make_step: Callable[[], Any], steps: int, state: Sequence[Any]) -> None:

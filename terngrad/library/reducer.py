@@ -176,7 +176,7 @@ class Reducer:
         self._compare(
             {"gradients": name_of_codec(gradients), "seed": str(seed), "nodes": str(nodes)}
         )
-        group.at_new_state.append(self.memory.clear)
+        group.memories.add(self.memory)
         if not group.is_elastic:  # `Group.run_steps` copies the whole state
             group.broadcast(tf_variables)
 

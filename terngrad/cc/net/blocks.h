@@ -1,4 +1,4 @@
-// Memory for payloads and rows of frames: of about their size, and kept.
+// Memory for payloads and rows of frames: at most twice their size, and kept.
 
 #ifndef TERNGRAD_CC_NET_BLOCKS_H_
 #define TERNGRAD_CC_NET_BLOCKS_H_
@@ -17,7 +17,7 @@ namespace terngrad {
 // block fits a later frame. Only one thread uses them and what they gave.
 class Blocks {
  public:
-  // Freed blocks that are kept, of each size: below 64 MB together.
+  // Freed blocks that are kept, of each size: 64 MiB together.
   static constexpr size_t kKept = 128;
 
   // Returns a block, which goes back to where it is from.

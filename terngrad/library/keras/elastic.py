@@ -25,6 +25,7 @@ from terngrad.exchange.parameter_server.worker_exit import LeaveTrainingError
 from terngrad.library.group import Group
 from terngrad.library.keras import internals, state
 from terngrad.library.keras.elastic_step import ElasticStep, FitPosition
+from terngrad.library.keras.fit_callback import plain_numbers
 from terngrad.library.keras.optimizer import GradientExchange, exchange_of, with_inner_optimizers
 from terngrad.library.keras.saving import StuckSaver
 
@@ -252,8 +253,7 @@ class ElasticFit:
 
     def note_logs(self, logs: Mapping[str, Any]) -> None:
         """Keeps the mean metrics for workers that are disconnected now."""
-        values = {name: np.asarray(value).tolist() for name, value in logs.items()}
-        self._position.set_summary({"epoch": self._epoch, "logs": values})
+        self._position.set_summary({"epoch": self._epoch, "logs": plain_numbers(logs)})
 
     def decide(self, requests: Sequence[float]) -> list[float]:
         """Returns the largest of all workers' requests at the end of an epoch.

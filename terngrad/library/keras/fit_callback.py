@@ -37,7 +37,7 @@ _WRITERS = tuple(
 
 
 class FitCallback(keras.callbacks.Callback):
-    """The base of these callbacks: a `fit` has one of them.
+    """The base of `DistributedCallback` and `LocalSteps`, of which a `fit` has one.
 
     It puts itself behind the other callbacks, and `_Before`, which calls the `before_...` methods,
     before them. Only the chief keeps those that write.

@@ -49,6 +49,8 @@ class LocalState:
         path = checkpoints.at_step(self._folder, epoch)
         if path is None:
             return f"{self._folder} has nothing of epoch {epoch}"
+        if why := checkpoints.damage(path):  # else a part of it would be restored
+            return f"{path} is damaged: {why}"
         try:
             if checkpoints.settings_of(path) != self._weights():
                 return f"{path} belongs to other weights than those of the backup"
@@ -59,19 +61,19 @@ class LocalState:
 
     def share(self, group: Group) -> None:
         """Copies the chief's state of the outer optimizer to all, which must have the same."""
-        held = self._local.state
-        group.broadcast([*held.shared, *held.velocities, *(each.step for each in held.reducers)])
+        outer = self._local.state
+        group.broadcast([*outer.shared, *outer.velocities, *(each.step for each in outer.reducers)])
 
     def _weights(self) -> str:
         """Returns what a checkpoint says of the weights that it belongs to."""
         return f"weights {state.digest(self._model):08x}"
 
     def _variables(self) -> dict[str, tf.Variable]:
-        """Returns the variables by name; the weights, and what follows from them, are not there."""
-        held, found = self._local.state, {}
-        for kind, variables in (("shared", held.shared), ("velocities", held.velocities)):
+        """Returns the variables by name, without the model's weights, which the backup has."""
+        outer, found = self._local.state, {}
+        for kind, variables in (("shared", outer.shared), ("velocities", outer.velocities)):
             found |= {f"{kind}/{i}": variable for i, variable in enumerate(variables)}
-        for i, reducer in enumerate(held.reducers):
+        for i, reducer in enumerate(outer.reducers):
             found[f"exchanges/{i}"] = reducer.step
             found |= {f"codecs/{i}/{name}": each for name, each in reducer.memory.items()}
         for i, optimizer in enumerate(self._optimizers):

@@ -182,7 +182,7 @@ class LocalSteps(FitCallback):
         self.pause()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Stops where an exchange had a request to; others wait for the next exchange."""
+        """Stops all if the last exchange carried a request; a new one waits for the next."""
         self._batch = batch
         stop, *signals = self._of_all
         if any(signals):

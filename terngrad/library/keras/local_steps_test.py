@@ -1,5 +1,6 @@
 """Local steps in fit, on two processes and on one."""
 
+import gc
 import re
 import sys
 
@@ -76,6 +77,24 @@ def test_the_state_of_other_weights_is_not_restored(tmp_path):
         fit(compiled(), backup(), Failing())
     with pytest.warns(UserWarning, match=r"begin anew: \S+ belongs to other weights than those"):
         fit(compiled(), backup())
+
+
+def test_a_damaged_state_is_not_restored_in_part(tmp_path):
+    backup = lambda: keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))
+    with pytest.raises(InterruptedError):
+        fit(compiled(), backup(), Failing(), gradients="ternary-feedback")
+    for path in (tmp_path / "backup-local").rglob("*.data-*"):
+        path.write_bytes(path.read_bytes()[:-4])
+    with pytest.warns(UserWarning, match=r"an outer momentum that begin anew: \S+ is damaged: "):
+        fit(compiled(), backup(), gradients="ternary-feedback")
+
+
+def test_the_memory_of_a_fit_is_freed_after_it():
+    group, model = Group(), compiled()
+    for _ in range(3):
+        fit(model, group=group, gradients="ternary-feedback")
+        gc.collect()
+    assert len(group.memories) <= 1
 
 
 @pytest.mark.parametrize("settings", [{"run_eagerly": True}, {"steps_per_execution": 2}])

@@ -26,7 +26,7 @@ def main() -> None:
     for settings in ({"steps": 3}, {"steps": 4, "fragments": 2, "overlap": True}):
         trained_as_in_a_loop(group, settings)
     several_steps_an_execution(group)
-    told_and_written(group, sys.argv[1])
+    check_metrics_and_files(group, sys.argv[1])
     stopped_by_one(group)
     stopped_by_a_signal(group)
     resumed(group, os.path.join(sys.argv[1], "backup"))
@@ -121,7 +121,7 @@ def several_steps_an_execution(group):
     assert_equal_on_all(group, found[1])
 
 
-def told_and_written(group, folder):
+def check_metrics_and_files(group, folder):
     """All see mean metrics of the weights that all share, and only the chief writes."""
     model, seen = make_model(group), []
     note = keras.callbacks.LambdaCallback(

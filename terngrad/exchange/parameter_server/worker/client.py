@@ -357,7 +357,7 @@ class Client:
             on_break=lambda: self._break(ps),
             on_open=lambda: self._open(ps),
             on_loss=lambda why: self._do_without(ps) or self._lose(why),
-            # Only this worker: its certificate may be revoked, which the others need not know.
+            # Only this worker, whose certificate may be revoked: a ps with other flags tells all.
             on_refusal=lambda why: self.servers.is_lost(ps) or self._lose(why),
             on_message_refusal=lambda why: self.servers.is_lost(ps) or self._refuse(why),
         )

@@ -73,7 +73,7 @@ def elastic_client(network):
     return client, events
 
 
-def test_a_lost_ps_that_refuses_a_worker_ends_no_training_and_a_used_one_does():
+def test_a_lost_ps_may_refuse_a_worker_and_a_used_one_ends_it():
     client, events = elastic_client(FakeNetwork())
     assert events.on_refusal("ps 1 was started with other flags")  # goes on trying
     assert not client.failure
