@@ -93,6 +93,12 @@ class UnpackedTernaryCodec(IntegerCodec):
         each = zip(units, sums, self.shapes, strict=True)
         return [unit * tf.reshape(total, shape) for unit, total, shape in each]
 
+    def share_of_zeros(self, encoded: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
+        """See base class; codes are floats."""
+        codes = self.sent(encoded, tf.ones([self.scale_count]))
+        shares = [tf.reduce_mean(tf.cast(c == 0.0, tf.float32)) for c in codes]
+        return dict(zip(self.variables, shares, strict=True))
+
     def payload(self, nodes: int, local_nodes: int | None) -> dict[int, Payload]:
         """See base class."""
         del nodes, local_nodes

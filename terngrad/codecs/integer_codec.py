@@ -23,7 +23,9 @@ class IntegerCodec(Codec):
     A subclass sets `max_code` and implements `encode`, which returns one tensor, uint32
     [M / 32, k]: the codes of the bucket's M elements in k = `planes.plane_count(max_code)` planes
     (see `planes.pack_integers`). A code c stands for c * scale / max_code, with the scale of its
-    part of the variable. If these are the codes of `kernels.encode`, it also sets `encoder`.
+    part of the variable. If these are the codes of `kernels.encode`, it also sets `encoder`. If its
+    `encode` returns something else than planes, it overrides all that reads codes: `deliver`,
+    `decode`, `payload` and `share_of_zeros`.
 
     Each bucket is measured, exchanged and decoded without waiting for the others. The exchange of
     the first bucket thus overlaps with the backward pass of the rest.
@@ -137,13 +139,9 @@ class IntegerCodec(Codec):
 
     def share_of_zeros(self, encoded: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
         """See base class."""
-        if type(self).decode is not IntegerCodec.decode:  # codes may have a form of their own
-            codes = self.sent(encoded, tf.ones([self.scale_count]))
-            shares = [tf.reduce_mean(tf.cast(c == 0.0, tf.float32)) for c in codes]
-        else:
-            with tf.device(_CPU):
-                zeros = self._sizes - planes.count_nonzero(encoded[0], self._sizes)
-                shares = tf.unstack(tf.cast(zeros / self._sizes, tf.float32))
+        with tf.device(_CPU):
+            zeros = self._sizes - planes.count_nonzero(encoded[0], self._sizes)
+            shares = tf.unstack(tf.cast(zeros / self._sizes, tf.float32))
         return dict(zip(self.variables, shares, strict=True))
 
     def payload(self, nodes: int, local_nodes: int | None) -> dict[int, Payload]:

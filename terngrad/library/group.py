@@ -79,19 +79,13 @@ class Group(contextlib.AbstractContextManager):
     ) -> None:
         """Groups are made by `terngrad.join`; without arguments this process is alone.
 
+        The arguments that are not named here are attributes: see the class.
+
         Args:
-          rank: see class.
-          size: see class.
-          connection: see class.
           agree: compares a configuration with the others, given the operation's name; "" = once in
             each view.
-          progress: see class.
           membership: leaves the others when it is left; it was entered.
-          at_loss: see class.
-          hosts: see class.
           aggregated: see `batches_per_step`; None = all.
-          is_elastic: see class.
-          may_leave: see class.
         """
         self.rank, self.size, self.hosts, self.connection = rank, size, hosts, connection
         self.batches_per_step = aggregated or size

@@ -149,7 +149,12 @@ def join(
     if mistake:
         with reporting_failure(config):
             raise mistake
-    if role.job_name == "ps":
+    return _serve_or_join(config, asynchronous)
+
+
+def _serve_or_join(config: JoinConfig, asynchronous: Asynchronous | None) -> Group:
+    """Returns the group of a worker; a parameter server serves and ends this process."""
+    if config.role.job_name == "ps":
         serving.serve_and_exit(config, asynchronous)
     with ending_on_report(config):
         group = engines.join(config)
