@@ -79,13 +79,18 @@ class Group(contextlib.AbstractContextManager):
     ) -> None:
         """Groups are made by `terngrad.join`; without arguments this process is alone.
 
-        The arguments that are not named here are attributes: see the class.
-
         Args:
-          agree: compares a configuration with the others, given the operation's name; "" = once in
-            each view.
+          rank: see class.
+          size: see class.
+          connection: see class.
+          agree: compares a configuration in an operation of this name; "" = once in each view.
+          progress: see class.
           membership: leaves the others when it is left; it was entered.
+          at_loss: see class.
+          hosts: see class.
           aggregated: see `batches_per_step`; None = all.
+          is_elastic: see class.
+          may_leave: see class.
         """
         self.rank, self.size, self.hosts, self.connection = rank, size, hosts, connection
         self.batches_per_step = aggregated or size
@@ -320,12 +325,12 @@ class Group(contextlib.AbstractContextManager):
 
     def _copy(self, variables: Sequence[tf.Variable]) -> None:
         """Assigns the chief's values: one by one, since copies of all would take much memory."""
-        connection = self.connection
         self.progress.begin("broadcast")
-        if not isinstance(connection, Transport) and not self._has_synchronized:
+        if not isinstance(self.connection, Transport) and not self._has_synchronized:
             self._has_synchronized = True
+            step = self.step or tf.Variable(0, dtype=tf.int64)
             try:
-                connection.synchronize([self.step or tf.Variable(0, dtype=tf.int64), *variables])
+                self.connection.synchronize([step, *variables])
             except StateSizeError:
                 raise MembershipError(
                     f"{self.label} was started again while the others make steps, and the loop "
@@ -335,7 +340,7 @@ class Group(contextlib.AbstractContextManager):
             return
         for variable in variables:
             own = tf.constant(packed([variable.numpy()]))
-            content = connection.broadcast(own, f"copy/{len(own)}").numpy()
+            content = self.connection.broadcast(own, f"copy/{len(own)}").numpy()
             if not self.is_chief:
                 kind = (variable.shape, variable.dtype.as_numpy_dtype)
                 variable.assign(unpacked(content, [kind])[0])
@@ -438,12 +443,11 @@ class Group(contextlib.AbstractContextManager):
     def _gathered(self, content: np.ndarray, name: str) -> np.ndarray:
         """Returns the contents of all processes, int32 [n] -> [size, n], in parts."""
         limit = self.connection.largest_part // content.itemsize
-        is_transport = isinstance(self.connection, Transport)
         rows = []
         for start in range(0, max(len(content), 1), limit):
             part = tf.constant(content[start : start + limit])
             # Transports tell shapes apart by names; a ps knows few names, and counts the calls.
-            called = f"{name}/{part.shape[0]}" if is_transport else name
+            called = f"{name}/{part.shape[0]}" if isinstance(self.connection, Transport) else name
             rows.append(self.connection.all_gather(part, called).numpy())
         return np.concatenate(rows, axis=1)
 
