@@ -6,6 +6,7 @@ If --torch_python names an interpreter that has torch, also measures PyTorch's D
 
 python -m benchmarks.step_benchmark --torch_python=DIR/bin/python --json=figures.json
 python -m benchmarks.step_benchmark --net=vgg_16 --dataset=imagenet --batch_size=1 --steps=1 --apart
+python -m benchmarks.step_benchmark --kinds="ternary,7 levels and 16 local steps" --steps=16
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ from benchmarks.host import ENGINES
 from benchmarks.host_network import RATES, HostNetwork
 from benchmarks.recipes import DDP_KINDS
 from benchmarks.report import counts, names_flag
-from benchmarks.step_worker import KERAS, KERAS_AT_ONCE, KINDS, StepOptions
+from benchmarks.step_worker import KERAS, KERAS_AT_ONCE, KINDS, LOCAL_STEPS, StepOptions
 from inception.flags import table
 from inception.flags.table import BOOLEAN, TEXT, at_least, flag, number
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS
@@ -40,10 +41,14 @@ _ENGINES = tuple(engine for engine in ENGINES if engine != "mpi")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Options(report.PictureOptions, StepOptions):
     hosts: int = flag("Distributed", at_least(2), 2, "number of hosts", "hosts")
-    rates: tuple[str, ...] = names_flag("Distributed", RATES, "bandwidths", RATES[::-1])
+    rates: tuple[str, ...] = names_flag(
+        "Distributed", ("10mbit", *RATES), "bandwidths", RATES[::-1]
+    )
     # parameter_server is one ps, on a host of its own.
     engines: tuple[str, ...] = names_flag("Distributed", _ENGINES, "engines", _ENGINES[:1])
-    kinds: tuple[str, ...] = names_flag("Training", KINDS, "kinds of gradients")
+    kinds: tuple[str, ...] = names_flag(
+        "Training", KINDS, "kinds of gradients", [kind for kind in KINDS if kind not in LOCAL_STEPS]
+    )
     ddp_kinds: tuple[str, ...] = names_flag(
         "Training", DDP_KINDS, "kinds of gradients with DDP", DDP_KINDS[:3]
     )
@@ -60,6 +65,10 @@ class _Options(report.PictureOptions, StepOptions):
         if self.torch_python and self.net not in _DDP_NETS:
             allowed = f"DDP is for --net={', '.join(_DDP_NETS)}"
             raise table.refuse("torch_python", self.torch_python, allowed)
+        for kind in set(self.kinds) & set(LOCAL_STEPS):
+            if self.steps % LOCAL_STEPS[kind]:
+                allowed = f"must be a multiple of {LOCAL_STEPS[kind]} with --kinds={kind}"
+                raise table.refuse("steps", self.steps, allowed)
 
 
 def main(options: _Options) -> None:
@@ -74,7 +83,7 @@ def main(options: _Options) -> None:
                 cells += _of_suite(options, network, rate, engine, size)
             if options.torch_python:
                 print(f"{rate}, DDP", flush=True)
-                for kinds in _turns(options.ddp_kinds, options):
+                for kinds in _turns(options.ddp_kinds, apart=options.apart):
                     cells += _joined(_ddp(options, network, kinds), rate, "")
     report.print_table([_row(cell) for cell in cells], texts=2)
     panels = {
@@ -94,9 +103,15 @@ def main(options: _Options) -> None:
     )
 
 
-def _turns(kinds: Sequence[str], options: _Options) -> list[Sequence[str]]:
-    """Returns the kinds that take turns in the same processes."""
-    return [[kind] for kind in kinds] if options.apart else [kinds]
+def _turns(kinds: Sequence[str], *, apart: bool) -> list[Sequence[str]]:
+    """Returns the kinds that take turns in the same processes.
+
+    Local steps have processes of their own: their operations have the names of the others', and
+    exchange something else.
+    """
+    together = [kind for kind in kinds if not (apart or kind in LOCAL_STEPS)]
+    alone = [[kind] for kind in kinds if kind not in together]
+    return [together, *alone] if together else alone
 
 
 def _of_suite(
@@ -111,8 +126,7 @@ def _of_suite(
         name += f", buckets of {bucket_elements}"
     cells = []
     # A training of parameter servers is one training: each kind needs new ones.
-    turns = [[kind] for kind in kinds] if served else _turns(kinds, options)
-    for turn in turns:
+    for turn in _turns(kinds, apart=served or options.apart):
         services = host_network.exchange_services(network, engine, options.hosts, int(served))
         with services as (flags, _):
             command = report.module("benchmarks.step_worker")

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.step_benchmark import _Options
-from benchmarks.step_worker import ALONE, KERAS, KERAS_AT_ONCE, KINDS
+from benchmarks.step_worker import ALONE, KERAS, KERAS_AT_ONCE, KINDS, LOCAL_STEPS
 
 
 @pytest.mark.parametrize(
@@ -13,6 +13,10 @@ from benchmarks.step_worker import ALONE, KERAS, KERAS_AT_ONCE, KINDS
         (
             {"net": "vgg_19", "torch_python": "python"},
             "flag --torch_python=python: DDP is for --net=lenet_slim, cifar10_alexnet, ",
+        ),
+        (
+            {"kinds": ("7 levels and 16 local steps",), "steps": 24},
+            "flag --steps=24: must be a multiple of 16 with --kinds=7 levels and 16 local steps",
         ),
         (
             {"engines": ("mpi",)},
@@ -41,7 +45,7 @@ def test_steps_are_timed_and_their_bytes_are_counted(has_networks, run, tmp_path
     flags = ("--rates=unshaped", "--batch_size=2", "--steps=2", "--rounds=2", f"--png={png}")
     figures = run("step_benchmark", *flags)
     sent = sent_by(figures)
-    assert set(sent) == set(KINDS)
+    assert set(sent) == set(KINDS) - set(LOCAL_STEPS)
     assert sent["float32"] / sent["float16"] == pytest.approx(2.0, rel=0.05)
     assert sent["float32"] / sent["ternary"] > 32 / 1.4
     # The share of zeros is another one with scales by channel; more levels have more bits, as long
@@ -59,3 +63,14 @@ def test_steps_are_timed_and_their_bytes_are_counted(has_networks, run, tmp_path
     served = sent_by(run("step_benchmark", *flags, "--engines=parameter_server", kinds))
     assert set(served) == {"float32", "ternary"}  # the library has no group on a ps here
     assert served["float32"] / served["ternary"] > 32 / 1.4
+
+
+@pytest.mark.slow
+def test_a_step_with_local_steps_sends_its_share_of_an_exchange(has_networks, run):
+    in_each, *local = "7 levels by channel", *LOCAL_STEPS
+    kinds = f"--kinds={','.join((in_each, *local))}"
+    # With momentum local steps on two random images a step diverge.
+    flags = ("--rates=unshaped", "--batch_size=2", "--steps=64", "--rounds=2", "--optimizer=adam")
+    sent = sent_by(run("step_benchmark", *flags, kinds))
+    for kind in local:  # the changes of many steps have fewer zeros than gradients of two images
+        assert 1 < LOCAL_STEPS[kind] * sent[kind] / sent[in_each] < 4

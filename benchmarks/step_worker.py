@@ -40,6 +40,9 @@ _CODECS = {  # fields of TrainConfig
     "7 levels by channel": {"grad_bits": 3, "clip_factor": 4.0, **_BY_CHANNEL},
     ONE_BY_ONE: {"grad_bits": 1},
 }
+_LEVELS_7 = _CODECS["7 levels by channel"]
+LOCAL_STEPS = {f"7 levels and {steps} local steps": steps for steps in (16, 64)}
+_CODECS |= {kind: {**_LEVELS_7, "local_steps": steps} for kind, steps in LOCAL_STEPS.items()}
 ALONE = "compute alone"  # on every host at once, without an exchange
 KERAS = "ternary by Keras' fit"
 KERAS_AT_ONCE = f"{KERAS} at once"  # all steps in one call, as the suite makes them
@@ -82,7 +85,7 @@ def _measure(options: _Options, connection: Connection) -> list[dict]:
     """Returns the figures of each kind."""
     variants = _variants(options, connection)
     for variant in variants.values():
-        variant(1)  # compiles and connects
+        variant(1)  # compiles and connects; makes a whole round of local steps
     figures = ("ms", "interface_bytes", "cpu_ms", "page_faults")
     cells = {kind: {"variant": kind, **{name: [] for name in figures}} for kind in variants}
     for kind in list(variants) * options.rounds:

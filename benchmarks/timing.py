@@ -78,14 +78,18 @@ def configure(threads: Threads, *, deterministic: bool) -> None:
 def suite_variant(
     config: TrainConfig, batches: tf.data.Dataset, connection: Connection | None = None
 ) -> Variant:
-    """Returns the steps of a training program with this config, on these batches."""
+    """Returns the steps of a training program with this config, on these batches.
+
+    With local steps it makes whole rounds: the number of steps is rounded up to a multiple of them.
+    """
     problem = problem_of(config)
     training = build_training(config, problem, _STEPS_PER_EPOCH, ["/CPU:0"], connection)
     runner = training.next_runner(is_float=False)
     iterator = iter(batches)
 
     def run(count: int) -> None:
-        if int(runner.many(iterator, count).done) != count:
+        calls = -(-count // config.local_steps)  # a runner counts a round as one step
+        if int(runner.many(iterator, calls).done) != calls:
             raise ValueError(f"{config.net}: the training diverged, so its time is meaningless.")
 
     return run
