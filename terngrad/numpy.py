@@ -37,6 +37,7 @@ from __future__ import annotations
 import builtins
 import functools
 import math
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -119,8 +120,8 @@ def encode(
 
     Args:
       gradients: list of float32 arrays of any shape, the v variables of the bucket: M values.
-      scales: float32 [p], value of the code L, at least the largest magnitude after clipping. All
-        codes are 0 where scale / L is below 2^-100 or not finite.
+      scales: float32 [p], value of the code L; without feedback at least the largest magnitude
+        after clipping. All codes are 0 where scale / L is below 2^-100 or not finite.
       seed: seed of the training, in [0, 2^64).
       step: step of the training, 0 or more; the low 32 bits count.
       node: index of the node, in [0, 65536).
@@ -172,7 +173,8 @@ def encode(
     check.name(codec, _CODES, "codec")
     check.name(draws, DRAWS, "draws")
     check.values_are_distinct(arrays, index, first)
-    check.scales_cover(scale, bound, _stats(arrays, parts).max_abs)
+    if codec not in FEEDBACK_CODES:  # these keep what is larger for the next call
+        check.scales_cover(scale, bound, _stats(arrays, parts).max_abs)
     rows = check.group_count(builtins.sum(values.size for values in arrays))
     words = np.empty((rows, check.plane_count(_CODES[codec])), np.uint32)
     # The kernels read this memory, so it must live until they are done.
@@ -320,7 +322,8 @@ def _addresses(arrays: Sequence[NDArray[np.float32]]) -> list[int]:
 
 @functools.cache
 def _path() -> bytes:
-    return library.choose_path(library.load_arrays()).encode()
+    wanted = os.environ.get("TERNGRAD_SIMD", "")
+    return library.choose_path(library.load_arrays(), wanted).encode()
 
 
 def _call(name: str, *arguments: object) -> None:

@@ -67,14 +67,15 @@ def _of_both(path, data):
     some = lambda *values: np.float32(
         [data.draw(st.sampled_from(values)) for _ in range(sum(own.count for own in parts))]
     )
-    bounds, factors = some(np.inf, 0.3, 0), some(1, 1.5, 9, np.inf)
+    codec, antithetic = data.draw(st.sampled_from(sorted(CODES))), data.draw(st.booleans())
+    small = [0.3] if codec in FEEDBACK_CODES else []  # what is above the scale is kept
+    bounds, factors = some(np.inf, 0.3, 0), some(1, 1.5, 9, np.inf, *small)
     scales = np.fmax(np.minimum(found.max_abs, bounds), np.float32(1e-31)) * factors
     distinct = st.lists(
         st.integers(0, 2**16 - 1), unique=True, min_size=len(chosen), max_size=len(chosen)
     )
     variables = data.draw(distinct)
     seed, step = data.draw(st.integers(0, 2**64 - 1)), data.draw(st.integers(0, 2**40))
-    codec, antithetic = data.draw(st.sampled_from(sorted(CODES))), data.draw(st.booleans())
     codes = []
     for node in (0, 1, 65535):
         ours = arrays.encode(
@@ -249,6 +250,14 @@ def test_law_10_a_library_that_is_missing_or_cut_off_is_named(tmp_path):
         (tmp_path / library.arrays_path("").rpartition("/")[2]).write_bytes(file.read()[:5000])
     with pytest.raises(library.UnavailableError, match="is damaged"):
         library.load_arrays(str(tmp_path))
+
+
+def test_law_10_an_instruction_set_that_the_environment_names_is_taken_or_refused(monkeypatch):
+    monkeypatch.setenv("TERNGRAD_SIMD", "portable")
+    assert arrays._path.__wrapped__() == b"portable"
+    monkeypatch.setenv("TERNGRAD_SIMD", "mmx")
+    with pytest.raises(ValueError, match=r"TERNGRAD_SIMD: path is 'mmx'; allowed are .*portable"):
+        arrays._path.__wrapped__()
 
 
 def test_tensorflow_is_not_loaded():

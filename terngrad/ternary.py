@@ -40,8 +40,18 @@ def stats(gradient: tf.Tensor) -> Stats:
     return Stats(
         tf.reduce_sum(gradient),
         tf.reduce_sum(gradient * gradient),
-        tf.maximum(tf.reduce_max(tf.abs(gradient)), 0.0),  # 0 for an empty tensor
+        _largest(gradient),
     )
+
+
+def _largest(values: tf.Tensor, axis: Sequence[int] | None = None) -> tf.Tensor:
+    """Returns the largest magnitudes: 0 for an empty tensor, NaN where one is NaN.
+
+    A maximum alone may lose a NaN.
+    """
+    largest = tf.maximum(tf.reduce_max(tf.abs(values), axis=axis), 0.0)
+    has_nan = tf.reduce_any(tf.math.is_nan(values), axis=axis)
+    return tf.where(has_nan, float("nan"), largest)
 
 
 def stats_of_parts(gradient: tf.Tensor, parts: Parts) -> Stats:
@@ -60,7 +70,7 @@ def stats_of_parts(gradient: tf.Tensor, parts: Parts) -> Stats:
     sums = (tf.reduce_sum(power, axis=[0, 2]) for power in (wide, wide * wide))
     return Stats(
         *(tf.cast(each, tf.float32) for each in sums),
-        tf.maximum(tf.reduce_max(tf.abs(values), axis=[0, 2]), 0.0),
+        _largest(values, axis=[0, 2]),
     )
 
 
@@ -119,8 +129,8 @@ def local_scale(gradient_stats: Stats, bound: tf.Tensor) -> tf.Tensor:
 
     A NaN becomes an infinite scale, so that the maximum over the nodes cannot lose it.
     """
-    # A maximum may lose a NaN, the sum does not. An infinite sum alone is only an overflow.
-    finite = tf.math.is_finite(gradient_stats.max_abs) & ~tf.math.is_nan(gradient_stats.sum)
+    # Sums tell nothing: that of finite values may overflow, to both signs even, and become NaN.
+    finite = tf.math.is_finite(gradient_stats.max_abs)
     scale = tf.minimum(gradient_stats.max_abs, bound)
     return tf.where(finite, scale, float("inf"))
 

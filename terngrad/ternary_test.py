@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from terngrad import ternary
 from terngrad.draws import DrawKey, draws_for
 from terngrad.layout import MAX_CODES
+from terngrad.parts import parts_of
 
 ALL_DRAWS = tf.range(1 << 24, dtype=tf.float32)
 INFINITY = tf.constant(float("inf"))
@@ -169,9 +170,23 @@ def test_the_bound_follows_the_unit_of_the_gradient(exponent, seed):
     np.testing.assert_allclose(bound, 2.5 * scaled.astype(np.float64).std(), rtol=1e-4)
 
 
-def test_a_sum_that_overflows_is_no_broken_gradient():
-    stats = ternary.stats(tf.fill([1000], 1e36))
-    assert ternary.local_scale(stats, tf.constant(np.inf)).numpy() == np.float32(1e36)
+@pytest.mark.parametrize("values", [np.full(1000, 1e36), np.repeat([1e37, -1e37], 3200)])
+def test_a_sum_that_overflows_is_no_broken_gradient(values):
+    stats = ternary.stats(tf.constant(values, tf.float32))
+    assert ternary.local_scale(stats, tf.constant(np.inf)).numpy() == np.float32(values[0])
+
+
+@pytest.mark.parametrize(
+    ("scale_by", "count", "part"), [("variable", 1, 0), ("channel", 32, 5), ("block:128", 4, 1)]
+)
+def test_a_nan_is_in_the_largest_magnitude_of_its_part(scale_by, count, part):
+    values = np.ones([16, 32], np.float32)
+    values[5, 5] = np.nan
+    parts = parts_of(values.shape, scale_by)
+    expected = np.ones(count)
+    expected[part] = np.nan
+    largest = ternary.stats_of_parts(tf.constant(values), parts).max_abs
+    np.testing.assert_array_equal(largest, expected)
 
 
 def test_the_scale_is_the_largest_clipped_magnitude():

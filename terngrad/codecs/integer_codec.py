@@ -151,7 +151,7 @@ class IntegerCodec(Codec):
         """
         up = planes.plane_count((local_nodes or 1) * self.max_code)
         down = planes.plane_count(nodes * self.max_code)
-        padding = planes.padded(self._bucket.size) / self._bucket.size
+        padding = planes.padded(self._bucket.size) / max(self._bucket.size, 1)
         found = {}
         for variable, size, parts in zip(self.variables, self._sizes, self.parts, strict=True):
             octets, scales = size * padding / 8, SCALE_BYTES * parts.count

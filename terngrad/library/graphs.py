@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -96,7 +97,8 @@ def run_in_thread(make: Callable[[], _Result], gate: Gate) -> Callable[[], _Resu
     """Calls `make` in another thread.
 
     Returns:
-      A function that opens the gate, waits for the thread, and returns or raises what `make` did.
+      A function that opens the gate, waits for the thread, and returns or raises what `make` did;
+      called again, it does not open the gate, where the next call may wait.
     """
     future: concurrent.futures.Future[_Result] = concurrent.futures.Future()
 
@@ -109,8 +111,10 @@ def run_in_thread(make: Callable[[], _Result], gate: Gate) -> Callable[[], _Resu
     # Not of an executor, whose threads a program waits for at its end.
     threading.Thread(target=run, name="terngrad exchange", daemon=True).start()
 
+    open_once = functools.cache(gate.open)
+
     def end() -> _Result:
-        gate.open()
+        open_once()
         return future.result()
 
     return end

@@ -30,6 +30,7 @@ def test_a_call_ends_only_when_its_gate_is_opened():
         assert float(end()) == 3.0
         assert ended.is_set()
         ended.clear()
+        assert float(end()) == 3.0  # the next call still waits for its own
 
 
 def test_the_error_of_a_call_is_raised_at_its_end():

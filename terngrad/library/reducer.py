@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import collections
+import itertools
+import numbers
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -146,6 +147,7 @@ class Reducer:
             sum_codec=sum_codec,
         )
         check_settings(**coding, seed=seed, nodes=nodes, bucket_elements=bucket_elements)
+        seed, nodes, bucket_elements = map(int, (seed, nodes, bucket_elements))  # perhaps NumPy's
         _check_memory(group, sum_codec, memory_decay)
         names, tf_variables = _names_and_variables(
             variables, with_values=group.connection is not None
@@ -315,7 +317,7 @@ class Reducer:
         by_node = [gradients] if self._nodes == 1 else list(gradients)
         if len(by_node) != self._nodes:
             raise ValueError(f"reducer: gradients of {len(by_node)} nodes; allowed: {self._nodes}")
-        return by_node
+        return [list(node) for node in by_node]  # perhaps iterators
 
     def dense_by_node(
         self, gradients: Sequence[Gradient] | Sequence[Sequence[Gradient]]
@@ -330,7 +332,6 @@ class Reducer:
     def _dense(self, gradients: Sequence[Gradient]) -> list[tf.Tensor]:
         """Returns float32 tensors of the variables' shapes."""
         names, shapes = self.layout.names, self.layout.shapes
-        gradients = list(gradients)
         if len(gradients) != len(names):
             raise ValueError(
                 f"reducer: {len(gradients)} gradients; allowed are {len(names)}, one for each "
@@ -357,12 +358,12 @@ def _final_tensors(found: Reduced) -> list[tf.Tensor]:
 
 def names_of(variables: Sequence[Any]) -> list[str]:
     """Returns a different name for each variable: Keras' path, or TensorFlow's name."""
-    names, seen = [], collections.Counter()
+    names: dict[str, None] = {}
     for variable in variables:
         name = getattr(variable, "path", None) or variable.name.partition(":")[0]
-        seen[name] += 1
-        names.append(name if seen[name] == 1 else f"{name}_{seen[name] - 1}")
-    return names
+        with_number = (f"{name}_{i}" if i else name for i in itertools.count())
+        names[next(each for each in with_number if each not in names)] = None
+    return list(names)
 
 
 def _names_and_variables(
@@ -424,5 +425,7 @@ def _check_memory(group: Group, sum_codec: str, decay: float) -> None:
             f"sum_codec is {sum_codec}; allowed is {EXACT} with num_replicas_to_aggregate: a share "
             "of the means belongs to one process, without which no step can be made"
         )
+    if not isinstance(decay, numbers.Real):
+        raise TypeError(f"memory_decay is {decay!r}; allowed are numbers from 0 to 1")
     if not 0 <= decay <= 1:
         raise ValueError(f"memory_decay is {decay}; allowed are numbers from 0 to 1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from terngrad import parts
@@ -93,7 +93,7 @@ def check_settings(
             f"sum_codec is {sum_codec}; allowed is {EXACT} with gradients as {gradients}, which "
             "have no codes"
         )
-    if isinstance(float_layers, str):
+    if isinstance(float_layers, str) or not isinstance(float_layers, Iterable):
         raise TypeError(f"float_layers is {float_layers!r}; allowed is a list of names")
     if not isinstance(clip_factor, numbers.Real):
         raise TypeError(f"clip_factor is {clip_factor!r}; allowed are numbers")
@@ -108,22 +108,41 @@ def check_settings(
     if not parts.is_known(scale_by):
         raise ValueError(f"scale_by is {scale_by!r}; allowed are {parts.ALLOWED}")
     counts = {"size_to_binarize": size_to_binarize, "seed": seed, "nodes": nodes}
-    for name, value in (counts | {"bucket_elements": bucket_elements}).items():
+    counts["bucket_elements"] = bucket_elements
+    for name, value in counts.items():
         if not isinstance(value, numbers.Integral):
             raise TypeError(f"{name} is {value!r}; allowed are integers")
-    for name, value in (("nodes", nodes), ("bucket_elements", bucket_elements)):
-        if value < 1:
-            raise ValueError(f"{name} is {value}; allowed are 1 and more")
+    lowest = {"size_to_binarize": 0, "nodes": 1, "bucket_elements": 1}
+    for name, low in lowest.items():
+        if counts[name] < low:
+            raise ValueError(f"{name} is {counts[name]}; allowed are {low} and more")
     if not 0 <= seed < 1 << 64:
         raise ValueError(f"seed is {seed}; allowed are 0 to 2^64 - 1")
 
 
-def policy_of(gradients: str | type, *, float_layers: Sequence[str], **settings: Any) -> Policy:
-    """Returns how gradients are coded; for these two see `Reducer`, for the others `Policy`."""
+def policy_of(
+    gradients: str | type,
+    *,
+    clip_factor: float,
+    size_to_binarize: int,
+    float_layers: Sequence[str],
+    **settings: Any,
+) -> Policy:
+    """Returns how gradients are coded; for these see `Reducer`, for the others `Policy`.
+
+    NumPy's numbers become Python's, as processes compare them.
+    """
     codec = name_of_codec(gradients)
     named = "" if codec in _BITS else codec
     bits = _BITS.get(codec, 32)
-    return Policy(grad_bits=bits, codec=named, float_layers=tuple(float_layers), **settings)
+    return Policy(
+        grad_bits=bits,
+        codec=named,
+        clip_factor=float(clip_factor),
+        size_to_binarize=int(size_to_binarize),
+        float_layers=tuple(float_layers),
+        **settings,
+    )
 
 
 def name_of_codec(gradients: str | type) -> str:

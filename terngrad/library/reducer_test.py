@@ -10,7 +10,7 @@ from terngrad.codecs.registry import CODECS
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
 from terngrad.library.group import Group
-from terngrad.library.reducer import Reducer
+from terngrad.library.reducer import Reducer, names_of
 from terngrad.testing import nets
 from terngrad.training import runtime, schedules
 from terngrad.training.classifier import Classifier
@@ -175,6 +175,7 @@ def test_wrong_gradients_are_named(gradients, why):
         ([], {}, "reducer: there are no variables"),
         (None, {"float_layers": ["dense"]}, "no variable is in layer 'dense'"),
         (None, {"nodes": 0}, "nodes is 0; allowed are 1 and more"),
+        (None, {"size_to_binarize": -1}, "size_to_binarize is -1; allowed are 0 and more"),
     ],
 )
 def test_wrong_settings_of_a_reducer_are_named(given, settings, why):
@@ -201,6 +202,8 @@ def test_law_10_sums_are_not_coded_again_where_a_step_may_be_made_without_an_own
     [
         (None, {"gradients": 3}, "gradients is 3; allowed are ternary, 5-level"),
         (None, {"float_layers": "dense"}, "float_layers is 'dense'; allowed is a list of names"),
+        (None, {"float_layers": None}, "float_layers is None; allowed is a list of names"),
+        (None, {"memory_decay": "a"}, "memory_decay is 'a'; allowed are numbers from 0 to 1"),
         (None, {"scale_by": 128}, "scale_by is 128; allowed are variable, channel, or"),
         (None, {"clip_factor": "2.5"}, "clip_factor is '2.5'; allowed are numbers"),
         (None, {"seed": 1.5}, "seed is 1.5; allowed are integers"),
@@ -210,6 +213,43 @@ def test_law_10_sums_are_not_coded_again_where_a_step_may_be_made_without_an_own
 def test_settings_of_a_reducer_that_have_another_type_are_named(given, settings, why):
     with pytest.raises(TypeError, match=why):
         Reducer(given or variables(), ALONE, **settings)
+
+
+def test_numpys_numbers_are_settings_as_pythons_are():
+    given = {"gradients": "ternary", "clip_factor": 4, "size_to_binarize": 2, "seed": 3}
+    whole = {name: np.int64(given[name]) for name in ("size_to_binarize", "seed")}
+    theirs = given | whole | {"clip_factor": np.float32(4), "nodes": np.int32(1)}
+    ours, others = (Reducer(variables(), ALONE, **settings) for settings in (given, theirs))
+    assert others.layout.fingerprint() == ours.layout.fingerprint()
+    gradients = [tf.random.stateless_normal([4, 3], [1, 2]), tf.ones([3])]
+    for mean, other in zip(ours(gradients), others(iter(gradients)), strict=True):
+        np.testing.assert_array_equal(other, mean)
+
+
+def test_variables_of_one_name_have_names_of_their_own():
+    some = [tf.Variable([1.0], name=name) for name in ("w", "w", "w_1", "w_1")]
+    assert names_of(some) == ["w", "w_1", "w_1_1", "w_1_2"]
+
+
+def test_variables_without_values_take_no_bits():
+    empty = Reducer([tf.Variable(tf.zeros([0, 3]))], ALONE, gradients="ternary", size_to_binarize=0)
+    assert empty.bits_per_parameter >= 0
+    (mean,) = empty([tf.zeros([0, 3])])
+    assert mean.shape == (0, 3)
+
+
+class ForgetfulCodec(OwnScaleTernaryCodec):
+    """Has a memory, but no update of it."""
+
+    def init(self):
+        """Returns zeros."""
+        return [tf.zeros(shape) for shape in self.shapes]
+
+
+def test_law_10_a_codec_that_does_not_update_its_memory_is_named():
+    reducer = Reducer(variables(), ALONE, gradients=ForgetfulCodec)
+    with pytest.raises(ValueError, match=r"ForgetfulCodec\.update gives 0 tensors; allowed are 2,"):
+        reducer([tf.ones([4, 3]), tf.ones([3])])
 
 
 def test_a_gradient_may_be_a_list_of_numbers_and_xla_is_refused():

@@ -243,9 +243,14 @@ def _with_memories(
     codec: Codec, nodes: Sequence[EncodeInputs], codes, devices, memories
 ) -> NodeCodes:
     kept = []
-    for node, encoded, device in zip(nodes, codes, devices, strict=True):
+    for node, encoded, device, memory in zip(nodes, codes, devices, memories, strict=True):
         with tf.device(device):
             kept.append(codec.update(node.gradients, encoded, node.scales))
+        if len(kept[-1]) != len(memory):
+            raise ValueError(
+                f"{type(codec).__name__}.update gives {len(kept[-1])} tensors; allowed are "
+                f"{len(memory)}, as init gives"
+            )
     unsent = [n.gradients if memory else [] for n, memory in zip(nodes, memories, strict=True)]
     return NodeCodes(codes, [node.scales for node in nodes], kept, unsent)
 
