@@ -136,6 +136,7 @@ setuptools.setup(
             "pytest-xdist>=3.5,<4",
             "ruff~=0.17.5",
             "setproctitle~=1.3",
+            "vermin~=1.6",  # names what the oldest Python lacks, which ruff does not know
         ],
     },
 )

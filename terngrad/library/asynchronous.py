@@ -136,6 +136,8 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
             raise ValueError(
                 f"{_NAME}: sum_codec is {back!r}; allowed is {EXACT!r}: servers send parameters"
             )
+        if not isinstance(momentum, numbers.Real):
+            raise TypeError(f"{_NAME}: momentum is {momentum!r}; allowed are numbers")
         self._group, self._config = group, group.asynchronous
         with reporting_failure(self._config):
             # Alone: its reduction is that of the nodes of this process.

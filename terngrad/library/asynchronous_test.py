@@ -367,6 +367,8 @@ def test_law_10_arguments_that_do_not_fit_are_named(tmp_path):
             training_of(weights, group, **settings)
     with pytest.raises(TypeError, match=r"max_steps is 2\.5; allowed are integers"):
         training_of(weights, group, max_steps=2.5)
+    with pytest.raises(TypeError, match=r"momentum is 'x'; allowed are numbers"):
+        training_of(weights, group, momentum="x")
     with pytest.raises(TypeError, match=r"learning_rate is <function .*; allowed"):
         training_of(weights, group, learning_rate=lambda step: 0.1)
     with pytest.raises(ValueError, match="apply is called outside `with training:`"):

@@ -207,9 +207,9 @@ class Group(contextlib.AbstractContextManager):
         """Counts a part of a step that is made with the others; see `ProcessProgress.begin`.
 
         Raises:
-          MembershipError: all have left each other because of a difference.
+          MembershipError: see `check_open`.
         """
-        self._check_alike()
+        self.check_open()
         self._count_operation(what)
 
     def _count_operation(self, what: str) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import numbers
 import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from terngrad.cluster.addresses import split_address
 from terngrad.cluster.managed import launch_variables
@@ -25,6 +26,20 @@ from terngrad.library.serving import Asynchronous
 
 _NUMBERING = ("Slurm", "torchrun")  # launchers that know which tasks share a host
 _HOROVOD = "HOROVOD_SIZE"  # set by horovodrun, unless it calls mpirun
+
+_NUMBERS = (numbers.Real, "numbers")
+_INTEGERS = (numbers.Integral | None, "integers, or None")
+_TYPES = {
+    "control_port": _INTEGERS,
+    "tls": (Tls | None, "a terngrad.Tls, or None"),
+    "timeout_secs": _NUMBERS,
+    "elastic": (bool, "True and False"),
+    "min_size": _INTEGERS,
+    "elastic_wait_secs": _NUMBERS,
+    "num_replicas_to_aggregate": _INTEGERS,
+    "asynchronous": (Asynchronous | None, "a terngrad.Asynchronous, or None"),
+    "network_interface": (str, "names of network interfaces"),
+}
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -116,7 +131,18 @@ def join(
       ValueError: an argument, or what the environment says, is wrong.
       MembershipError: names the processes that did not join or cannot be reached.
     """
-    _check_arguments(engine, timeout_secs, job, num_replicas_to_aggregate)
+    _check_types(
+        control_port=control_port,
+        tls=tls,
+        timeout_secs=timeout_secs,
+        elastic=elastic,
+        min_size=min_size,
+        elastic_wait_secs=elastic_wait_secs,
+        num_replicas_to_aggregate=num_replicas_to_aggregate,
+        asynchronous=asynchronous,
+        network_interface=network_interface,
+    )
+    _check_values(engine, timeout_secs, job)
     role = _role(engine, hosts, rank, ps_hosts, job, control_port, timeout_secs, network_interface)
     if asynchronous:
         _check_asynchronous(role, elastic, num_replicas_to_aggregate)
@@ -162,18 +188,20 @@ def _serve_or_join(config: JoinConfig, asynchronous: Asynchronous | None) -> Gro
     return group
 
 
-def _check_arguments(
-    engine: str, timeout_secs: float, job: str, num_replicas_to_aggregate: int | None
-) -> None:
+def _check_types(**given: Any) -> None:
+    for name, value in given.items():
+        kinds, allowed = _TYPES[name]
+        if not isinstance(value, kinds):
+            raise TypeError(f"join: {name} is {value!r}; allowed are {allowed}")
+
+
+def _check_values(engine: str, timeout_secs: float, job: str) -> None:
     if engine != "auto" and engine not in ENGINES:
         raise ValueError(f"join: engine is {engine!r}; allowed are auto, {', '.join(ENGINES)}")
-    if timeout_secs <= 0:
-        raise ValueError(f"join: timeout_secs is {timeout_secs}; allowed are more than 0")
+    if not 0 < timeout_secs < math.inf:
+        raise ValueError(f"join: timeout_secs is {timeout_secs}; allowed are more than 0, finite")
     if job not in ("worker", "ps"):
         raise ValueError(f"join: job is {job!r}; allowed are worker and ps")
-    if not isinstance(num_replicas_to_aggregate, numbers.Integral | None):
-        given = f"num_replicas_to_aggregate is {num_replicas_to_aggregate!r}"
-        raise TypeError(f"join: {given}; allowed are integers, or None")
 
 
 def _check_asynchronous(

@@ -26,11 +26,30 @@ TWO = {"hosts": ["a:1", "b:1"], "rank": 0}
         ({"hosts": ["a:1", "a:1"], "rank": 0}, "join: hosts: each HOST:PORT must be listed once"),
         ({"hosts": ["a:1", "b:1"], "rank": 2}, "rank is 2; allowed are 0 to 1"),
         ({"hosts": "a:1", "rank": 0}, "hosts is 'a:1'; it must list HOST:PORT"),
+        ({"timeout_secs": np.inf}, "timeout_secs is inf; allowed are more than 0, finite"),
     ],
 )
 def test_wrong_arguments_of_join_are_named(arguments, why):
     with pytest.raises(ValueError, match=why):
         join(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "allowed"),
+    [
+        ("asynchronous", True, r"a terngrad\.Asynchronous, or None"),
+        ("tls", "certificates", r"a terngrad\.Tls, or None"),
+        ("control_port", "x", "integers, or None"),
+        ("min_size", 1.5, "integers, or None"),
+        ("elastic_wait_secs", "2", "numbers"),
+        ("timeout_secs", None, "numbers"),
+        ("elastic", "no", "True and False"),
+        ("network_interface", 3, "names of network interfaces"),
+    ],
+)
+def test_arguments_of_join_that_have_another_type_are_named(argument, value, allowed):
+    with pytest.raises(TypeError, match=f"^join: {argument} is {value!r}; allowed are {allowed}$"):
+        join(**TWO, **{argument: value})
 
 
 def test_law_10_a_transport_that_is_gone_is_named(monkeypatch):

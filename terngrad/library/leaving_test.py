@@ -123,8 +123,9 @@ def test_a_program_that_ends_because_all_were_interrupted_says_so_in_a_line(monk
 
 def test_a_closed_group_refuses_operations():
     group = Group(0, 2)
-    with pytest.raises(MembershipError, match="the group is closed"):
-        group.barrier()
+    for operation in (group.barrier, group.begin_step):  # the second one, of graphs made before
+        with pytest.raises(MembershipError, match="the group is closed"):
+            operation()
 
 
 def test_the_end_of_the_program_is_not_cut_short_once_it_has_left(shown):

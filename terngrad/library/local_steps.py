@@ -113,8 +113,9 @@ class LocalSteps:
         """
         given = {"learning_rate": learning_rate, "momentum": momentum, "feedback": feedback}
         _check(group, steps, fragments, overlap, given, settings)
+        self._averaged = _averageable(averaged)
         configuration = {"steps": steps, "fragments": fragments, "overlap": bool(overlap), **given}
-        configuration["averaged variables"] = len(averaged)
+        configuration["averaged variables"] = len(self._averaged)
         group.agree(
             {f"{k} of LocalSteps": str(v) for k, v in configuration.items()}, "a new LocalSteps"
         )
@@ -132,10 +133,9 @@ class LocalSteps:
             )
             for index, fragment in enumerate(self._fragments)
         ]
-        group.broadcast(averaged)
+        group.broadcast(self._averaged)
         self._group, self._rate = group, float(learning_rate)
         self._steps = steps // fragments
-        self._averaged = [plain(variable) for variable in averaged]
         shared = [
             tf.Variable(tf.cast(v, tf.float32), trainable=False, name=f"shared_{i}")
             for i, v in enumerate(self._variables)
@@ -306,6 +306,16 @@ def _check(
     if overlap and group.connection is not None and group.connection.matches_by_order:
         why = "which matches operations by their order"
         raise ValueError(f"overlap is True; allowed is False with MPI, {why}")
+
+
+def _averageable(variables: Sequence[Any]) -> list[tf.Variable]:
+    """Returns TensorFlow's variables; TypeError or ValueError names one that has no mean."""
+    found = [plain(variable) for variable in variables]
+    for variable in found:
+        if not variable.dtype.is_floating:
+            kind = f"{variable.name} is {variable.dtype.name}"
+            raise ValueError(f"LocalSteps: averaged: {kind}; allowed are float variables")
+    return found
 
 
 def _check_settings(settings: Mapping[str, Any]) -> None:

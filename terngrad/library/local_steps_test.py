@@ -228,6 +228,11 @@ def test_the_rounding_of_a_copy_of_half_precision_is_no_delta(dtype, overlap, fr
         ({"learning_rate": -1.0}, ValueError, "learning_rate is -1.0; allowed are finite numbers"),
         ({"nodes": 2}, TypeError, "nodes is no argument of LocalSteps"),
         ({"gradients": "none"}, ValueError, "gradients is 'none'; allowed are"),
+        (
+            {"averaged": [tf.Variable(1, name="seed")]},
+            ValueError,
+            "LocalSteps: averaged: seed:0 is int32; allowed are float variables",
+        ),
     ],
 )
 def test_law_10_a_wrong_argument_is_named(settings, error, why):

@@ -30,6 +30,7 @@ _DIGESTS_ENDING = ".sha256"
 _NAME = "model.ckpt"
 _TEMPORARY = ".saving"
 _ASIDE = "damaged"  # prefix of the files of a damaged checkpoint
+_DIGESTED_BYTES = 1 << 20  # at once
 _SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
 _SETTINGS = f"settings{_SUFFIX}"
 
@@ -420,5 +421,8 @@ def _digest_difference(path: str, names: Collection[str]) -> str:
 
 
 def _digest(path: str) -> str:
+    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while chunk := file.read(_DIGESTED_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()

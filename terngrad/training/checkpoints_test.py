@@ -222,14 +222,14 @@ def test_a_file_that_is_missing_is_named_and_one_that_may_not_be_read_is_no_dama
     assert checkpoints.damage(path) == ""
 
     def failing(number):
-        def opened(file, digest):
+        def digest(path):
             raise OSError(number, os.strerror(number))
 
-        return opened
+        return digest
 
-    monkeypatch.setattr("hashlib.file_digest", failing(errno.EIO))
+    monkeypatch.setattr(checkpoints, "_digest", failing(errno.EIO))
     assert checkpoints.damage(path) == f"{data.name}: Input/output error"
-    monkeypatch.setattr("hashlib.file_digest", failing(errno.EACCES))
+    monkeypatch.setattr(checkpoints, "_digest", failing(errno.EACCES))
     with pytest.raises(PermissionError):
         checkpoints.damage(path)
 

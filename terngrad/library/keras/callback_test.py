@@ -88,6 +88,27 @@ def test_the_callback_wraps_all_others_and_only_the_chief_writes_files(tmp_path)
     assert len(given) == 7, "the user's own list stays as it is"
 
 
+@pytest.mark.parametrize("kind", [terngrad.keras.DistributedCallback, terngrad.keras.LocalSteps])
+@pytest.mark.parametrize("wrong", [keras.callbacks.CSVLogger, [keras.callbacks.Callback()], [int]])
+def test_law_10_callbacks_of_the_chief_are_named_by_their_classes(kind, wrong):
+    settings = {"steps": 2} if kind is terngrad.keras.LocalSteps else {}
+    with pytest.raises(TypeError, match=rf"^{kind.__name__}: chief_only is .*; allowed is a list"):
+        kind(ALONE, chief_only=wrong, **settings)
+
+
+@pytest.mark.parametrize("settings", [{}, {"run_eagerly": True}])
+def test_a_model_with_another_optimizer_exchanges_no_more(settings):
+    model, expected = compiled(nodes=2, **settings), compiled(**settings)
+    model.fit(*DATA, verbose=0, callbacks=[terngrad.keras.DistributedCallback(ALONE)])
+    expected.set_weights(model.get_weights())
+    for each in (model, expected):
+        each.compile(keras.optimizers.SGD(0.1), "mse", **settings)
+        each.fit(*DATA, batch_size=2, shuffle=False, verbose=0)  # two updates, each of one batch
+    for own, other in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_array_equal(own, other)
+    assert int(model.optimizer.iterations) == 2
+
+
 @pytest.mark.parametrize("name", ["a.keras", "{epoch}-{val_loss:.2f}-{loss:.1f}.keras"])
 @pytest.mark.parametrize("is_epoch_over", [False, True])
 def test_at_a_signal_a_checkpoint_is_saved_whatever_its_name_but_the_best_one_stays(

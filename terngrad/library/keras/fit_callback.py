@@ -54,6 +54,12 @@ class FitCallback(keras.callbacks.Callback):
           stops: when a signal stops `fit`, for a line on the terminal.
         """
         super().__init__()
+        kinds = keras.callbacks.Callback
+        if not isinstance(chief_only, Sequence) or not all(
+            isinstance(kind, type) and issubclass(kind, kinds) for kind in chief_only
+        ):
+            allowed = "allowed is a list of classes of callbacks"
+            raise TypeError(f"{type(self).__name__}: chief_only is {chief_only!r}; {allowed}")
         self._group = group
         self._writers = (*_WRITERS, *chief_only)
         self._callbacks: list[keras.callbacks.Callback] = []

@@ -11,7 +11,7 @@ from tensorflow.python.eager import context
 
 from terngrad.library.keras import state
 from terngrad.library.keras.internals import layers_of
-from terngrad.library.keras.optimizer import GradientExchange
+from terngrad.library.keras.optimizer import GradientExchange, exchange_of, optimizers_of
 from terngrad.library.shared import Shared
 from terngrad.training.signals import SIGNALS
 
@@ -46,7 +46,10 @@ class SharedStep:
         return made
 
     def run(self, data: Any) -> Any:
-        """Replaces the model's train_step."""
+        """Replaces the model's train_step; is that again once the model has another optimizer."""
+        held = [exchange_of(optimizer) for _, optimizer in optimizers_of(self._model)]
+        if not any(exchange in held for exchange in self._exchanges):
+            return self._train_step(data)
         if self._is_first:
             self._build(data)
             self._is_first = False
