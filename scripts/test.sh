@@ -38,7 +38,7 @@ command -v g++ > /dev/null && export TERNGRAD_KERNELS="${TERNGRAD_KERNELS-native
 "${PYTHON}" -m ruff check .
 "${PYTHON}" -m ruff format --check .
 # The oldest Python of setup.py; decode is not that of a text where vermin finds it.
-"${PYTHON}" -m vermin --target=3.10- --no-tips --quiet --violations --exclude str.decode \
+"${VENV}/bin/vermin" --target=3.10- --no-tips --quiet --violations --exclude str.decode \
   ./*.py bazel benchmarks deploy docs examples inception scripts slim terngrad
 "${PYTHON}" -m pytest -n auto --maxprocesses 4 --dist worksteal "${selection[@]}" "$@" < /dev/null
 [[ "${mode}" != --all || $# -gt 0 ]] || test_with_bazel
