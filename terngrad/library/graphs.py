@@ -87,6 +87,11 @@ class Gate:
         """Lets one call continue."""
         self._queue.enqueue(True)
 
+    def shut(self) -> None:
+        """Closes it again after a call that has failed before it passed."""
+        if int(self._queue.size()):
+            self._queue.dequeue()
+
 
 def _close(queue: tf.queue.FIFOQueue) -> None:
     with tf.init_scope():  # perhaps within the trace of a function that it is no part of
@@ -111,10 +116,14 @@ def run_in_thread(make: Callable[[], _Result], gate: Gate) -> Callable[[], _Resu
     # Not of an executor, whose threads a program waits for at its end.
     threading.Thread(target=run, name="terngrad exchange", daemon=True).start()
 
-    open_once = functools.cache(gate.open)
+    @functools.cache
+    def pass_gate() -> None:
+        gate.open()
+        concurrent.futures.wait([future])
+        gate.shut()
 
     def end() -> _Result:
-        open_once()
+        pass_gate()
         return future.result()
 
     return end

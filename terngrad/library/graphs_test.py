@@ -30,15 +30,19 @@ def test_a_call_ends_only_when_its_gate_is_opened():
         assert float(end()) == 3.0
         assert ended.is_set()
         ended.clear()
-        assert float(end()) == 3.0  # the next call still waits for its own
+        assert float(end()) == 3.0
+        assert not int(gate._queue.size())  # the next call still waits for its own end
 
 
 def test_the_error_of_a_call_is_raised_at_its_end():
     def make():
         raise ValueError("no")
 
-    with pytest.raises(ValueError, match=r"^no$"):
-        graphs.run_in_thread(make, graphs.Gate())()
+    gate = graphs.Gate()
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"^no$"):
+            graphs.run_in_thread(make, gate)()
+        assert not int(gate._queue.size())  # the next call must wait
 
 
 def test_a_gate_that_is_given_up_while_a_graph_is_traced_is_no_part_of_the_graph():

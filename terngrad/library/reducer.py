@@ -201,7 +201,7 @@ class Reducer:
 
         Raises:
           ValueError: their number, a shape or a type is wrong.
-          MembershipError: the group is closed.
+          MembershipError: the group is closed; within a tf.function an error of TensorFlow says so.
         """
         return self.reduce(gradients).means
 
