@@ -33,7 +33,7 @@ _TYPES = {
     "control_port": _INTEGERS,
     "tls": (Tls | None, "a terngrad.Tls, or None"),
     "timeout_secs": _NUMBERS,
-    "elastic": (bool, "True and False"),
+    "elastic": (numbers.Integral, "True and False"),  # a bool is one
     "min_size": _INTEGERS,
     "elastic_wait_secs": _NUMBERS,
     "num_replicas_to_aggregate": _INTEGERS,
