@@ -6,7 +6,13 @@ import subprocess
 import pytest
 
 _SCRIPTS = pathlib.Path(__file__).parent
-_STYLE = ["python|-m|ruff|check|.", "python|-m|ruff|format|--check|."]
+_FOLDERS = "./*.py|bazel|benchmarks|deploy|docs|examples|inception|scripts|slim|terngrad"
+_VERMIN = "vermin|--target=3.10-|--no-tips|--quiet|--violations|--exclude|str.decode"
+_STYLE = [
+    "python|-m|ruff|check|.",
+    "python|-m|ruff|format|--check|.",
+    f"{_VERMIN}|{_FOLDERS}",
+]
 _PYTEST = "python|-m|pytest|-n|auto|--maxprocesses|4|--dist|worksteal|"
 _TOOLS, _SETUP = "install_test_tools.sh|--all", "setup.sh|dev"
 _CI = "-m|not exhaustive"
@@ -19,7 +25,7 @@ def calls(tmp_path):
     (tmp_path / "scripts").mkdir()
     for name in ("test.sh", "common.sh"):
         (tmp_path / "scripts" / name).write_text((_SCRIPTS / name).read_text())
-    programs = [tmp_path / "venv/bin/python", tmp_path / "venv/bin/bazel"]
+    programs = [tmp_path / "venv/bin" / name for name in ("python", "bazel", "vermin")]
     for name in ("setup.sh", "install_test_tools.sh", "install_horovod.sh"):
         programs.append(tmp_path / "scripts" / name)
     programs[0].parent.mkdir(parents=True)
