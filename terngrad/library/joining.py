@@ -9,7 +9,7 @@ import numbers
 import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from terngrad.cluster.addresses import split_address
@@ -131,17 +131,7 @@ def join(
       ValueError: an argument, or what the environment says, is wrong.
       MembershipError: names the processes that did not join or cannot be reached.
     """
-    _check_types(
-        control_port=control_port,
-        tls=tls,
-        timeout_secs=timeout_secs,
-        elastic=elastic,
-        min_size=min_size,
-        elastic_wait_secs=elastic_wait_secs,
-        num_replicas_to_aggregate=num_replicas_to_aggregate,
-        asynchronous=asynchronous,
-        network_interface=network_interface,
-    )
+    _check_types(locals())  # the arguments: nothing else has a name yet
     _check_values(engine, timeout_secs, job)
     role = _role(engine, hosts, rank, ps_hosts, job, control_port, timeout_secs, network_interface)
     if asynchronous:
@@ -188,11 +178,10 @@ def _serve_or_join(config: JoinConfig, asynchronous: Asynchronous | None) -> Gro
     return group
 
 
-def _check_types(**given: Any) -> None:
-    for name, value in given.items():
-        kinds, allowed = _TYPES[name]
-        if not isinstance(value, kinds):
-            raise TypeError(f"join: {name} is {value!r}; allowed are {allowed}")
+def _check_types(given: Mapping[str, Any]) -> None:
+    for name, (kinds, allowed) in _TYPES.items():
+        if not isinstance(given[name], kinds):
+            raise TypeError(f"join: {name} is {given[name]!r}; allowed are {allowed}")
 
 
 def _check_values(engine: str, timeout_secs: float, job: str) -> None:
