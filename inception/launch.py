@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
             except (StartError, OSError) as error:  # the latter without enough free ports
                 sys.exit(f"launch: {error}")
         status = 1 if state.was_killed(status) else status
-        if status == 0 or status > 128 or run.asked:  # done, or it was asked to end
+        if status == 0 or status > 128 or run.was_asked():  # done, or it was asked to end
             return status
         pause_secs, what = restarts.next_start("training")
         if pause_secs is None:
@@ -80,8 +80,8 @@ def main(argv: Sequence[str]) -> int:
             return status
         which = f"Restart {attempt} of {options.max_restarts} in {pause_secs:g} s"
         output.show(f"{which}, from the last checkpoint.")
-        if requests.wait(pause_secs):
-            return requests.events[0].status
+        if requests.wait(pause_secs, run.was_asked):
+            return requests.events[0].status if requests.events else status
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:

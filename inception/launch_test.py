@@ -134,6 +134,16 @@ def test_a_signal_between_attempts_ends_without_another(launch, name, nth):
     assert (run.finish(), run.output.count("Restart"), len(run.lines)) == (143, 1, 1)
 
 
+def test_a_stop_between_attempts_ends_without_another(launch, tmp_path):
+    logs = tmp_path / "logs"
+    with launch("sys.exit(3)", "--max_restarts=9", "--log_dir", str(logs)) as run:
+        run.wait_for("Restart 1")
+        for file in logs.glob("*.json"):
+            StateFile(str(file)).ask_to_stop()
+        assert run.finish() > 0
+    assert run.output.count("Restart") == 1, run.output
+
+
 def test_with_a_folder_for_logs_each_process_has_a_log_and_a_state_file(launch, tmp_path):
     logs = tmp_path / "my logs"
     run = launch("print('line', index); sys.exit(index)", "--log_dir", str(logs), "--ps=1")

@@ -49,8 +49,8 @@ from terngrad.cluster import interfaces
 from terngrad.cluster.addresses import CONTROL_PORT_ABOVE, LAST_PORT, host_and_port, reserved_ports
 from terngrad.cluster.managed import launch_variables
 from terngrad.launcher import gpus, hosts, processes, state
-from terngrad.launcher.process import Process
-from terngrad.launcher.run import GRACE_SECS, Run, StartError
+from terngrad.launcher.process import GRACE_SECS, Process
+from terngrad.launcher.run import Run, StartError
 from terngrad.launcher.terminal import (
     Output,
     Parser,
@@ -99,7 +99,7 @@ def _show_or_stop(options: argparse.Namespace) -> int:
         workers_then_ps = [
             [each for each in started if each.is_ps == is_ps] for is_ps in (False, True)
         ]
-        found = [processes.stop(each, GRACE_SECS) for each in workers_then_ps]
+        found = [processes.stop(each, GRACE_SECS, over_ssh=True) for each in workers_then_ps]
     else:
         found = [processes.status(started, lines=1)]
     for answer in found:

@@ -13,7 +13,7 @@ import pytest
 
 from terngrad import launch
 from terngrad.launcher import state
-from terngrad.testing.processes import Started, descendants
+from terngrad.testing.processes import Started, descendants, wait_for_files
 
 PROGRAM = """
 import os, sys, time
@@ -24,8 +24,29 @@ if (sys.argv[1], rank) == ("fail", "1"):
 time.sleep(900)
 """
 
-# Takes the place of ssh: runs the last word of its command line on this machine.
-SSH = 'import os, sys; assert sys.argv[-3] == "--"; os.execvp("sh", ["sh", "-c", sys.argv[-1]])'
+# Takes the place of ssh: runs the last word of its command line on this machine, where no signal of
+# ssh reaches it, and only pipes connect the two.
+SSH = """
+import os, subprocess, sys, threading
+assert sys.argv[-3] == "--"
+pipe = subprocess.PIPE
+there = subprocess.Popen(
+    ["sh", "-c", sys.argv[-1]], stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+)
+def copy(source, to):
+    while some := source.read1():
+        to.write(some)
+        to.flush()
+def pass_on():
+    copy(sys.stdin.buffer, there.stdin)
+    there.stdin.close()
+threading.Thread(target=pass_on, daemon=True).start()
+errors = threading.Thread(target=copy, args=(there.stderr, sys.stderr.buffer))
+errors.start()
+copy(there.stdout, sys.stdout.buffer)
+errors.join()
+os._exit(there.wait())  # the other thread may hold the lock of standard input
+"""
 
 
 @pytest.fixture
@@ -35,14 +56,18 @@ def program(tmp_path):
     return str(path)
 
 
-@pytest.fixture(params=["here", pytest.param("through ssh", marks=pytest.mark.exhaustive)])
-def places(request, tmp_path):
-    """Options that start two processes."""
-    if request.param == "here":
-        return ["-n", "2"]
+@pytest.fixture
+def through_ssh(tmp_path):
+    """Options that start two processes on other machines."""
     ssh = tmp_path / "ssh.py"
     ssh.write_text(SSH)
     return ["--hosts", "one,two", "--ssh", shlex.join([sys.executable, str(ssh)])]
+
+
+@pytest.fixture(params=["here", pytest.param("through ssh", marks=pytest.mark.exhaustive)])
+def places(request, through_ssh):
+    """Options that start two processes."""
+    return ["-n", "2"] if request.param == "here" else through_ssh
 
 
 @contextlib.contextmanager
@@ -130,6 +155,58 @@ def test_a_signal_ends_all(program, places, number):
         assert run.finish() == 128 + number, run.output
         assert ("KeyboardInterrupt" in run.output) == (number == signal.SIGINT)
         assert not run.outlived()
+
+
+@pytest.mark.slow
+def test_a_process_on_another_machine_that_is_stopped_saves_first(tmp_path, through_ssh):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, pathlib, signal, time\n"
+        f"folder = pathlib.Path({str(tmp_path)!r})\n"
+        "rank = os.environ['TERNGRAD_RANK']\n"
+        "def save(*_):\n"
+        "    (folder / f'saving_{rank}').touch()\n"
+        "    while not (folder / 'go').exists():\n"
+        "        time.sleep(0.01)\n"
+        "    print('saved', flush=True)\n"
+        "    os._exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "print('started', flush=True)\n"
+        "time.sleep(900)"
+    )
+    logs = ["--log_dir", str(tmp_path / "logs")]
+    with launched(*through_ssh, *logs, str(program)) as run:
+        for rank in "01":
+            run.wait_for(rf"\[{rank} \w+\] started")
+        with launched("--stop", *logs) as stop:
+            wait_for_files(tmp_path / "saving_0", tmp_path / "saving_1")
+            assert stop.process.poll() is None, stop.output
+            (tmp_path / "go").touch()
+            assert stop.finish() == 0, stop.output
+        assert run.finish() == 0, run.output
+    assert len(re.findall(r"\[[01] \w+\] saved", run.output)) == 2, run.output
+    assert stop.output.splitlines() == ["0 one: ended with status 0", "1 two: ended with status 0"]
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_kills_a_process_on_another_machine(tmp_path, through_ssh):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "signal.signal(signal.SIGINT, lambda *_: print('asked', flush=True))\n"
+        "print('started', flush=True)\n"
+        "while True: time.sleep(900)"
+    )
+    with launched(*through_ssh, str(program)) as run:
+        for rank in "01":
+            run.wait_for(rf"\[{rank} \w+\] started")
+        pids = descendants(run.process.pid)
+        run.process.send_signal(signal.SIGINT)
+        run.wait_for("asked")
+        run.process.send_signal(signal.SIGINT)
+        assert run.finish() == 128 + signal.SIGINT, run.output
+    assert [pid for pid in pids if state.start_mark(pid)] == []
 
 
 @pytest.mark.slow

@@ -128,8 +128,15 @@ def status(processes: Sequence[Process], lines: int, with_logs: bool = False) ->
     return answer
 
 
-def stop(processes: Sequence[Process], secs: float) -> Answer:
-    """Lets processes save and end; kills those that take longer, with their children."""
+def stop(processes: Sequence[Process], secs: float, *, over_ssh: bool = False) -> Answer:
+    """Lets processes save and end; kills those that take longer, with their children.
+
+    Args:
+      processes: which.
+      secs: time for them to save.
+      over_ssh: whether those with a host are the ssh of a launcher. It passes the request on, and
+        the ssh ends with its process; if the launcher was killed, that was asked to end then.
+    """
     answer = Answer()
     deadline = time.monotonic() + secs
     groups: dict[str, int] = {}
@@ -139,7 +146,8 @@ def stop(processes: Sequence[Process], secs: float) -> Answer:
         record = file.read()
         if record and record.is_alive:
             groups[process.label] = record.pid
-            state.send(record.pid, signal.SIGTERM)
+            if not (over_ssh and process.host):
+                state.send(record.pid, signal.SIGTERM)
     for process in processes:
         file, group = StateFile(process.state), groups.get(process.label)
         killed = _await_end(process, group, deadline, secs) if group else None

@@ -4,23 +4,25 @@ python -m terngrad.launcher.remote_command PROGRAM ARGUMENT...
 
 The first line of standard input is the secret of the training, see `run_secret`; other users could
 read an argument. The other lines are the numbers of signals for the command. When the input ends,
-for example because its ssh was killed, the command is asked to end, and killed some seconds later.
+for example because its ssh was killed, the command is asked to end, and killed 90 s after the first
+request to end.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 
 from terngrad.cluster import run_secret
 from terngrad.launcher import state
-
-_GRACE_SECS = 10.0
+from terngrad.launcher.process import GRACE_SECS
 
 
 def main(command: Sequence[str]) -> int:
@@ -41,12 +43,15 @@ def main(command: Sequence[str]) -> int:
 
 
 def _pass_on(process: subprocess.Popen) -> None:
+    asked_at = math.inf
     for line in sys.stdin:
         if line.strip().isdecimal():
+            asked_at = min(asked_at, time.monotonic())
             state.send(process.pid, int(line))
+    asked_at = min(asked_at, time.monotonic())
     state.send(process.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_GRACE_SECS)
+        process.wait(max(0.0, asked_at + GRACE_SECS - time.monotonic()))
     state.send(process.pid, signal.SIGKILL)
 
 

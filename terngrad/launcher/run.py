@@ -24,15 +24,15 @@ from terngrad import allocator
 from terngrad.cluster import run_secret
 from terngrad.cluster.membership import LOST_STATUS
 from terngrad.launcher import state
-from terngrad.launcher.process import Process, Restarts
+from terngrad.launcher.process import GRACE_SECS, Process, Restarts
 from terngrad.launcher.state import StateFile
 from terngrad.launcher.terminal import Event, Output, Requests
 
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 _POLL_SECS = 0.1
+_KILL_SECS = 2.0  # for a signal to kill a process on another machine
 # Exit statuses of processes that may have ended because of another: the higher, the likelier.
 _UNCERTAINTY = {1: 1, LOST_STATUS: 2}
-GRACE_SECS = 90.0  # for the others to notice a failure, or to save, before they are killed
 _PS_GRACE_SECS = 5.0  # for a ps to end by itself after the workers
 # sshd drops some of more than ten connections of one moment that are not logged in yet.
 _LOGINS_AT_ONCE = 8
@@ -88,13 +88,13 @@ class Run:
         self._saved: dict[str, str] = {}  # by label: last step of which the process said so
         self._has_success = False  # of a worker
         self._is_asked = False
+        self._stopped: set[str] = set()  # labels of processes to which a --stop was passed on
         self._others_asked_at = math.inf  # because of a failure
         self._workers_ended_at = time.monotonic()  # or later
         self._servers_asked = False
         self._named = ""  # label of the failed process that a line has named
 
-    @property
-    def asked(self) -> bool:
+    def was_asked(self) -> bool:
         """Whether processes were asked to save and end, by this launcher or by another's --stop."""
         return self._is_asked or any(file.is_stopping for file in self._files.values())
 
@@ -111,10 +111,7 @@ class Run:
                 self._start(process)
             cause = self._wait()
         finally:
-            for started in self._running:  # with children, which would keep their output open
-                state.send(started.pid, signal.SIGKILL)
-            for started, process in self._running.items():
-                self._note_status(process, started.wait())
+            self._kill()
             for thread in self._threads:
                 self._await(thread)
         if cause is None:  # no process failed, but all workers may have been killed
@@ -123,6 +120,20 @@ class Run:
         if not is_silent and cause.label != self._named:
             self._say(f"{cause.text}.")
         return cause.status
+
+    def _kill(self) -> None:
+        """Kills what still runs, with children, which would keep their output open."""
+        remote = [started for started, process in self._running.items() if process.host]
+        for started in remote:  # first there; its ssh then ends
+            _send(started, signal.SIGKILL)
+        deadline = time.monotonic() + _KILL_SECS
+        for started in remote:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                started.wait(max(0.0, deadline - time.monotonic()))
+        for started in self._running:
+            state.send(started.pid, signal.SIGKILL)
+        for started, process in self._running.items():
+            self._note_status(process, started.wait())
 
     def _start(self, process: Process) -> None:
         if self._requests.events:
@@ -153,8 +164,9 @@ class Run:
             _write(started, self._secret)
         with contextlib.suppress(OSError):  # a full disk: the training goes on
             if file := self._files.get(process.label):
-                file.clear()
                 file.note_start(process, log.tell(), started.pid)
+                if file.is_stopping and not process.host:  # since the last run of the same files
+                    _send(started, signal.SIGTERM)
         for stream, shows in ((started.stdout, is_shown), (started.stderr, True)):
             if stream:
                 arguments = (process, stream, log, shows)
@@ -179,6 +191,7 @@ class Run:
         """Waits until all have ended or are to be killed; returns what the status comes from."""
         while True:
             self._note_ends()
+            self._pass_on_stop()
             self._start_due()
             requests = self._requests.events
             failures = [end for end in self._ends if end.status]
@@ -203,6 +216,8 @@ class Run:
             if (code := started.poll()) is None:
                 continue
             del self._running[started]
+            if not process.host:  # its children, which would keep its output open
+                state.send(started.pid, signal.SIGKILL)
             status, label = state.exit_status(code), process.label
             self._has_success |= status == 0 and not process.is_ps
             self._note_status(process, code)
@@ -224,7 +239,7 @@ class Run:
                 file.note_end(state.exit_status(code))
 
     def _note_killed(self, process: Process) -> None:
-        if self.asked:
+        if self.was_asked():
             return
         pause_secs, what = self._restarts.next_start(process.label)
         if pause_secs is not None:
@@ -234,9 +249,9 @@ class Run:
 
     def _start_due(self) -> None:
         for due in list(self._due):
-            if self.asked or time.monotonic() >= due[0]:
+            if self.was_asked() or time.monotonic() >= due[0]:
                 self._due.remove(due)
-                if not self.asked:
+                if not self.was_asked():
                     self._start(due[1])
 
     def _cause(self, first: Event) -> Event:
@@ -275,6 +290,17 @@ class Run:
         self._is_asked = True
         for started in self._workers():  # the parameter servers end after them
             _send(started, number if self._relays and number != signal.SIGPIPE else signal.SIGTERM)
+
+    def _pass_on_stop(self) -> None:
+        """Asks processes on other machines to end that another launcher's --stop has marked."""
+        for started, process in self._running.items():
+            label = process.label
+            if process.host and label not in self._stopped and self._is_stopping(label):
+                self._stopped.add(label)
+                _send(started, signal.SIGTERM)
+
+    def _is_stopping(self, label: str) -> bool:
+        return label in self._files and self._files[label].is_stopping
 
     def _ask_others(self, first: Event) -> None:
         """Asks the others to end that have not ended by themselves after a failure."""

@@ -155,6 +155,11 @@ def test_a_worker_that_is_killed_again_and_again_is_left_out_and_the_others_go_o
     assert (status, lines) == (0, [*again, left_out])
 
 
+def test_children_of_a_process_end_with_it(run, tmp_path):
+    assert run("(sleep 2; touch late) & exit 0") == (0, [])
+    assert not (tmp_path / "late").exists()
+
+
 @pytest.mark.parametrize(("tolerates_failures", "secs"), [(True, 1), (False, 900)])
 def test_the_others_may_go_on_after_a_failure_or_are_killed(
     run, monkeypatch, tmp_path, tolerates_failures, secs

@@ -114,12 +114,14 @@ class Requests:
         """Notes a signal, also one that stands for a closed output."""
         self.events.append(Event(time.monotonic(), 128 + number))
 
-    def wait(self, secs: float) -> bool:
-        """Waits until the first request at most; returns whether there is one."""
+    def wait(self, secs: float, seen: Callable[[], bool] = lambda: False) -> bool:
+        """Waits for a request, or one that `seen` finds, at most; returns whether there is one."""
         deadline = time.monotonic() + secs
-        while not self.events and (left := deadline - time.monotonic()) > 0:
+        while not (is_asked := bool(self.events) or seen()):
+            if (left := deadline - time.monotonic()) <= 0:
+                break
             time.sleep(min(_POLL_SECS, left))
-        return bool(self.events)
+        return is_asked
 
     def must_end_at_once(self) -> bool:
         """Whether Ctrl-C came twice. Other signals, such as SIGHUP, may arrive twice anyway."""
