@@ -14,6 +14,7 @@ from inception.flags.command_line import cluster_config
     [
         ({}, "flag --worker_hosts=: must list HOST:PORT of each worker"),
         ({"worker_hosts": ("a:1", "a")}, "'a' must be host:port"),
+        ({"worker_hosts": ("a..b:1", "a:1")}, "flag --worker_hosts=a..b:1,a:1: 'a..b' cannot be a"),
         ({"worker_hosts": ("a:1", "::1:2")}, "an IPv6 address must be in brackets"),
         ({"worker_hosts": ("a:1", "a:1")}, "each HOST:PORT must be listed once"),
         ({"worker_hosts": ("a:1", "b:1"), "task_id": 2}, "flag --task_id=2: must be 0 to 1"),
@@ -63,6 +64,7 @@ _OF_MPI = {"variable_update": "mpi", "ps_hosts": (), "worker_hosts": ()}
     ("flags", "text"),
     [
         ({"ps_hosts": ()}, "flag --ps_hosts=: must list HOST:PORT of each ps"),
+        ({"ps_hosts": ("a..b:1",)}, "flag --ps_hosts=a..b:1: 'a..b' cannot be a host"),
         (
             {"job_name": "ps", "task_id": 1},
             "--task_id=1: must be 0 to 0, an index of ps_hosts",

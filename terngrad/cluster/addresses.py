@@ -60,14 +60,29 @@ def split_address(address: str) -> tuple[str, int]:
     """Splits "host:port" or "[::1]:2222" into host and port.
 
     Raises:
-      MembershipError: the address has another form.
+      MembershipError: the address has another form, or the host cannot be one.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or len(port) > 5 or not 0 < int(port) <= LAST_PORT:
         raise MembershipError(f"{address!r} must be host:port, with a port from 1 to {LAST_PORT}")
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise MembershipError(f"{address!r}: an IPv6 address must be in brackets, as [::1]:2222")
-    return host.strip("[]"), int(port)
+    host = host.strip("[]")
+    check_host(host)
+    return host, int(port)
+
+
+def check_host(host: str) -> None:
+    """Checks that a host may be looked up.
+
+    Raises:
+      MembershipError: it is neither an address nor a name; `getaddrinfo` would raise UnicodeError.
+    """
+    try:
+        host.encode("idna")  # as `getaddrinfo` does, also with addresses
+    except UnicodeError:
+        allowed = "parts of 1 to 63 characters, with dots between them"
+        raise MembershipError(f"{host!r:.80} cannot be a host; allowed are {allowed}") from None
 
 
 def listen(

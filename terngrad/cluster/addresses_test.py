@@ -12,8 +12,9 @@ from terngrad.cluster.addresses import (
     is_loopback,
     listen,
     reserved_ports,
+    split_address,
 )
-from terngrad.cluster.errors import PortError
+from terngrad.cluster.errors import MembershipError, PortError
 from terngrad.testing.limits import HANG_SECS
 
 
@@ -100,6 +101,19 @@ def test_only_loopback_is_this_machine_alone():
     assert not is_loopback("0.0.0.0")
     assert not is_loopback("192.0.2.1")
     assert not is_loopback("no such host")
+
+
+@pytest.mark.parametrize("host", ["a..b", ".foo", "x" * 64, "a." + "x" * 64 + ".b", "\udc80"])
+def test_law_10_a_host_that_cannot_be_looked_up_is_named(host):
+    with pytest.raises(MembershipError, match=r"' cannot be a host; allowed are parts of 1 to 63"):
+        split_address(f"{host}:1")
+
+
+@pytest.mark.parametrize(
+    "host", ["10.0.0.1", "[::1]", "[fe80::1%eth0.100]", "a.example.", "bücher.example", "x" * 63]
+)
+def test_addresses_and_names_may_be_hosts(host):
+    assert split_address(f"{host}:1") == (host.strip("[]"), 1)
 
 
 @pytest.mark.parametrize("outgoing", ["32768\t60999\n", "10000 60000", "1024 65535", "none", None])

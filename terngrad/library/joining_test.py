@@ -23,6 +23,8 @@ TWO = {"hosts": ["a:1", "b:1"], "rank": 0}
         ({"hosts": ["a:1", "b:1"]}, "join: hosts needs rank"),
         ({"rank": 1}, "join: rank needs hosts"),
         ({"hosts": ["a:1", "b"], "rank": 0}, "join: hosts: 'b' must be host:port"),
+        ({"hosts": ["a..b:1", "c:1"], "rank": 0}, "join: hosts: 'a..b' cannot be a host"),
+        ({"ps_hosts": ["a..b:1"]} | TWO, "join: ps_hosts: 'a..b' cannot be a host"),
         ({"hosts": ["a:1", "a:1"], "rank": 0}, "join: hosts: each HOST:PORT must be listed once"),
         ({"hosts": ["a:1", "b:1"], "rank": 2}, "rank is 2; allowed are 0 to 1"),
         ({"hosts": "a:1", "rank": 0}, "hosts is 'a:1'; it must list HOST:PORT"),
@@ -50,6 +52,13 @@ def test_wrong_arguments_of_join_are_named(arguments, why):
 def test_arguments_of_join_that_have_another_type_are_named(argument, value, allowed):
     with pytest.raises(TypeError, match=f"^join: {argument} is {value!r}; allowed are {allowed}$"):
         join(**TWO, **{argument: value})
+
+
+@pytest.mark.parametrize("port", [0, -4])
+def test_law_10_a_control_port_that_cannot_be_is_named(port):
+    why = f"join: the chief listens at port {port}; allowed are 1 to 65535"
+    with pytest.raises(ValueError, match=why):
+        join(["127.0.0.1:1", "127.0.0.1:2"], rank=0, timeout_secs=0.1, control_port=port)
 
 
 def test_law_10_a_transport_that_is_gone_is_named(monkeypatch):

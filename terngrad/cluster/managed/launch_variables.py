@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from terngrad.cluster.managed.role import ManagedError, Role, check_hosts, whole_number
+from terngrad.cluster.managed.role import (
+    ManagedError,
+    Role,
+    check_hosts,
+    port_number,
+    whole_number,
+)
 
 MARK = "TERNGRAD_HOSTS"
 INSECURE = "TERNGRAD_ALLOW_INSECURE_NETWORK"  # "1": the user trusts the network between the hosts
@@ -47,6 +53,7 @@ def role(environment: Mapping[str, str]) -> Role:
         raise ManagedError(f"{_JOB} is {job!r}; allowed are {' and '.join(jobs)}")
     if (rank := number(_RANK)) >= len(jobs[job]):
         raise ManagedError(f"{_RANK} is {rank}; the job {job} has {len(jobs[job])} processes")
+    control_port = environment.get(_CONTROL_PORT)
     return Role(
         source=_SOURCE,
         job_name=job,
@@ -54,7 +61,7 @@ def role(environment: Mapping[str, str]) -> Role:
         size=len(jobs["worker"]),
         worker_hosts=jobs["worker"],
         ps_hosts=jobs["ps"],
-        control_port=None if jobs["ps"] else number(_CONTROL_PORT),
+        control_port=None if jobs["ps"] else port_number(_SOURCE, _CONTROL_PORT, control_port),
     )
 
 

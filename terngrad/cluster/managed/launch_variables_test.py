@@ -25,6 +25,7 @@ def test_a_process_learns_what_the_launcher_knows_before_what_surrounds_it():
         ({"TERNGRAD_HOSTS": "a:1,b"}, "TERNGRAD_HOSTS: 'b' must be host:port"),
         ({"TERNGRAD_RANK": "2"}, "TERNGRAD_RANK is 2; the job worker has 2 processes"),
         ({"TERNGRAD_RANK": "x"}, "TERNGRAD_RANK is 'x', not a whole number"),
+        ({"TERNGRAD_CONTROL_PORT": "0"}, "TERNGRAD_CONTROL_PORT is 0; allowed are 1 to 65535"),
         ({"TERNGRAD_JOB": "chief"}, "TERNGRAD_JOB is 'chief'; allowed are worker and ps"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from terngrad.cluster.addresses import CONTROL_PORT_ABOVE, split_address
+from terngrad.cluster.addresses import CONTROL_PORT_ABOVE, LAST_PORT, split_address
 from terngrad.cluster.errors import MembershipError
 
 SERVED, COLLECTIVE = "parameter_server", "collective"  # engines that connect the processes
@@ -77,7 +77,7 @@ def control_address(worker_hosts: Sequence[str], control_port: int | None) -> st
       control_port: its port; None = `CONTROL_PORT_ABOVE` above the chief's own, perhaps none.
     """
     host, _, port = worker_hosts[0].rpartition(":")
-    return f"{host}:{control_port or int(port) + CONTROL_PORT_ABOVE}"
+    return f"{host}:{int(port) + CONTROL_PORT_ABOVE if control_port is None else control_port}"
 
 
 def ranked(
@@ -124,6 +124,24 @@ def whole_number(source: str, name: str, text: str | None) -> int:
     if text is None:
         raise ManagedError(f"{source}: the variable {name} is missing")
     return parsed_number(text, f"{source}: the variable {name}")
+
+
+def port_number(source: str, name: str, text: str | None, last: int = LAST_PORT) -> int:
+    """Returns a port from an environment variable.
+
+    Args:
+      source: see `whole_number`, as for the rest.
+      name: likewise.
+      text: likewise.
+      last: highest port that is allowed.
+
+    Raises:
+      ManagedError: it is missing or no such port.
+    """
+    port = whole_number(source, name, text)
+    if not 0 < port <= last:
+        raise ManagedError(f"{source}: the variable {name} is {port}; allowed are 1 to {last}")
+    return port
 
 
 def parsed_number(text: str, what: str) -> int:

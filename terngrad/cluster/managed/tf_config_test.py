@@ -84,6 +84,7 @@ def test_a_chief_may_be_called_master():
         (text_of("worker", [0]), r"task index is '\[0\]', not a whole number"),
         (text_of("worker", True), "task index is 'True', not a whole number"),
         (text_of("worker", 0, {"worker": ["a"]}), "TF_CONFIG: 'a' must be host:port"),
+        (text_of("worker", 0, {"worker": ["a..b:1"]}), "TF_CONFIG: 'a..b' cannot be a host"),
         (text_of("worker", 0, {"worker": [f"a:{'1' * 5000}"]}), "must be host:port"),
         (text_of("worker", 0, {"worker": ["a:1", "a:1"]}), "each HOST:PORT must be listed once"),
         (text_of("worker", 0, {"worker": {"1": "a:1"}}), "'worker' must list HOST:PORT"),

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from terngrad.cluster import admission, interfaces, run_secret
-from terngrad.cluster.addresses import LAST_PORT, free_ports, host_and_port, is_loopback_address
+from terngrad.cluster.addresses import (
+    LAST_PORT,
+    check_host,
+    free_ports,
+    host_and_port,
+    is_loopback_address,
+)
 from terngrad.cluster.admission import Peer
 from terngrad.cluster.errors import MembershipError
-from terngrad.cluster.managed.role import ManagedError, Role, ranked, whole_number
+from terngrad.cluster.managed.role import ManagedError, Role, port_number, ranked, whole_number
 from terngrad.connect.config import ConnectConfig
 
 MARKS = frozenset(("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
@@ -28,16 +34,20 @@ def role(
       ManagedError: a variable is wrong, or a process did not come within the time.
     """
     number = lambda name: whole_number(_SOURCE, name, environment[name])
-    rank, size, port = number("RANK"), number("WORLD_SIZE"), number("MASTER_PORT")
+    rank, size = number("RANK"), number("WORLD_SIZE")
+    port = port_number(_SOURCE, "MASTER_PORT", environment["MASTER_PORT"])
     if rank >= size:
         raise ManagedError(f"{_SOURCE}: RANK is {rank}, but WORLD_SIZE {size}")
     master = environment["MASTER_ADDR"]
     rendezvous_port = port + _ABOVE if port + _ABOVE <= LAST_PORT else port - _ABOVE
     own, control = free_ports(2)
     try:
+        check_host(master)
         own_host = interfaces.published(master, network_interface, environment)
     except OSError as error:
         raise ManagedError(f"{_SOURCE}: MASTER_ADDR {master!r}: {error.strerror}") from None
+    except MembershipError as error:
+        raise ManagedError(f"{_SOURCE}: MASTER_ADDR: {error}") from None
     except ValueError as error:
         name = network_interface or environment[interfaces.VARIABLE]
         raise ManagedError(f"the network interface is {name!r}: {error}") from None

@@ -48,6 +48,9 @@ def test_a_missing_process_is_named(master):
         ({"RANK": "3"}, "RANK is 3, but WORLD_SIZE 3"),
         ({"RANK": "-1"}, "the variable RANK is '-1', not a whole number"),
         ({"RANK": "1", "MASTER_ADDR": "no-such-host.invalid"}, "no-such-host.invalid"),
+        ({"RANK": "1", "MASTER_ADDR": "a..b"}, "torchrun: MASTER_ADDR: 'a..b' cannot be a host"),
+        ({"RANK": "1", "MASTER_PORT": "99999"}, "MASTER_PORT is 99999; allowed are 1 to 65535"),
+        ({"RANK": "1", "MASTER_PORT": "0"}, "MASTER_PORT is 0; allowed are 1 to 65535"),
     ],
 )
 def test_what_does_not_fit_is_named(master, change, why):

@@ -11,7 +11,14 @@ import re
 from collections.abc import Mapping
 
 from terngrad.cluster.addresses import CONTROL_PORT_ABOVE, LAST_PORT, host_and_port
-from terngrad.cluster.managed.role import ManagedError, Role, ranked, whole_number
+from terngrad.cluster.managed.role import (
+    ManagedError,
+    Role,
+    check_hosts,
+    port_number,
+    ranked,
+    whole_number,
+)
 
 _NODES, _RANK = "PET_NNODES", "PET_NODE_RANK"
 _ADDRESS, _PORT = "PET_MASTER_ADDR", "PET_MASTER_PORT"
@@ -30,12 +37,10 @@ def role(environment: Mapping[str, str], ps_tasks: int) -> Role:
       ManagedError: a variable is wrong, or asks for several processes in a pod.
     """
     number = lambda name: whole_number(_SOURCE, name, environment[name])
-    rank, size, port = number(_RANK), number(_NODES), number(_PORT)
+    rank, size = number(_RANK), number(_NODES)
     if rank >= size:
         raise ManagedError(f"{_SOURCE}: {_RANK} is {rank}, but {_NODES} {size}")
-    if not 0 < port <= LAST_PORT - CONTROL_PORT_ABOVE:
-        allowed = f"allowed are 1 to {LAST_PORT - CONTROL_PORT_ABOVE}"
-        raise ManagedError(f"{_SOURCE}: {_PORT} is {port}; {allowed}")
+    port = port_number(_SOURCE, _PORT, environment[_PORT], LAST_PORT - CONTROL_PORT_ABOVE)
     if (processes := environment.get(_PROCESSES, "1")) not in ("1", *_BY_DEVICES):
         raise ManagedError(
             f"{_SOURCE}: {_PROCESSES} is {processes}; without torchrun a pod has 1 process: set "
@@ -48,4 +53,5 @@ def role(environment: Mapping[str, str], ps_tasks: int) -> Role:
         )
     before, after = name[1], name[2] or ""
     addresses = [host_and_port(f"{before}{i}{after}", port) for i in range(size)]
+    check_hosts(f"{_SOURCE}: {_ADDRESS}", addresses)
     return ranked(_SOURCE, rank, addresses, ps_tasks, control_port=port + CONTROL_PORT_ABOVE)

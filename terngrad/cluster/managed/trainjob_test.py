@@ -48,6 +48,7 @@ def test_options_of_torchrun_outside_of_a_job_name_no_training():
         ({"PET_NNODES": "1:4"}, "the variable PET_NNODES is '1:4', not a whole number"),
         ({"PET_NPROC_PER_NODE": "4"}, "PET_NPROC_PER_NODE is 4; .* set numProcPerNode to 1"),
         ({"PET_MASTER_ADDR": "10.0.0.4"}, "PET_MASTER_ADDR is '10.0.0.4'; it must be the name"),
+        ({"PET_MASTER_ADDR": "a..b-0"}, "PET_MASTER_ADDR: 'a..b-0' cannot be a host"),
         ({"PET_MASTER_PORT": "65000"}, "PET_MASTER_PORT is 65000; allowed are 1 to 64535"),
     ],
 )
