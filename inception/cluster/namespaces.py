@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -40,7 +41,12 @@ class NamespaceNetwork:
         Raises:
           ValueError: this machine cannot have them; the message says why.
         """
-        self._configure("up", str(self.size))
+        try:
+            self._configure("up", str(self.size))
+        except BaseException:  # also Ctrl-C: some hosts may be there, and `__exit__` is not called
+            with contextlib.suppress(Exception):
+                self._configure("down")
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
