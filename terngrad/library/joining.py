@@ -29,7 +29,11 @@ _HOROVOD = "HOROVOD_SIZE"  # set by horovodrun, unless it calls mpirun
 
 _NUMBERS = (numbers.Real, "numbers")
 _INTEGERS = (numbers.Integral | None, "integers, or None")
+_HOSTS = (Sequence | None, "lists of HOST:PORT, or None")
 _TYPES = {
+    "hosts": _HOSTS,
+    "ps_hosts": _HOSTS,
+    "engine": (str, f"auto, {', '.join(ENGINES)}"),
     "control_port": _INTEGERS,
     "tls": (Tls | None, "a terngrad.Tls, or None"),
     "timeout_secs": _NUMBERS,
@@ -268,7 +272,7 @@ def _given(
         task_id=int(rank),
         size=len(hosts),
         worker_hosts=tuple(hosts),
-        ps_hosts=tuple(ps_hosts),
+        ps_hosts=tuple(ps_hosts or ()),
         control_port=control_port,
     )
 
@@ -276,6 +280,8 @@ def _given(
 def _check_hosts(name: str, hosts: Sequence[str]) -> None:
     if not hosts or isinstance(hosts, str):
         raise ValueError(f"join: {name} is {hosts!r}; it must list HOST:PORT of each process")
+    if not all(isinstance(host, str) for host in hosts):
+        raise TypeError(f"join: {name} is {hosts!r}; it must list HOST:PORT of each process")
     check_hosts(f"join: {name}", hosts)
 
 

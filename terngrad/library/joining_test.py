@@ -1,5 +1,6 @@
 """Arguments of join: which are refused, and what a process alone gets."""
 
+import re
 import sys
 import warnings
 
@@ -39,6 +40,9 @@ def test_wrong_arguments_of_join_are_named(arguments, why):
 @pytest.mark.parametrize(
     ("argument", "value", "allowed"),
     [
+        ("hosts", 5, "lists of HOST:PORT, or None"),
+        ("ps_hosts", 5, "lists of HOST:PORT, or None"),
+        ("engine", ["mpi"], "auto, collective, parameter_server, mpi, horovod"),
         ("asynchronous", True, r"a terngrad\.Asynchronous, or None"),
         ("tls", "certificates", r"a terngrad\.Tls, or None"),
         ("control_port", "x", "integers, or None"),
@@ -50,8 +54,15 @@ def test_wrong_arguments_of_join_are_named(arguments, why):
     ],
 )
 def test_arguments_of_join_that_have_another_type_are_named(argument, value, allowed):
-    with pytest.raises(TypeError, match=f"^join: {argument} is {value!r}; allowed are {allowed}$"):
-        join(**TWO, **{argument: value})
+    why = f"^join: {argument} is {re.escape(repr(value))}; allowed are {allowed}$"
+    with pytest.raises(TypeError, match=why):
+        join(**TWO | {argument: value})
+
+
+@pytest.mark.parametrize("argument", ["hosts", "ps_hosts"])
+def test_hosts_that_are_no_texts_are_named(argument):
+    with pytest.raises(TypeError, match=rf"^join: {argument} is \[1, 2\]; it must list HOST:PORT"):
+        join(**TWO | {argument: [1, 2]})
 
 
 @pytest.mark.parametrize("port", [0, -4])
