@@ -6,13 +6,16 @@ import dataclasses
 from collections.abc import Sequence
 
 from terngrad.cluster.addresses import Interface, name_of
-from terngrad.connect.introduction import Hello
+from terngrad.cluster.errors import MembershipError
+from terngrad.connect.introduction import Hello, why_too_long
 from terngrad.connect.tls import TlsContexts
 
 
 @dataclasses.dataclass(frozen=True)
 class ConnectConfig:
     """The addresses of a training's processes, and how this one proves that it belongs to them.
+
+    Raises MembershipError if there are too many hosts for a hello.
 
     Attributes:
       worker_hosts: "host:port" of each worker, the same list in all processes.
@@ -33,6 +36,10 @@ class ConnectConfig:
     secret: bytes = b""
     return_secs: float | None = None
     interface: Interface | None = None
+
+    def __post_init__(self) -> None:
+        if why := why_too_long(self.worker_hosts, self.ps_hosts):
+            raise MembershipError(why)
 
     @property
     def name(self) -> str:

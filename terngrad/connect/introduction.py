@@ -19,7 +19,8 @@ VERSION = 16
 MAGIC = b"terngrad\n"
 NO_INTRODUCTION = "it did not introduce itself"
 SIZE_BYTES = 4
-LONGEST = 1 << 16  # bytes of a frame
+LONGEST = 1 << 16  # bytes of a frame: of so many a listener keeps those of an unknown caller
+LONGEST_HOSTS = LONGEST - (1 << 13)  # bytes of a hello's lists of hosts, so that the rest fits
 _LONGEST_TIMEOUT_SECS = 1e9
 _REFUSES = " refused"  # suffix of what a listener signs if it will refuse the caller
 _LARGEST_INDEX = 1 << 32
@@ -64,6 +65,15 @@ class Hello:
         hosts = ",".join([*self.ps_hosts, *self.worker_hosts])  # trainings may share a secret
         of = f"for {self.purpose} of {hosts}"
         return f"{caller} to {called} {of}", f"{called} to {caller} {of}"
+
+
+def why_too_long(worker_hosts: Sequence[str], ps_hosts: Sequence[str] = ()) -> str:
+    """Returns why a hello cannot have these lists of hosts; "" if it can."""
+    hosts = [*worker_hosts, *ps_hosts]
+    if (size := len(json.dumps(hosts))) <= LONGEST_HOSTS:
+        return ""
+    allowed = f"allowed are {LONGEST_HOSTS}: fewer processes, or shorter names"
+    return f"the list of {len(hosts)} hosts has {size} bytes as JSON; {allowed}"
 
 
 class AdmissionError(Exception):

@@ -1,15 +1,36 @@
-"""A listener checks a caller again at the end of its introduction."""
+"""What a caller may say in its introduction, and when a listener checks it."""
 
 import dataclasses
 
 import pytest
 
 from terngrad.cluster import run_secret
+from terngrad.cluster.errors import LONGEST_REASON, MembershipError
 from terngrad.connect import introduction
-from terngrad.connect.introduction import MAGIC, SIZE_BYTES, AdmissionError, Hello, frame
+from terngrad.connect.config import ConnectConfig
+from terngrad.connect.introduction import (
+    LONGEST,
+    LONGEST_HOSTS,
+    MAGIC,
+    SIZE_BYTES,
+    AdmissionError,
+    Hello,
+    frame,
+)
 
 SECRET = b"a secret of many characters"
 HELLO = Hello("Exchange", 1, 0, ["one:1", "two:2"], ["ps:1"])
+
+
+def test_the_longest_list_of_hosts_fits_into_a_hello():
+    hosts = ["h" * 96] * (LONGEST_HOSTS // 100)
+    hosts[0] += "h" * (LONGEST_HOSTS % 100)
+    hello = ConnectConfig(hosts, 0).hello("Exchange", 1, "r" * 200, failed="ü" * LONGEST_REASON)
+    nonce = run_secret.new_nonce().hex()
+    assert len(frame(dataclasses.asdict(hello) | {"nonce": nonce})) <= LONGEST
+    why = "list of 574 hosts has 57348 bytes as JSON; allowed are 57344: fewer processes, or"
+    with pytest.raises(MembershipError, match=why):
+        ConnectConfig(hosts, 0, [""])
 
 
 def test_a_caller_revoked_during_its_introduction_is_refused():

@@ -26,6 +26,7 @@ from terngrad.cluster.membership import end_because_of_another
 from terngrad.connect import certificates
 from terngrad.connect.certificates import Tls
 from terngrad.connect.config import ConnectConfig
+from terngrad.connect.introduction import why_too_long
 from terngrad.connect.tls import TlsContexts
 
 if TYPE_CHECKING:
@@ -275,6 +276,7 @@ class JoinConfig:
                 allowed = f"needs engine {COLLECTIVE} or {SERVED}, not {engine}"
                 raise self.naming.refuse("tls", None, allowed)
             return
+        self._check_length_of_hosts()
         if self.tls:
             try:
                 certificates.check(self.tls)
@@ -282,6 +284,12 @@ class JoinConfig:
                 raise self.naming.refuse(f"tls.{error.field}", error.path, error.why) from None
         elif not self.allow_insecure_network:
             self._check_hosts()
+
+    def _check_length_of_hosts(self) -> None:
+        hosts = self.role.worker_hosts
+        if why := why_too_long(hosts, self.role.ps_hosts):
+            why += "; each worker counts twice, with a server of its own" * self.has_own_servers
+            raise self.naming.refuse("hosts", f"{hosts[0]},...", why)
 
     def _check_hosts(self) -> None:
         role = self.role

@@ -81,6 +81,16 @@ def test_law_10_an_interface_that_is_none_is_named_by_where_it_was_given(monkeyp
         joining().check()
 
 
+def test_law_10_more_hosts_than_a_process_can_list_to_another_are_named():
+    hosts = tuple(f"127.0.0.1:{port}" for port in range(10000, 12000))
+    config = joining(worker_hosts=hosts)
+    config.check()
+    elastic = dataclasses.replace(config, elastic=True).with_own_servers()
+    why = "^join: hosts is '127.0.0.1:10000,...': the list of 4000 hosts .*; each worker counts"
+    with pytest.raises(ValueError, match=why):
+        elastic.check()
+
+
 def test_the_log_names_the_addresses_of_the_interface():
     said = []
     local = ("127.0.0.1:1", "127.0.0.1:2")
