@@ -59,8 +59,10 @@ flags, and values that are not allowed, with one line that says what is allowed.
 flag that another one makes ineffective.
 
 `inception.launch` (`scripts/launch_local.sh`) starts several processes of a program on one machine.
-Its own flags stand before the number of workers: `--ps=P` starts P parameter servers, and
-`--max_restarts=N` starts lost processes again, up to N times, after growing pauses.
+Its own flags stand before the number of workers: `--ps=P` starts P parameter servers,
+`--max_restarts=N` starts lost processes again, up to N times, after growing pauses,
+`--log_dir=DIR` also adds each process' lines to a file, and `--bandwidth=100mbit`, as root, gives
+each process a network interface of that bandwidth, to try how the training would go there.
 """
 
 
