@@ -83,7 +83,8 @@ def _suite_name(name: str, net: str) -> str | None:
 
 KERAS_ENDINGS = (".keras", ".h5")
 # The order in which Keras stores the weights of a layer.
-_PARTS = ("kernel", "bias", "gamma", "beta", "moving_mean", "moving_variance")
+_PARTS = ("depthwise_kernel", "pointwise_kernel", "kernel", "bias")
+_PARTS += ("gamma", "beta", "moving_mean", "moving_variance")
 
 # Groups in a file of Keras that are not the net's: of the training that made it.
 _NO_LAYERS = frozenset({"optimizer", "metrics"})

@@ -79,9 +79,10 @@ def test_a_checkpoint_that_was_cut_off_is_named(tmp_path):
 
 
 def make_model() -> keras.Model:
-    """A net with unnamed layers and with one that the suite could have named."""
+    """A net with unnamed layers and with some that the suite could have named."""
     images = keras.Input((8, 8, 3))
-    net = keras.layers.Conv2D(4, 3, name="Net.Branch_0.conv")(images)
+    net = keras.layers.SeparableConv2D(5, 3, depth_multiplier=2, name="Net.separable")(images)
+    net = keras.layers.Conv2D(4, 3, name="Net.Branch_0.conv")(net)
     net = keras.layers.BatchNormalization(scale=False, name="Net.Branch_0.conv.BatchNorm")(net)
     net = keras.layers.Flatten()(net)
     model = keras.Model(images, keras.layers.Dense(3, name="logits")(net))
