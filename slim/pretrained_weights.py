@@ -148,8 +148,9 @@ def _read_keras_layers(path: str) -> dict[str, list[np.ndarray]]:
                 return dict(_layers(file))
         with h5py.File(path, "r") as file:
             return dict(_layers(file))
-    except (OSError, KeyError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is not a readable file of Keras: {error}") from error
+    except Exception as error:  # h5py reads a damaged file, which can fail in any way
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path} is not a readable file of Keras: {reason}") from error
 
 
 def _layers(file: h5py.File) -> Iterator[tuple[str, list[np.ndarray]]]:

@@ -1,5 +1,6 @@
 """Weights of TF-Slim and of Keras are read under the suite's names, and give Keras' outputs."""
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -174,6 +175,40 @@ def test_a_damaged_file_is_named(tmp_path, name):
     (tmp_path / name).write_bytes(b"no weights")
     with pytest.raises(ValueError, match=f"{name} is not a readable file of Keras"):
         pretrained_weights.read_keras(str(tmp_path / name), "lenet", {})
+
+
+def _damage_tree(path):
+    path.write_bytes(path.read_bytes().replace(b"TREE", b"tree"))
+
+
+def _name_an_array(path):
+    with h5py.File(path, "a") as file:
+        file.move("layers/dense/vars/1", "layers/dense/vars/one")
+
+
+def _replace_an_array(path):
+    with h5py.File(path, "a") as file:
+        del file["layers/dense/vars/1"]
+        file["layers/dense/vars/1"] = np.dtype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("damage", "cause"),
+    [
+        (_damage_tree, RuntimeError),
+        (_name_an_array, ValueError),
+        (_replace_an_array, TypeError),
+    ],
+)
+def test_a_file_with_damaged_structure_is_named_with_the_reason_in_one_line(
+    tmp_path, damage, cause
+):
+    path = tmp_path / "net.weights.h5"
+    make_model().save_weights(path)
+    damage(path)
+    with pytest.raises(ValueError, match=r"net\.weights\.h5 is not a readable file") as error:
+        pretrained_weights.read_keras(str(path), "net", {})
+    assert isinstance(error.value.__cause__, cause) and "\n" not in str(error.value)
 
 
 def test_the_layers_of_keras_applications_have_names_of_the_suite():
