@@ -236,6 +236,7 @@ def _resnet(net: str, layers: Sequence[str], ours: Sequence[str]) -> dict[str, s
         "conv1_bn": f"{net}/conv1/BatchNorm",
         "post_bn": f"{net}/postnorm",
         "predictions": f"{net}/logits",
+        "probs": f"{net}/logits",  # its name in older releases
     }
     for layer in layers:
         if match := re.fullmatch(r"conv(\d)_block(\d+)_(\d|preact)_(conv|bn)", layer):

@@ -215,6 +215,9 @@ def test_the_layers_of_keras_applications_have_names_of_the_suite():
     names = pretrained_weights._vgg("vgg_16", ["block1_conv2", "fc1", "predictions"], [])
     assert names["block1_conv2"] == "vgg_16/conv1/conv1_2"
     assert (names["fc1"], names["predictions"]) == ("vgg_16/fc6", "vgg_16/fc8")
+    names = pretrained_weights._resnet("resnet_v2_50", ["conv3_block2_1_conv"], [])
+    assert names["conv3_block2_1_conv"] == "resnet_v2_50/block2/unit_2/bottleneck_v2/conv1"
+    assert names["predictions"] == names["probs"] == "resnet_v2_50/logits"
     named = pretrained_weights._named_in_inception_resnet(
         "InceptionResnetV2", ["conv_7b", "block35_3_conv", "block8_10_conv"]
     )
