@@ -10,7 +10,6 @@ python -m benchmarks.asynchronous_benchmark --data_dir=DIR --output_dir=DIR --js
 import collections
 import dataclasses
 import re
-import statistics
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ from benchmarks import report
 from benchmarks.report import counts, names_flag
 from inception.flags.configs import EvalConfig
 from inception.flags.table import at_least, flag
-from inception.results.report import read_scalars
+from inception.results.report import mean_of_steps, read_scalars
 from inception.training import evaluate
 from slim.datasets import dataset_factory
 from terngrad.training import checkpoints
@@ -128,8 +127,8 @@ def _read(options: _Options, folder: str, steps: int, secs: float) -> dict:
         "precision_at_1": metrics.precision_at_1,
         "updates": steps,
         "secs": secs,
-        "bytes_pushed": statistics.median(scalars["bytes_sent_per_step"].values),
-        "bytes_pulled": statistics.median(scalars["bytes_received_per_step"].values),
+        "bytes_pushed": mean_of_steps(scalars["bytes_sent_per_step"]),
+        "bytes_pulled": mean_of_steps(scalars["bytes_received_per_step"]),
         "mean_staleness": sum(staleness) / len(staleness),
     }
 

@@ -6,7 +6,10 @@ import sys
 
 import pytest
 
-from benchmarks.asynchronous_benchmark import training_secs
+from benchmarks import asynchronous_benchmark
+from benchmarks.asynchronous_benchmark import _Options, _read, training_secs
+from inception.results.metrics import Metrics
+from inception.results.report import Curve
 
 
 @pytest.mark.slow
@@ -33,6 +36,19 @@ def test_runs_are_trained_evaluated_and_reported(run, digits, tmp_path):
         assert found["secs"] > 0 and 0 <= found["mean_staleness"] < found["updates"]
         assert found["bytes_pulled"] == pytest.approx(4 * values, rel=1e-3)  # with padding
     assert picture.stat().st_size > 0
+
+
+def test_bytes_are_means_over_all_steps(monkeypatch):
+    octets = Curve([1, 80, 100], [4000.0, 200.0, 100.0])
+    scalars = {f"bytes_{way}_per_step": octets for way in ("sent", "received")}
+    scalars["staleness/mean"] = Curve([100], [1.0])
+    monkeypatch.setattr(asynchronous_benchmark, "read_scalars", lambda folder: scalars)
+    monkeypatch.setattr(asynchronous_benchmark.checkpoints, "latest_checkpoint", lambda folder: "")
+    evaluate = asynchronous_benchmark.evaluate
+    monkeypatch.setattr(evaluate, "prepare_evaluation", lambda config: None)
+    monkeypatch.setattr(evaluate, "measure_checkpoint", lambda *_: Metrics(0.5, 0.9, 10))
+    found = _read(_Options(), "folder", 100, 1.0)
+    assert found["bytes_pushed"] == found["bytes_pulled"] == (4000 + 79 * 200 + 20 * 100) / 100
 
 
 BEGINS, ENDS = "A run begins at step 0.", "Finished training at step 9: saved /t/model.ckpt-9"

@@ -37,7 +37,7 @@ class Run:
       accuracy: precision @ 1 on the test images, by checkpoint.
       metrics: metrics of the last checkpoint.
       parameters: number of trained parameters.
-      payload_bytes: bytes that one node sends in a step; the median where they differ.
+      payload_bytes: bytes that one node sends in a step, on average over all steps.
       bits_per_parameter: the same, in bits per parameter.
       ms_per_step: median duration of a step, in milliseconds.
     """
@@ -67,8 +67,8 @@ def read_run(train_dir: str, *, batch_size: int, evaluate: Evaluate) -> Run:
     if not paths or "losses/total_loss" not in scalars:
         raise ValueError(f"{train_dir}: holds no finished run")
     found = evaluate(paths)
-    payload = float(np.median(scalars["bytes_sent_per_step"].values))
-    bits = float(np.median(scalars["bits_per_parameter"].values))
+    payload = mean_of_steps(scalars["bytes_sent_per_step"])
+    bits = mean_of_steps(scalars["bits_per_parameter"])
     return Run(
         loss=scalars["losses/total_loss"],
         accuracy=Curve(
@@ -80,6 +80,11 @@ def read_run(train_dir: str, *, batch_size: int, evaluate: Evaluate) -> Run:
         bits_per_parameter=bits,
         ms_per_step=1000 * batch_size / float(np.median(scalars["examples_per_sec"].values)),
     )
+
+
+def mean_of_steps(curve: Curve) -> float:
+    """Returns the mean over all steps of what was logged as means since the value before."""
+    return float(np.average(curve.values, weights=np.diff(curve.steps, prepend=0)))
 
 
 def read_scalars(directory: str) -> dict[str, Curve]:
