@@ -7,7 +7,8 @@ of all codecs for codecs (cifar10_alexnet) and resnet (ResNet-20), with local st
 again to continue it.
 
 With --tuning_steps each kind of gradients first chooses its learning rate: that with the lowest
-entropy loss after so many steps of training with seed 1.
+entropy loss after so many steps of training with seed 1. A rate with which the training fails, for
+example because it diverges, is not chosen.
 
 With --torch_python the recipe codecs also trains with PyTorch's DDP, its float16 hook and PowerSGD.
 
@@ -32,6 +33,7 @@ from inception.training.evaluate import measure_checkpoints
 
 _CHECKPOINTS = 20
 _LOG_EVERY = 10  # steps; shorter runs have no curve
+_LARGEST_OF_FAILURES = 128  # a larger exit status is that of a signal
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,15 +80,23 @@ class _Training:
         return os.path.join(output_dir, f"{self.recipe.prefix}_{self.name}{length}{rate}{seed}")
 
     def run(self, options: _Options) -> str:
-        """Trains unless that is done; returns the folder."""
+        """Trains unless that is done; returns the folder. A failure ends the program."""
+        if status := self.status(options):
+            sys.exit(status)
+        return self.folder(options.output_dir)
+
+    def status(self, options: _Options) -> int:
+        """Trains unless that is done; returns the exit status. A signal's ends the program."""
         folder = self.folder(options.output_dir)
-        if not os.path.exists(os.path.join(folder, f"model.ckpt-{self.steps}.index")):
-            about = f"{self.gradients.title}, rate {self.learning_rate:g}, seed {self.seed}"
-            print(f"\nTraining {self.recipe.title}, {about}:", flush=True)
-            code = subprocess.run(self._command(options, folder), check=False).returncode
-            if code:
-                sys.exit(code if code > 0 else 128 - code)
-        return folder
+        if os.path.exists(os.path.join(folder, f"model.ckpt-{self.steps}.index")):
+            return 0
+        about = f"{self.gradients.title}, rate {self.learning_rate:g}, seed {self.seed}"
+        print(f"\nTraining {self.recipe.title}, {about}:", flush=True)
+        code = subprocess.run(self._command(options, folder), check=False).returncode
+        status = 128 - code if code < 0 else code
+        if status > _LARGEST_OF_FAILURES:
+            sys.exit(status)
+        return status
 
     def _command(self, options: _Options, folder: str) -> list[str]:
         recipe = self.recipe
@@ -169,17 +179,31 @@ def main(options: _Options) -> None:
 
 
 def _learning_rate(recipe: Recipe, name: str, options: _Options) -> float:
-    """Returns the recipe's own learning rate, or the best one after short trainings."""
+    """Returns the recipe's own learning rate, or the best one after short trainings.
+
+    Raises:
+      ValueError: the training fails, or ends with a loss that is not finite, with each rate.
+    """
     if options.tuning_steps is None:
         return recipe.learning_rates[0]
 
     def loss(rate: float) -> float:
         training = _Training(recipe, name, options.tuning_steps, rate)
-        losses = read_scalars(training.run(options))
+        if status := training.status(options):
+            print(f"Rate {rate:g} is left out: the training ended with exit status {status}.")
+            return math.inf
+        losses = read_scalars(training.folder(options.output_dir))
         values = losses["losses/entropy_loss"].values
-        return statistics.fmean(values[-math.ceil(len(values) / 10) :])
+        mean = statistics.fmean(values[-math.ceil(len(values) / 10) :])
+        return mean if math.isfinite(mean) else math.inf
 
-    return min(recipe.learning_rates, key=loss)
+    losses = {rate: loss(rate) for rate in recipe.learning_rates}
+    best = min(losses, key=losses.__getitem__)
+    if losses[best] == math.inf:
+        rates = ", ".join(f"{rate:g}" for rate in losses)
+        why = f"{recipe.trainings[name].title}: no learning rate gives a finite loss"
+        raise refuse("tuning_steps", options.tuning_steps, f"{why}; tried were {rates}")
+    return best
 
 
 def _row(runs: Sequence[Run], recipe: Recipe, name: str, rate: float) -> dict[str, str]:

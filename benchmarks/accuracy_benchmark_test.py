@@ -1,6 +1,9 @@
 """The benchmark trains the missing runs and compares them with the paper and with each other."""
 
 import dataclasses
+import math
+import signal
+import subprocess
 
 import pytest
 from absl import flags
@@ -67,22 +70,66 @@ def test_the_folder_of_a_training_says_what_is_not_the_recipes_own(tmp_path):
     assert folder(5, 4e-4, 3) == str(tmp_path / "codecs_float_5_rate0.0004_seed3")
 
 
-def test_the_learning_rate_with_the_lowest_last_losses_is_chosen(monkeypatch):
-    recipe = RECIPES["codecs"]
-    losses = dict(zip(recipe.learning_rates, ([1.0, 3.0], [9.0, 1.0], [0.0, 2.0]), strict=True))
-    trained = []
+def _ending(monkeypatch, statuses, losses):
+    """Lets trainings end with exit statuses and last losses, by rate; returns their commands."""
+    commands = []
 
-    def train(training, options):
-        trained.append((training.name, training.steps, training.seed))
-        return training.learning_rate
+    def rate_of_last():
+        texts = (part.partition("--initial_learning_rate=")[2] for part in commands[-1])
+        return float("".join(texts))
 
-    monkeypatch.setattr(_Training, "run", train)
-    curve = lambda rate: {"losses/entropy_loss": Curve([1, 2], losses[rate])}
-    monkeypatch.setattr(accuracy_benchmark, "read_scalars", curve)
-    assert _learning_rate(recipe, "ternary", _Options(tuning_steps=50)) == recipe.learning_rates[1]
-    assert trained == [("ternary", 50, 1)] * 3
-    assert _learning_rate(recipe, "ternary", _Options()) == recipe.learning_rates[0]
-    assert len(trained) == 3
+    def run(command, check):
+        commands.append(command)
+        return subprocess.CompletedProcess(command, statuses.get(rate_of_last(), 0))
+
+    scalars = lambda folder: {"losses/entropy_loss": Curve([1, 2], losses[rate_of_last()])}
+    monkeypatch.setattr(accuracy_benchmark.subprocess, "run", run)
+    monkeypatch.setattr(accuracy_benchmark, "read_scalars", scalars)
+    return commands
+
+
+def _chosen(output_dir, **options):
+    options = _Options(output_dir=str(output_dir), **options)
+    return _learning_rate(RECIPES["codecs"], "ternary", options)
+
+
+FIRST, SECOND, THIRD = RECIPES["codecs"].learning_rates
+
+
+def test_the_learning_rate_with_the_lowest_last_losses_is_chosen(monkeypatch, tmp_path):
+    losses = {FIRST: [1.0, 3.0], SECOND: [9.0, 1.0], THIRD: [0.0, 2.0]}
+    commands = _ending(monkeypatch, {}, losses)
+    assert _chosen(tmp_path, tuning_steps=50) == SECOND
+    assert len(commands) == 3
+    assert all({"--max_steps=50", "--seed=1", "--grad_bits=1"} <= set(each) for each in commands)
+    assert _chosen(tmp_path) == FIRST
+    assert len(commands) == 3
+
+
+def test_rates_whose_training_fails_or_diverges_are_not_chosen(monkeypatch, tmp_path):
+    losses = {FIRST: [1.0, math.nan], SECOND: [0.0, 0.0], THIRD: [9.0, 9.0]}
+    _ending(monkeypatch, {SECOND: 1}, losses)
+    assert _chosen(tmp_path, tuning_steps=50) == THIRD
+    _ending(monkeypatch, {SECOND: 1, THIRD: 1}, losses)
+    text = "flag --tuning_steps=50: ternary: no learning rate gives a finite loss; tried were "
+    with pytest.raises(ValueError, match=f"{text}0.0008, 0.0004, 0.0016"):
+        _chosen(tmp_path, tuning_steps=50)
+
+
+@pytest.mark.parametrize(("code", "status"), [(130, 130), (143, 143), (-signal.SIGTERM, 143)])
+def test_an_interrupted_short_training_ends_the_program(monkeypatch, tmp_path, code, status):
+    _ending(monkeypatch, {SECOND: code}, {FIRST: [1.0, 1.0], THIRD: [1.0, 1.0]})
+    with pytest.raises(SystemExit) as end:
+        _chosen(tmp_path, tuning_steps=50)
+    assert end.value.code == status
+
+
+def test_a_failed_training_ends_the_program_with_its_status(monkeypatch, tmp_path):
+    _ending(monkeypatch, {FIRST: 1}, {})
+    training = _Training(RECIPES["codecs"], "ternary", 50, FIRST)
+    with pytest.raises(SystemExit) as end:
+        training.run(_Options(output_dir=str(tmp_path)))
+    assert end.value.code == 1
 
 
 def test_a_row_tells_mean_and_deviation_of_the_seeds():
