@@ -31,7 +31,7 @@ class NetSpec:
         those of its auxiliary heads.
       image_size: default height and width of the images in pixels.
       channels: channels of the images.
-      preprocessing: name of the preprocessing the net is trained with.
+      preprocessing: name of the preprocessing that the net is trained with by default.
       has_dropout: whether the model takes a dropout seed beside the images.
       min_image_size: smallest height and width that the net's convolutions and pooling allow.
       logits_layers: scopes of the last layers, in the order of the outputs; see `variable_name`.
@@ -106,6 +106,7 @@ def _large(build: BuildFn, image_size: int, min_image_size: int, logits_layer: s
 
 
 def _resnets(version: str) -> dict[str, NetSpec]:
+    # TF-Slim's programs choose vgg for v2, too. Its published weights of v2 need "inception".
     return {
         f"{version}_{depth}": NetSpec(
             _build_fn("resnet", version, depth=depth),

@@ -1,4 +1,4 @@
-"""Preprocessing of VGG, ResNet v1 and AlexNet v2: random sizes and places, and mean subtraction.
+"""Preprocessing of VGG, AlexNet, OverFeat and ResNet: random sizes and places, mean subtraction.
 
 Simonyan, Zisserman: Very Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015,
 with the constants that TF-Slim trains with: the shorter side becomes 256 to 512 pixels long, and
