@@ -184,7 +184,8 @@ def _load(path: str, prepared: PreparedEvaluation) -> None:
     records = f"the records of {prepared.config.data_dir}"
     dataset_info.check_labels(os.path.dirname(path), prepared.dataset.class_names, records)
     weights = nets_factory.named_variables(prepared.model)
-    checkpoints.restore_weights(path, weights, averages=prepared.config.restore_avg_var)
+    with settings.naming_image_size(path, prepared.config):
+        checkpoints.restore_weights(path, weights, averages=prepared.config.restore_avg_var)
 
 
 def _measure(

@@ -1,6 +1,7 @@
 """What evaluation prints and writes, and which checkpoints it takes."""
 
 import glob
+import json
 import os
 import re
 import sys
@@ -40,7 +41,7 @@ def train_dir(tmp_path):
     return str(tmp_path / "train")
 
 
-def save(train_dir: str, step: int, net: str = "mlp", keep: int = 5) -> str:
+def save(train_dir: str, step: int, net: str = "mlp", keep: int = 5, settings: str = "") -> str:
     """Saves a net whose weights always say 3, and whose averages always say 5."""
     model = nets_factory.build_net(net, num_classes=10)
     state = {"step": tf.Variable(step, dtype=tf.int64)}
@@ -50,7 +51,7 @@ def save(train_dir: str, step: int, net: str = "mlp", keep: int = 5) -> str:
             if variable.path == "logits/bias":
                 value[label] = 1
             state[f"{group}/{variable.path}"] = tf.Variable(value)
-    return checkpoints.save(train_dir, state, step, keep=keep)
+    return checkpoints.save(train_dir, state, step, keep=keep, settings=settings)
 
 
 def mnist_arguments(data_dir: str, train_dir: str, *more: str) -> list[str]:
@@ -196,6 +197,16 @@ def test_a_checkpoint_of_another_net_is_named_with_what_it_lacks(data_dir, train
     path = save(train_dir, 10)
     line = error_line(*mnist_arguments(data_dir, train_dir, "--run_once", "--net=lenet"))
     assert path in line and "lacks" in line and "\n" not in line
+
+
+@pytest.mark.parametrize("size", [-1, 28])
+def test_a_net_with_weights_for_each_position_names_the_size_that_it_was_trained_with(
+    data_dir, train_dir, size
+):
+    save(train_dir, 10, settings=json.dumps({"net": "mlp", "image_size": size}))
+    run_mnist_eval(*mnist_arguments(data_dir, train_dir, "--run_once"))
+    line = error_line(*mnist_arguments(data_dir, train_dir, "--run_once", "--image_size=20"))
+    assert line.endswith("It was trained with images of 28 pixels, --image_size is 20.")
 
 
 def test_follow_looks_often_only_until_the_first_checkpoint():

@@ -65,7 +65,8 @@ def _restore_or_start(config: TrainConfig, training: Training) -> str | None:
     newest = checkpoints.latest_undamaged(config.train_dir, print)
     if newest:
         _check_trained_alike(newest, config)
-        checkpoints.restore(newest, training.state)
+        with settings.naming_image_size(newest, config):
+            checkpoints.restore(newest, training.state)
         print(f"Succesfully loaded model from {newest} at step={int(training.step)}.")
         if config.pretrained_model_checkpoint_path:
             print(f"--pretrained_model_checkpoint_path: has no effect with {newest}.")

@@ -3,16 +3,17 @@
 A training that is restarted with other settings continues, but with another result.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 import tensorflow as tf
 
 from inception.flags.checks import inert_flags
-from inception.flags.configs import TrainConfig
+from inception.flags.configs import EvalConfig, TrainConfig
 from inception.training.problem import net_settings
 from slim.datasets import records
 from slim.datasets.dataset_factory import Dataset
@@ -110,6 +111,24 @@ def check_net(path: str, net: str) -> None:
     there = settings_of_checkpoint(path).get("net", net)
     if catalog.get_spec(there) is not catalog.get_spec(net):
         raise ValueError(f"{path} holds a net {there}, --net is {net}")
+
+
+@contextlib.contextmanager
+def naming_image_size(path: str, config: TrainConfig | EvalConfig) -> Iterator[None]:
+    """Adds the sizes of the images to a ValueError of the block, if the checkpoint's was another.
+
+    The shapes of some nets' variables depend on it.
+    """
+    try:
+        yield
+    except ValueError as error:
+        default = catalog.get_spec(config.net).image_size
+        size, there = config.image_size, settings_of_checkpoint(path).get("image_size")
+        size, there = (default if each == -1 else each for each in (size, there))
+        if there in (None, size):
+            raise
+        text = f"{error} It was trained with images of {there} pixels, --image_size is {size}."
+        raise ValueError(text) from None
 
 
 def differences(before: str, now: str) -> str:

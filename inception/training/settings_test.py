@@ -6,9 +6,12 @@ import pytest
 
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
-from inception.training import settings
+from inception.training import restoring, settings
+from inception.training.build import build_training
+from inception.training.problem import problem_of
 from inception.training.sharded_state import own_settings
 from slim.datasets.dataset_factory import Dataset
+from terngrad.training import checkpoints
 
 CONFIG = TrainConfig(dataset_name="mnist", net="lenet", batch_size=16, num_nodes=2, grad_bits=1)
 
@@ -129,3 +132,13 @@ def test_workers_must_agree_on_what_changes_only_the_wire(name, value):
         for config in (CONFIG, dataclasses.replace(CONFIG, **{name: value}))
     )
     assert {key for key in configuration if configuration[key] != others[key]} == {name}
+
+
+def test_a_restart_that_does_not_fit_names_the_size_of_the_images_before(tmp_path):
+    mlp = TrainConfig(dataset_name="mnist", net="mlp", benchmark_mode=True, train_dir=str(tmp_path))
+    build = lambda config: build_training(config, problem_of(config), 10.0, ["/CPU:0"])
+    checkpoints.save(str(tmp_path), build(mlp).state, 1, settings=settings.describe(mlp, None))
+    smaller = dataclasses.replace(mlp, image_size=20)
+    text = r"It was trained with images of 28 pixels, --image_size is 20\."
+    with pytest.raises(ValueError, match=rf"model\.ckpt-1: .* has shape .* {text}"):
+        restoring.restore_chief(smaller, build(smaller), "")
