@@ -104,6 +104,8 @@ def _parse_load(net: str, content: Any) -> Load:
         published = {int(workers): value for workers, value in speed_up.items()}
     except ValueError:
         raise ValueError(f"{net}.speed_up must have numbers of workers as names") from None
+    if min(published, default=1) < 1 or min(published.values(), default=1) <= 0:
+        raise ValueError(f"{net}.speed_up must have 1 worker or more, and speed-ups above 0")
     return Load(speed_up=published, **fields)
 
 
@@ -118,7 +120,7 @@ def _checked(kind: type, content: Any, name: str) -> dict[str, Any]:
         raise ValueError("gbit_per_s is missing")
     _numbers({k: v for k, v in content.items() if k not in ("nets", "speed_up")}, name)
     rates = ("gbit_per_s", "local_gbyte_per_s", "host_gbyte_per_s")
-    for field in (*rates, "workers_per_machine", "batch"):
+    for field in (*rates, "workers_per_machine", "batch", "images_per_s"):
         if content.get(field, 1) <= 0:
             raise ValueError(f"{name}: {field} must be above 0")
     for field in ("workers_per_machine", "batch"):

@@ -36,6 +36,17 @@ def test_every_preset_is_whole(name):
         ({"gbit_per_s": 1, "speed": 2}, "the file has 'speed'; allowed are gbit_per_s"),
         ({"gbit_per_s": 1, "nets": {"a": 1}}, "a must be an object with some of batch"),
         ({"gbit_per_s": 1, "nets": {"a": {"batch": 1}}}, "a needs batch, and images_per_s or"),
+        (
+            {"gbit_per_s": 1, "nets": {"a": NET | {"images_per_s": 0}}},
+            "a: images_per_s must be above 0",
+        ),
+        *(
+            (
+                {"gbit_per_s": 1, "nets": {"a": NET | {"speed_up": speed_up}}},
+                r"a\.speed_up must have 1 worker or more, and speed-ups above 0",
+            )
+            for speed_up in ({"0": 2}, {"4": 2, "-4": 2}, {"4": 0})
+        ),
     ],
 )
 def test_law_10_wrong_files_are_reported(tmp_path, content, message):
