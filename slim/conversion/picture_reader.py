@@ -17,8 +17,9 @@ _JPEG_FORMATS = ("JPEG", "MPO")  # a camera's MPO is a JPEG followed by more pic
 _QUALITY = 95
 _ORIENTATION = 0x0112  # key in EXIF
 _UPRIGHT = (None, 1)
-_WIDE_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N")
-_LARGEST = (1 << 16) - 1
+_WIDE_MODES = ("I;16", "I;16B", "I;16L", "I;16N")
+_OF_UNKNOWN_RANGE = {"F": "floating-point numbers", "I": "signed or 32-bit integers"}
+_BITS = 258  # key in a TIFF
 
 
 class Stored(NamedTuple):
@@ -35,10 +36,10 @@ def read(content: bytes, form: Form = JPEG, *, is_upright: bool = True) -> Store
     """Turns a picture file into what is stored.
 
     An RGB JPEG that TensorFlow decodes without a warning stays as it is, byte for byte. Other kinds
-    become an RGB JPEG of quality 95 with full colour resolution: grey, CMYK, palette and 16-bit
-    pictures (of which the high byte is kept), other formats whatever the file's name ends with, and
-    pictures that EXIF turns. Transparent parts become white. Of an animation the first picture is
-    taken.
+    become an RGB JPEG of quality 95 with full colour resolution: grey, CMYK, palette, 12-bit and
+    16-bit pictures (of which the high 8 bits are kept), other formats whatever the file's name ends
+    with, and pictures that EXIF turns. Transparent parts become white. Of an animation the first
+    picture is taken.
 
     Args:
       content: a JPEG, PNG, BMP, GIF, WebP or TIFF file.
@@ -59,7 +60,8 @@ def read(content: bytes, form: Form = JPEG, *, is_upright: bool = True) -> Store
                 warning = jpeg_warnings.find(content)
                 if warning == "":
                     return Stored(content, "jpeg", image.height, image.width)
-            rgb = _to_rgb(ImageOps.exif_transpose(image) if is_turned else image)
+            bits = getattr(image, "tag_v2", {}).get(_BITS, (16,))[0]
+            rgb = _to_rgb(ImageOps.exif_transpose(image) if is_turned else image, bits)
     except Image.UnidentifiedImageError:
         kind = "an empty file" if not content else "no picture of a known format"
         raise ValueError(f"{kind}; allowed are {', '.join(_FORMATS)}") from None
@@ -68,14 +70,11 @@ def read(content: bytes, form: Form = JPEG, *, is_upright: bool = True) -> Store
     return _store(rgb, form)._replace(warning=warning or "")
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode == "F":
-        raise ValueError("pixels are floating-point numbers, whose range is unknown")
+def _to_rgb(image: Image.Image, bits: int) -> Image.Image:
+    if kind := _OF_UNKNOWN_RANGE.get(image.mode):
+        raise ValueError(f"pixels are {kind}, whose range is unknown; allowed are 8 and 16 bits")
     if image.mode in _WIDE_MODES:
-        values = np.asarray(image)
-        if values.max() > _LARGEST:
-            raise ValueError("pixels have more than 16 bits")
-        image = Image.fromarray((values >> 8).astype(np.uint8))
+        image = Image.fromarray((np.asarray(image) >> (bits - 8)).astype(np.uint8))
     if image.has_transparency_data:
         coloured = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), coloured)

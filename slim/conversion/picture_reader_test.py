@@ -1,6 +1,7 @@
 """Laws of reading pictures: an RGB JPEG stays as it is, and each other kind becomes one."""
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -75,6 +76,15 @@ def _with_transparent_grey():
     return _encode(Image.new("LA", _SIZE, (0, 0)), "PNG")
 
 
+def _with_12_bits():
+    """A TIFF whose rows are read as 12 bits a pixel: each 3 bytes are two pixels of 0x640."""
+    content = _encode(Image.fromarray(np.zeros(_SIZE[::-1], np.uint16)), "TIFF")
+    (bits_per_sample,) = re.findall(rb"\x02\x01\x03\x00\x01\x00\x00\x00\x10\x00", content)
+    content = content.replace(bits_per_sample, bits_per_sample[:-2] + b"\x0c\x00")
+    pixels = b"\x64\x06\x40" * (_SIZE[0] * _SIZE[1] // 2)
+    return content[: -2 * _SIZE[0] * _SIZE[1]] + pixels.ljust(2 * _SIZE[0] * _SIZE[1], b"\0")
+
+
 _GREY = (82, 82, 82)  # of _RED
 
 _KINDS = {
@@ -89,6 +99,7 @@ _KINDS = {
     "transparent palette PNG": (_encode(_with_palette_transparency(), "PNG"), _WHITE),
     "16-bit PNG": (_encode(_wide(np.uint16), "PNG"), (100, 100, 100)),
     "16-bit TIFF": (_encode(_wide(np.uint16), "TIFF"), (100, 100, 100)),
+    "12-bit TIFF": (_with_12_bits(), (100, 100, 100)),
     "BMP": (_encode(_image(), "BMP"), _RED),
     "GIF": (_encode(_image(), "GIF"), _RED),
     "animated GIF": (_animation(), _RED),
@@ -174,7 +185,10 @@ def _without_size(content, marker, field):
         (_without_size(_JPEG, b"\xff\xc0", 5), ""),
         (_without_size(_PNG, b"IHDR", 4), ""),
         (_encode(Image.fromarray(np.zeros((4, 4), np.float32)), "TIFF"), "floating-point"),
-        (_encode(Image.fromarray(np.full((4, 4), 1 << 20, np.int32)), "TIFF"), "more than 16 bits"),
+        *(
+            (_encode(Image.fromarray(np.full((4, 4), value, np.int32)), "TIFF"), "32-bit integers")
+            for value in (1 << 20, 200, -200)
+        ),
     ],
 )
 @pytest.mark.parametrize("raw_pixel", [False, True])
