@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ from slim import input_pipeline
 from slim.datasets import dataset_factory, imagenet, records
 from slim.datasets.dataset_factory import Dataset
 from slim.preprocessing.preprocessing_factory import get_preprocessing
+from terngrad.training.errors import first_line
 
 _PROBLEMS = {"mnist": ("lenet", 64), "cifar10": ("cifar10_alexnet", 128)}
 # Untimed batches before a slice. Batches that were read ahead during a pause would make it look
@@ -115,15 +116,15 @@ def _pipelines(options: _Options, folder: str) -> dict[str, Variant]:
     """Returns the suite's pipelines on JPEGs and raw pixels, and bare decoding and resizing.
 
     Raises:
-      ValueError: there is no JPEG.
+      ValueError: there is no JPEG, or one that cannot be decoded; names it.
     """
     every = sorted(Path(options.jpeg_dir).rglob("*"))
     paths = [path for path in every if path.suffix.lower() in (".jpg", ".jpeg")]
     if not paths:
         raise table.refuse("jpeg_dir", options.jpeg_dir, "there is no .jpg or .jpeg below it")
-    contents = [path.read_bytes() for path in paths]
-    jpeg = _write(os.path.join(folder, "jpeg"), map(_jpeg_record, contents), options.images)
-    raw = _write(os.path.join(folder, "raw"), map(_raw_record, contents), options.images)
+    made = lambda make: (_made(make, path, options) for path in paths)
+    jpeg = _write(os.path.join(folder, "jpeg"), made(_jpeg_record), options.images)
+    raw = _write(os.path.join(folder, "raw"), made(_raw_record), options.images)
     threads = options.num_preprocess_threads
 
     def training(dataset: Dataset, name: str) -> tf.data.Dataset:
@@ -191,6 +192,16 @@ def _write(folder: str, made: Iterable[records.ImageRecord], num_images: int) ->
             for content in contents[index::_SHARDS]:
                 writer.write(content)
     return dataset_factory.get_dataset(imagenet.INFO.name, "train", folder)
+
+
+def _made(
+    make: Callable[[bytes], records.ImageRecord], path: Path, options: _Options
+) -> records.ImageRecord:
+    try:
+        return make(path.read_bytes())
+    except tf.errors.InvalidArgumentError as error:
+        why = f"{path} cannot be decoded: {first_line(error)}"
+        raise table.refuse("jpeg_dir", options.jpeg_dir, why) from None
 
 
 def _jpeg_record(content: bytes) -> records.ImageRecord:

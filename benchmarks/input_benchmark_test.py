@@ -44,3 +44,13 @@ def test_photographs_are_compared_with_bare_decoding(run, tmp_path):
 def test_a_folder_without_jpegs_is_named(run, tmp_path):
     with pytest.raises(SystemExit, match=f"={tmp_path}: there is no .jpg or .jpeg below it"):
         run("input_benchmark", f"--jpeg_dir={tmp_path}")
+
+
+@pytest.mark.parametrize("kept", [0, 200, 600])
+def test_a_broken_jpeg_is_named(run, tmp_path, kept):
+    path = tmp_path / "broken.jpg"
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 50, 3), np.uint8)
+    path.write_bytes(tf.io.encode_jpeg(pixels).numpy()[:kept])
+    text = f"flag --jpeg_dir={tmp_path}: {path} cannot be decoded: [^\n]+$"
+    with pytest.raises(SystemExit, match=text):
+        run("input_benchmark", f"--jpeg_dir={tmp_path}")
