@@ -16,7 +16,6 @@ compute-sanitizer --tool memcheck python -m benchmarks.gpu_check --rounds=0   # 
 from __future__ import annotations
 
 import datetime
-import json
 import platform
 import subprocess
 import sys
@@ -30,7 +29,7 @@ import numpy as np
 from benchmarks.gpu import backends, laws, timings
 from benchmarks.gpu.backends import Backend, NoGpuError
 from benchmarks.gpu.laws import Finding
-from benchmarks.gpu.options import parser
+from benchmarks.gpu.options import parser, write_figures
 from benchmarks.gpu.timings import Timing
 from terngrad.gpu import device, nvrtc
 from terngrad.ops.library import UnavailableError
@@ -158,8 +157,7 @@ def _write(
         "timings": [timing._asdict() for timing in measured],
         "goals": [goal._asdict() | {"is_met": goal.is_met} for goal in goals],
     }
-    with open(path, "w") as file:
-        json.dump(content, file, indent=1)
+    write_figures("gpu_check", path, content)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """The program that checks a GPU, with a GPU that is the host."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 import time
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks import gpu_check
-from benchmarks.gpu import backends, laws, timings
+from benchmarks.gpu import backends, laws, options, timings
 from terngrad.gpu import device
 from terngrad.ops.library import UnavailableError
 from terngrad.testing import gpu
@@ -97,6 +99,34 @@ def test_laws_hold_and_figures_are_written(tmp_path, capsys):
     tasks = [timing["task"] for timing in figures["timings"] if timing["net"] == "ResNet-50"]
     assert len(set(tasks)) == len(tasks) > 25 and "a rival" in tasks
     assert [goal["limit"] for goal in figures["goals"]] == [2.0, 1.2, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("none/figures.json", "there is no folder .*/none"), ("", "is a folder, must be a file")],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path, name, why):
+    path = tmp_path / name
+    with (
+        mock.patch.object(backends, "find", side_effect=AssertionError),
+        pytest.raises(SystemExit, match=f"^gpu_check: --json: {path}: {why}$"),
+    ):
+        gpu_check.main([f"--json={path}"])
+
+
+def test_an_interrupted_or_failed_write_leaves_the_earlier_figures(tmp_path):
+    path = tmp_path / "figures.json"
+    write = lambda content: options.write_figures("gpu_check", str(path), content)
+    write({"a": 1})
+    with pytest.raises(TypeError):
+        write({"a": object()})
+    with (
+        mock.patch.object(os, "replace", side_effect=OSError(errno.ENOSPC, "disk full")),
+        pytest.raises(SystemExit, match=f"^gpu_check: --json: {path}: disk full$"),
+    ):
+        write({"a": 2})
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert list(tmp_path.glob("*.partial")) == []
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import statistics
 import sys
 import time
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 
 from benchmarks.gpu import laws
 from benchmarks.gpu.laws import CODES, SCALE_BY, SHAPES, Finding, wrong_in
-from benchmarks.gpu.options import parser
+from benchmarks.gpu.options import parser, write_figures
 from benchmarks.gpu.timings import NETS
 from terngrad.draws import DrawKey
 from terngrad.gpu.ops import GpuKernels
@@ -85,8 +84,7 @@ def main(arguments: Sequence[str] | None = None, targets: Sequence[Target] = ())
             "laws": [finding._asdict() for finding in findings],
             "milliseconds": times,
         }
-        with open(options.json, "w") as file:
-            json.dump(content, file, indent=1)
+        write_figures("gpu_ops_check", options.json, content)
     if wrong := sum(finding.wrong for finding in findings):
         sys.exit(f"gpu_ops_check: {wrong} values are not what they must be")
 

@@ -1,22 +1,62 @@
-"""The options of the programs that check a GPU."""
+"""The options of the programs that check a GPU, and the file with their figures."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
+import os
 import secrets
+import sys
+from collections.abc import Mapping
+from typing import NoReturn
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Ends in one line."""
+        sys.exit(f"{self.prog}: {message.removeprefix('argument ')}")
 
 
 def parser(program: str, description: str) -> argparse.ArgumentParser:
     """Returns the parser of a program's options --json, --seed and --rounds."""
-    found = argparse.ArgumentParser(
+    found = _Parser(
         prog=program,
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = found.add_argument
-    add("--json", default="", help="JSON file for the figures")
+    add("--json", type=_new_file, default="", help="JSON file for the figures")
     add(
         "--seed", type=int, default=secrets.randbits(32), help="of all values; by default a new one"
     )
     add("--rounds", type=int, default=20, help="timings of each kind; 0 = only checks")
     return found
+
+
+def _new_file(path: str) -> str:
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise argparse.ArgumentTypeError(f"{path}: there is no folder {folder}")
+    if not os.access(folder, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{path}: the folder {folder} is not writable")
+    if os.path.isdir(path):
+        raise argparse.ArgumentTypeError(f"{path}: is a folder, must be a file")
+    return path
+
+
+def write_figures(program: str, path: str, content: Mapping[str, object]) -> None:
+    """Writes a program's figures; replaces an existing file only when the new one is complete.
+
+    Exits with a line if the file cannot be written.
+    """
+    temporary = f"{path}.{os.getpid()}.partial"
+    try:
+        with open(temporary, "w") as file:
+            json.dump(content, file, indent=1)
+        os.replace(temporary, path)
+    except OSError as error:
+        sys.exit(f"{program}: --json: {path}: {error.strerror}")
+    finally:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
