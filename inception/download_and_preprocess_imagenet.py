@@ -19,25 +19,32 @@ from absl.flags import FlagValues
 from inception import app
 from inception.flags import table
 from inception.flags.conversion import DownloadConfig, shard_defaults
-from inception.flags.table import TEXT, flag, refuse
+from inception.flags.table import Kind, flag, refuse
 from slim.datasets import imagenet
 
 POSITIONAL = ("data_dir",)
+
+_SCHEMES = ("http://", "https://", "ftp://")
+_ADDRESS = Kind(
+    str,
+    f"an address that begins with {', '.join(_SCHEMES[:-1])} or {_SCHEMES[-1]}",
+    lambda url: not url or url.lower().startswith(_SCHEMES),  # "" is not set
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Config(DownloadConfig):
     train_url: str | None = flag(
-        "Data", TEXT, None, f"address of {imagenet.TRAIN_ARCHIVE} (138 GB)"
+        "Data", _ADDRESS, None, f"address of {imagenet.TRAIN_ARCHIVE} (138 GB)"
     )
     validation_url: str | None = flag(
-        "Data", TEXT, None, f"address of {imagenet.VALIDATION_ARCHIVE} (6.3 GB)"
+        "Data", _ADDRESS, None, f"address of {imagenet.VALIDATION_ARCHIVE} (6.3 GB)"
     )
     train_boxes_url: str | None = flag(
-        "Data", TEXT, None, f"address of {imagenet.TRAIN_BOXES_ARCHIVE} (20 MB)"
+        "Data", _ADDRESS, None, f"address of {imagenet.TRAIN_BOXES_ARCHIVE} (20 MB)"
     )
     validation_boxes_url: str | None = flag(
-        "Data", TEXT, None, f"address of {imagenet.VALIDATION_BOXES_ARCHIVE} (2 MB)"
+        "Data", _ADDRESS, None, f"address of {imagenet.VALIDATION_BOXES_ARCHIVE} (2 MB)"
     )
 
     def __post_init__(self) -> None:

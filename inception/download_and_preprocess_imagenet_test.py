@@ -80,8 +80,16 @@ def test_faults_are_one_line(tmp_path):
         ([], "--data_dir=: must name a folder for the record files"),
         ([tmp_path], "holds neither ILSVRC2012_img_train.tar nor .* your account at image-net.org"),
         (
-            [tmp_path, "--source_dir=x", "--train_url=y"],
+            [tmp_path, "--source_dir=x", "--train_url=https://y"],
             "--source_dir=x: leaves nothing to download from addresses",
+        ),
+        *(
+            (
+                [tmp_path, f"--{name}=image-net.org/a.tar"],
+                f"--{name}=image-net.org/a.tar: must be an address that begins with http://, "
+                "https:// or ftp://$",
+            )
+            for name in ("train_url", "validation_url", "train_boxes_url", "validation_boxes_url")
         ),
     ):
         with pytest.raises(SystemExit, match=f"^download_and_preprocess_imagenet: .*{message}"):
