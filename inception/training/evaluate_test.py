@@ -200,7 +200,7 @@ def test_a_checkpoint_of_another_net_is_named_with_what_it_lacks(data_dir, train
 
 
 @pytest.mark.parametrize("size", [-1, 28])
-def test_a_net_with_weights_for_each_position_names_the_size_that_it_was_trained_with(
+def test_a_net_with_weights_for_each_position_names_the_size_it_was_trained_with(
     data_dir, train_dir, size
 ):
     save(train_dir, 10, settings=json.dumps({"net": "mlp", "image_size": size}))
