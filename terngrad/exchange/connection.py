@@ -6,7 +6,7 @@ import abc
 import statistics
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -18,6 +18,26 @@ from terngrad.ops.gradient_kernels import GradientKernels
 def bytes_of(array: np.ndarray) -> np.ndarray:
     """Returns the bytes of an array, uint8 [n], in C order; a copy only where it is not."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def packed(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns the bytes of arrays as int32, which every engine moves."""
+    words = np.zeros(-(-sum(array.nbytes for array in arrays) // 4), np.int32)
+    content, start = words.view(np.uint8), 0
+    for array in arrays:
+        content[start : start + array.nbytes] = bytes_of(array)
+        start += array.nbytes
+    return words
+
+
+def unpacked(words: np.ndarray, kinds: Sequence[tuple[Sequence[int], Any]]) -> list[np.ndarray]:
+    """Returns the arrays, of some shapes and types, whose bytes `packed` has returned."""
+    content, start, arrays = words.data, 0, []
+    for shape, dtype in kinds:
+        count = int(np.prod(shape, dtype=np.int64))
+        arrays.append(np.frombuffer(content, dtype, count, start).reshape(shape))
+        start += count * np.dtype(dtype).itemsize
+    return arrays
 
 
 class Connection(abc.ABC):
@@ -55,6 +75,22 @@ class Connection(abc.ABC):
 
         A process that joins late gets the tensors of the others, without its own.
         """
+
+    @abc.abstractmethod
+    def broadcast(self, value: tf.Tensor, name: str) -> tf.Tensor:
+        """Returns the tensor of process 0, of the same shape and type on all."""
+
+    def copy(self, variable: tf.Variable) -> None:
+        """Assigns the value of process 0; all processes copy variables of equal shapes and types.
+
+        It travels as words, since not every engine moves every type, under the name of its size,
+        since a name keeps its size: the next variable, or that of another training, has another.
+        """
+        own = tf.constant(packed([variable.numpy()]))
+        content = self.broadcast(own, f"copy/{len(own)}").numpy()
+        if self.rank != 0:
+            kind = (variable.shape, variable.dtype.as_numpy_dtype)
+            variable.assign(unpacked(content, [kind])[0])
 
     @abc.abstractmethod
     def synchronize(self, state: Sequence[tf.Variable]) -> bool:

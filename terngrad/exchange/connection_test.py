@@ -25,6 +25,9 @@ class Known(Connection):
         self.now += self.latency + 8 * octets * (self.size - 1) / self.bits_per_sec
         return tf.stack([part] * self.size)
 
+    def broadcast(self, value, name):
+        raise NotImplementedError
+
     def exchange(self, local_nodes, kernels, step):
         raise NotImplementedError
 

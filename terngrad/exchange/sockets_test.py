@@ -103,7 +103,19 @@ def test_only_variables_that_differ_are_copied_from_the_chief():
         assert np.isnan(state[2].numpy()).all()
         return copied, [state[i].numpy().tolist() for i in (0, 1, 3)]
 
-    assert together(3, act) == [(["state/1", "state/3"], [7, [1.5, 0.0], [False]])] * 3
+    assert together(3, act) == [(["copy/2", "copy/1"], [7, [1.5, 0.0], [False]])] * 3
+
+
+def test_states_of_several_trainings_are_copied_whatever_their_sizes_and_types():
+    states = ([1.0], tf.float32), ([1.0] * 5, tf.bfloat16), ([1, 1, 1], tf.int64)
+
+    def act(transport):
+        state = [tf.Variable(tf.cast(value, dtype) * transport.rank) for value, dtype in states]
+        for variable in state:
+            transport.synchronize([tf.Variable(0, dtype=tf.int64), variable])
+        return [variable.numpy().tolist() for variable in state]
+
+    assert together(2, act) == [[[0.0], [0.0] * 5, [0, 0, 0]]] * 2
 
 
 def test_connections_that_somebody_between_has_exchanged_are_refused(tls, monkeypatch):

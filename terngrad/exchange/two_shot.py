@@ -63,10 +63,6 @@ class Transport(Connection):
     def all_to_all(self, parts: tf.Tensor, name: str) -> tf.Tensor:
         """Sends row i of [P, ...] to process i; row j of the result comes from process j."""
 
-    @abc.abstractmethod
-    def broadcast(self, value: tf.Tensor, name: str) -> tf.Tensor:
-        """Returns the tensor of process 0."""
-
     def synchronize(self, state: Sequence[tf.Variable]) -> bool:
         """See base class; all processes start together, so they take the chief's state.
 
@@ -75,7 +71,7 @@ class Transport(Connection):
         digests = tf.constant(np.stack([_digest(variable.numpy()) for variable in state]))
         found = self.all_gather(digests, f"state/digests/{len(state)}").numpy()
         for i in np.flatnonzero((found != found[0]).any(axis=(0, 2))):
-            state[i].assign(self.broadcast(state[i].read_value(), f"state/{i}"))
+            self.copy(state[i])
         return True
 
 

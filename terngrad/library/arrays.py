@@ -1,9 +1,9 @@
-"""Arrays as bytes that every engine can send, their fingerprints, and their variables."""
+"""Arrays and their bytes, fingerprints and variables."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -29,26 +29,6 @@ def check_numbers(name: str, dtype: Any) -> None:
 def octets(content: bytes, size: int) -> np.ndarray:
     """Returns bytes, with zeros to a size, as an array."""
     return np.frombuffer(content[:size].ljust(size, b"\0"), np.uint8)
-
-
-def packed(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the bytes of arrays as int32, which every engine moves."""
-    words = np.zeros(-(-sum(array.nbytes for array in arrays) // 4), np.int32)
-    content, start = words.view(np.uint8), 0
-    for array in arrays:
-        content[start : start + array.nbytes] = bytes_of(array)
-        start += array.nbytes
-    return words
-
-
-def unpacked(words: np.ndarray, kinds: Sequence[tuple[Sequence[int], Any]]) -> list[np.ndarray]:
-    """Returns the arrays, of some shapes and types, whose bytes `packed` has returned."""
-    content, start, arrays = words.data, 0, []
-    for shape, dtype in kinds:
-        count = int(np.prod(shape, dtype=np.int64))
-        arrays.append(np.frombuffer(content, dtype, count, start).reshape(shape))
-        start += count * np.dtype(dtype).itemsize
-    return arrays
 
 
 def plain(variable: Any) -> tf.Variable:

@@ -16,12 +16,12 @@ import tensorflow as tf
 from terngrad.cluster.errors import DifferenceError, MembershipError
 from terngrad.cluster.progress import STEP, ProcessProgress
 from terngrad.coordination.client import InterruptionError
-from terngrad.exchange.connection import Connection
+from terngrad.exchange.connection import Connection, packed, unpacked
 from terngrad.exchange.operation_errors import OperationError
 from terngrad.exchange.parameter_server.exchange import StateSizeError
 from terngrad.exchange.two_shot import Transport
 from terngrad.library import objects
-from terngrad.library.arrays import check_numbers, fingerprint, octets, packed, plain, unpacked
+from terngrad.library.arrays import check_numbers, fingerprint, octets, plain
 from terngrad.library.data_digest import digest
 from terngrad.library.join_config import JoinConfig
 from terngrad.library.leaving import Leaving
@@ -262,6 +262,8 @@ class Group(contextlib.AbstractContextManager):
         self.check_open()
         if self.connection is None:
             return True
+        if isinstance(self.connection, Transport):  # copies meet by their sizes
+            self.agree({"state to synchronize": _kinds(state)}, "synchronize")
         before, begins = int(state[0]), False
         self._has_synchronized = True
         while not begins and self.connection.synchronize(state):
@@ -317,11 +319,9 @@ class Group(contextlib.AbstractContextManager):
         for variable in held:
             check_numbers(variable.name, variable.dtype.as_numpy_dtype)
         self.check_open()
-        if self.connection is None or not held:
-            return
-        kinds = ", ".join(f"{v.dtype.name}{list(v.shape)}" for v in held)
-        self.agree({"variables to broadcast": kinds}, "broadcast")
-        self._copy(held)
+        if self.connection is not None and held:
+            self.agree({"variables to broadcast": _kinds(held)}, "broadcast")
+            self._copy(held)
 
     def _copy(self, variables: Sequence[tf.Variable]) -> None:
         """Assigns the chief's values: one by one, since copies of all would take much memory."""
@@ -339,11 +339,7 @@ class Group(contextlib.AbstractContextManager):
                 ) from None
             return
         for variable in variables:
-            own = tf.constant(packed([variable.numpy()]))
-            content = self.connection.broadcast(own, f"copy/{len(own)}").numpy()
-            if not self.is_chief:
-                kind = (variable.shape, variable.dtype.as_numpy_dtype)
-                variable.assign(unpacked(content, [kind])[0])
+            self.connection.copy(variable)
 
     def all_reduce(self, value: Any, op: str = "mean") -> Any:
         """Returns the elementwise mean, sum or maximum over all processes, equal on all of them.
@@ -493,6 +489,10 @@ class Group(contextlib.AbstractContextManager):
     def _check_alike(self) -> None:
         if self._difference:
             raise MembershipError(f"all have left each other: {self._difference}")
+
+
+def _kinds(variables: Sequence[tf.Variable]) -> str:
+    return ", ".join(f"{v.dtype.name}{list(v.shape)}" for v in variables)
 
 
 def _is_closed(configuration: Mapping[str, str], what: str = "") -> None:

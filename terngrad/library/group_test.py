@@ -1,4 +1,4 @@
-"""How the chief's values reach the others over a ps; workers are threads here."""
+"""How the chief's values reach the others; workers are threads here."""
 
 import contextlib
 
@@ -13,6 +13,7 @@ from terngrad.library.group import Group
 from terngrad.testing.conformance import parameter_servers
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.threads import in_threads
+from terngrad.testing.transport import EchoTransport
 
 
 def in_groups(act):
@@ -48,3 +49,11 @@ def test_each_broadcast_over_a_ps_gives_all_the_values_of_the_chief(has_state):
 
     expected = [[[10 * call] * 20_000, [10.0 * call], call == 0, []] for call in range(2)]
     assert in_groups(act) == [(expected, ["x", "", 7])] * 2
+
+
+def test_shapes_and_types_of_a_state_are_compared_before_it_is_copied():
+    compared = []
+    agree = lambda configuration, what: compared.append({**configuration})
+    group = Group(0, 2, EchoTransport(0, 2), agree, membership=contextlib.nullcontext())
+    group.synchronize([tf.Variable(0, dtype=tf.int64), tf.Variable([1.0, 2.0])])
+    assert compared[0] == {"state to synchronize": "int64[], float32[2]"}
