@@ -5,12 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
 
-from terngrad.service.messages import Order, ValueMessage
+from terngrad.service.messages import LONGEST_NAME, LONGEST_VALUE, Order, ValueMessage
 
 _MAX_NAMES = 64  # of values
 _KEPT_ROUNDS = 2
-_LONGEST_NAME = 256
-_LONGEST_VALUE = 1 << 16  # bytes
 
 Send = Callable[[int, Order], None]
 
@@ -94,10 +92,10 @@ class AllGather:
 
     def _check(self, value: ValueMessage, *, is_new: bool) -> None:
         what, why = f"value {value.name}", ""
-        if (size := len(value.name)) > _LONGEST_NAME:
-            what, why = "value", f"its name has {size} characters; allowed are {_LONGEST_NAME}"
-        elif (size := len(value.content)) > _LONGEST_VALUE:
-            why = f"it has {size} bytes; allowed are {_LONGEST_VALUE}"
+        if (size := len(value.name)) > LONGEST_NAME:
+            what, why = "value", f"its name has {size} characters; allowed are {LONGEST_NAME}"
+        elif (size := len(value.content)) > LONGEST_VALUE:
+            why = f"it has {size} bytes; allowed are {LONGEST_VALUE}"
         elif is_new and len({name for name, _ in self._rounds}) == _MAX_NAMES:
             why = f"there are too many names; allowed are {_MAX_NAMES}"
         if why:

@@ -110,7 +110,7 @@ class CoordinatorClient:
 
         Args:
           name: name of the value.
-          content: at most 64 KB.
+          content: see `messages.longest_value`.
           round_: number of the call with this name, the same on all workers. None = one round for
             each view, which excludes values of processes that are gone.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import itertools
 import json
 import sys
@@ -28,8 +29,10 @@ from terngrad.library.failures import reporting_failure
 from terngrad.library.group import Group
 from terngrad.library.join_config import JoinConfig
 from terngrad.ops import library
+from terngrad.service.messages import longest_value
 
 _POLL_SECS = 0.1
+_VALUES_OF_CONFIGURATION = 32  # as long as they may be; most are much shorter
 
 
 def join(config: JoinConfig) -> Group:
@@ -197,10 +200,19 @@ def _agree(
     """
     of_view = f"configuration:{what or min(configuration)}"
     name = of_view if round_ is None else "configuration"
-    given = client.coordination.gather(name, json.dumps(dict(configuration)).encode(), round_)
+    most = longest_value(client.size) // _VALUES_OF_CONFIGURATION
+    configuration = {key: _shortened(value, most) for key, value in configuration.items()}
+    given = client.coordination.gather(name, json.dumps(configuration).encode(), round_)
     configuration_of = {worker: json.loads(text) for worker, text in given.items()}
     # A late worker has not given its own.
     compare({**configuration_of, client.rank: configuration}, hosts)
+
+
+def _shortened(value: str, most: int) -> str:
+    """Returns a text, or the beginning and a digest of one that is too long for ps 0 to pass on."""
+    if len(value) <= most:
+        return value
+    return f"{value[: most // 2]}... (SHA-256 {hashlib.sha256(value.encode()).hexdigest()[:16]})"
 
 
 def _has_mesh(config: JoinConfig) -> bool:

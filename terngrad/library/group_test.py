@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from terngrad.cluster.errors import DifferenceError
 from terngrad.connect.config import ConnectConfig
 from terngrad.exchange.parameter_server.exchange import ParameterServerConnection
 from terngrad.exchange.parameter_server.worker.client import Client
+from terngrad.library import engines
 from terngrad.library.group import Group
+from terngrad.service.messages import LONGEST_RESULT
 from terngrad.testing.conformance import parameter_servers
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.threads import in_threads
@@ -57,3 +60,33 @@ def test_shapes_and_types_of_a_state_are_compared_before_it_is_copied():
     group = Group(0, 2, EchoTransport(0, 2), agree, membership=contextlib.nullcontext())
     group.synchronize([tf.Variable(0, dtype=tf.int64), tf.Variable([1.0, 2.0])])
     assert compared[0] == {"state to synchronize": "int64[], float32[2]"}
+
+
+class ManyWorkers:
+    """The client of worker 0, whose ps passes on what the workers give in one message."""
+
+    rank, size = 0, 1000
+
+    def __init__(self):
+        self.coordination, self.others, self.given = self, None, None
+
+    def gather(self, name, content, round_):
+        assert len(content) * self.size < LONGEST_RESULT
+        self.given = content
+        return dict.fromkeys(range(self.size), self.others or content) | {0: content}
+
+
+def test_values_of_many_workers_are_gathered_in_parts_that_fit_together_into_a_message():
+    connection = ParameterServerConnection(ManyWorkers())
+    group = Group(0, ManyWorkers.size, connection, membership=contextlib.nullcontext())
+    row = np.arange(5_000, dtype=np.float32)
+    np.testing.assert_array_equal(group.all_gather(row), [row] * ManyWorkers.size)
+
+
+def test_a_long_difference_between_many_workers_is_named_by_its_beginning():
+    client, hosts = ManyWorkers(), [f"h:{i}" for i in range(ManyWorkers.size)]
+    of_variables = lambda last: {"variables": "float32[3], " * 2_000 + last, "seed": "1"}
+    engines._agree(client, of_variables("int32[]"), hosts)
+    client.others = client.given
+    with pytest.raises(DifferenceError, match=r"^variables is float32\[3\], .*\.{3} \(SHA-256 \w+"):
+        engines._agree(client, of_variables("int64[]"), hosts)

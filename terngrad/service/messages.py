@@ -112,7 +112,7 @@ _STATE_REPORT = {
     "coordinator": Field(5, "uint32"),  # the ps that made it
 }
 
-# A value that each worker gives and all workers see; at most 64 KB. Workers give some values
+# A value that each worker gives and all workers see; see `longest_value`. Workers give some values
 # repeatedly: the round then counts the times, or is the number of a view. Ps 0 keeps the last two
 # rounds and ignores requests for older ones.
 _VALUE = {
@@ -263,6 +263,11 @@ LONGEST_PUSH = PIECE_BYTES + (1 << 14)  # bytes of a message to a ps
 # A result has more planes than a push: up to 18 instead of 2.
 LONGEST_RESULT = 9 * PIECE_BYTES + (1 << 14)  # bytes of a message from a ps
 
+LONGEST_VALUE = 1 << 16  # bytes
+LONGEST_NAME = 256  # characters of a value's name
+_BESIDE_VALUES = 4 * LONGEST_NAME + 64  # bytes of a message of values beside these
+_BESIDE_VALUE = 16  # bytes beside each: its worker, and its length
+
 _classes = make_classes()
 Header = _classes["Header"]
 Report = _classes["Report"]
@@ -274,6 +279,15 @@ Values = _classes["Values"]
 OperationMessage = _classes["Operation"]
 Call = _classes["Call"]
 Reply = _classes["Reply"]
+
+
+def longest_value(workers: int) -> int:
+    """Returns the most bytes of a value that each of the workers gives: one message has all.
+
+    It is a multiple of 8, for numbers of any type.
+    """
+    share = (LONGEST_RESULT - _BESIDE_VALUES) // workers - _BESIDE_VALUE
+    return min(LONGEST_VALUE, share // 8 * 8)
 
 
 def join_frame(header: Any, payload: bytes | memoryview = b"") -> bytes:

@@ -7,7 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from terngrad.connect.channel import FrameError
-from terngrad.service.messages import MESSAGES, Field, Header, join_frame, make_classes, split_frame
+from terngrad.service.messages import (
+    LONGEST_NAME,
+    LONGEST_RESULT,
+    MESSAGES,
+    Field,
+    Header,
+    Order,
+    join_frame,
+    longest_value,
+    make_classes,
+    split_frame,
+)
 
 FRAME = {"header": Field(1, "Header"), "padding": Field(2, "bytes"), "payload": Field(3, "bytes")}
 CLASSES = make_classes({**MESSAGES, "Frame": FRAME})
@@ -83,3 +94,13 @@ def test_law_10_protobuf_reads_each_accepted_frame_alike(data):
     read = Frame.FromString(b"\x0a" + data)
     assert read.header.SerializeToString() == header.SerializeToString()
     assert read.payload == bytes(payload)
+
+
+@pytest.mark.parametrize("workers", [1, 143, 144, 145, 1000, 2600])
+def test_one_message_has_the_longest_values_of_all_workers(workers):
+    order, size = Order(), longest_value(workers)
+    order.values.name, order.values.round = "\U0001f600" * LONGEST_NAME, (1 << 64) - 1
+    order.values.workers.extend(range(workers))
+    order.values.contents.extend([bytes(size)] * workers)
+    assert size == 1 << 16 or workers >= 144
+    assert order.ByteSize() <= LONGEST_RESULT < order.ByteSize() + 32 * workers or size == 1 << 16

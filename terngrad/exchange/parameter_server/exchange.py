@@ -25,7 +25,7 @@ from terngrad.exchange.parameter_server.operations import Kind, Operation, nodes
 from terngrad.exchange.parameter_server.worker.client import Client
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.ops.packing import Packing
-from terngrad.service.messages import View
+from terngrad.service.messages import LONGEST_VALUE, View, longest_value
 
 
 class StateSizeError(ValueError):
@@ -35,7 +35,6 @@ class StateSizeError(ValueError):
 class ParameterServerConnection(Connection):
     """A worker's connection to all ps."""
 
-    largest_part = 1 << 16
     repeats_steps = True
 
     def __init__(self, client: Client, *, owners_change: bool = False) -> None:
@@ -47,6 +46,7 @@ class ParameterServerConnection(Connection):
         """
         self.rank = client.rank
         self.size = client.size
+        self.largest_part = longest_value(self.size)
         self.owners_change = owners_change
         self._client = client
         self._is_live = False
@@ -68,7 +68,7 @@ class ParameterServerConnection(Connection):
         return ParameterServerExchange(self._client, local_nodes, kernels, step)
 
     def all_gather(self, part: tf.Tensor, name: str) -> tf.Tensor:
-        """See base class; at most 64 KB a worker."""
+        """See base class; at most `largest_part` bytes a worker."""
         found = self._gather(part.numpy().tobytes(), name)
         arrays = [np.frombuffer(found[rank], part.dtype.as_numpy_dtype) for rank in sorted(found)]
         return tf.reshape(tf.constant(np.stack(arrays)), [len(arrays), *part.shape])
@@ -80,8 +80,8 @@ class ParameterServerConnection(Connection):
         """
         del name
         own, parts = value.numpy().tobytes(), []
-        for start in range(0, len(own), self.largest_part):
-            part = own[start : start + self.largest_part] if self.rank == 0 else b""
+        for start in range(0, len(own), LONGEST_VALUE):
+            part = own[start : start + LONGEST_VALUE] if self.rank == 0 else b""
             parts.append(self._gather(part, "copy")[0])
         copied = np.frombuffer(b"".join(parts), value.dtype.as_numpy_dtype)
         return tf.constant(copied.reshape(value.shape))

@@ -64,7 +64,7 @@ class Views:
 
         Args:
           name: of the value, the same on all.
-          content: at most 64 KB.
+          content: see `messages.longest_value`.
           round_: number of the call with this name; it grows, and is the same on all.
         """
         return self._connection.values_of_view(name, content, round_)
