@@ -14,7 +14,6 @@ from inception.flags.configs import EvalConfig, TrainConfig
 from inception.flags.large_batch import LargeBatch
 from inception.training import refusals
 from terngrad.cluster.managed.role import LAUNCHED
-from terngrad.connect import streams
 
 # For several workers: these name a lost one; TensorFlow would add many lines of its own.
 _LOG_LEVEL = "3"
@@ -144,7 +143,6 @@ def _refuse(config: TrainConfig, cluster: ClusterConfig) -> None:
 
 def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
     """Serves as a ps: adds what workers push, or holds their parameters, until they have ended."""
-    streams.raise_open_files_limit()
     with app.quiet_import(_LOG_LEVEL):
         from inception.training import serving
     serving.serve(config, cluster)

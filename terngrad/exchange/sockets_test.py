@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import resource
+import socket
 import threading
 
 import numpy as np
@@ -18,8 +20,9 @@ from terngrad.draws import DrawKey
 from terngrad.exchange import sockets
 from terngrad.exchange.exchange import LocalBucket
 from terngrad.layout import MAX_CODES, SUM_CODEC_NAMES, Policy, make_layout
+from terngrad.ops import library
 from terngrad.ops.gradient_kernels import EncodeInputs
-from terngrad.ops.mesh import Decoding, Encoding, MeshKind
+from terngrad.ops.mesh import Decoding, Encoding, Mesh, MeshKind
 from terngrad.ops.native import NativeKernels
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_certificates
@@ -410,3 +413,18 @@ def test_law_10_codes_that_no_kernel_adds_are_refused(largest, path):
             transport.mesh.declare("x", MeshKind.CODES, 1, largest, path)
 
     together(1, act)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_law_10_a_mesh_that_may_open_no_more_files_names_their_limit(left):
+    with socket.socket() as lowest:
+        number = lowest.fileno()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    library.load()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number + left, limits[1]))
+    try:
+        why = r"^worker 0: its sockets cannot be .*; the limit of open files \(ulimit -n\) is \d"
+        with pytest.raises(ValueError, match=why):
+            Mesh(0, ["worker 0"], {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)

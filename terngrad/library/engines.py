@@ -16,6 +16,7 @@ from terngrad.cluster.addresses import name_of
 from terngrad.cluster.errors import MembershipError, PortError
 from terngrad.cluster.membership import compare, with_final_actions
 from terngrad.cluster.progress import ProcessProgress
+from terngrad.connect import streams
 from terngrad.connect.config import ConnectConfig
 from terngrad.exchange import launchers, sockets
 from terngrad.exchange.operation_errors import OperationError, watching
@@ -42,6 +43,7 @@ def join(config: JoinConfig) -> Group:
       ValueError: something in the configuration is wrong.
       MembershipError: names the processes that did not join or cannot be reached.
     """
+    streams.raise_open_files_limit()  # all workers have sockets to each other, or its own server
     return ENGINES[config.role.engine](config) if config.synchronous else _asynchronously(config)
 
 

@@ -1,7 +1,10 @@
 """Arguments of join: which are refused, and what a process alone gets."""
 
+import os
 import re
+import resource
 import sys
+import types
 import warnings
 
 import numpy as np
@@ -10,6 +13,7 @@ import tensorflow as tf
 
 from terngrad.cluster.managed import launch_variables
 from terngrad.connect.certificates import Tls
+from terngrad.library import engines
 from terngrad.library.group import Group
 from terngrad.library.joining import join
 from terngrad.ops import library
@@ -171,3 +175,16 @@ def test_the_former_name_of_a_groups_progress_still_works_with_a_warning():
     with pytest.warns(FutureWarning, match=r"Group\.heartbeat is now called progress"):
         former = ALONE.heartbeat
     assert former is ALONE.progress
+
+
+def test_a_worker_raises_its_limit_of_open_files(monkeypatch):
+    before, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = lambda config: resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    monkeypatch.setitem(engines.ENGINES, "collective", limit)
+    role = types.SimpleNamespace(engine="collective")
+    few = len(os.listdir("/proc/self/fd")) + 64
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
+    try:
+        assert engines.join(types.SimpleNamespace(synchronous=True, role=role)) > few
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, hard))

@@ -20,6 +20,7 @@ from terngrad.asynchronous.store import Store
 from terngrad.cluster.addresses import split_address
 from terngrad.cluster.errors import MembershipError, PortError
 from terngrad.cluster.membership import LOST_STATUS
+from terngrad.connect import streams
 from terngrad.connect.calling import ps_name
 from terngrad.connect.log_limiter import LogLimiter
 from terngrad.exchange.parameter_server.server.arithmetic import PackedArithmetic
@@ -107,6 +108,7 @@ def serve(
       SystemExit: with the signal's status, if it arrived while workers were connected.
     """
     config.check()
+    streams.raise_open_files_limit()
     role, naming = config.role, config.naming
     chosen, own = runtime.kernels(), role.ps_hosts[role.task_id]
     if asynchronous:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import resource
 import socket
 import threading
 from collections.abc import Mapping, Sequence
@@ -99,6 +100,7 @@ class Mesh:
 
         Raises:
           library.UnavailableError: see `library.load`.
+          ValueError: this process may open no more files.
         """
         self._ops = library.load()
         self._functions = library.load_functions()
@@ -135,6 +137,12 @@ class Mesh:
             kind = "terngrad_mesh_add" if is_plain else "terngrad_mesh_add_encrypted"
             getattr(self._functions, kind)(handle, peer, each.detach())
         self._functions.terngrad_mesh_start(handle)
+        if why := self._failure(handle).why:
+            self._functions.terngrad_mesh_close(handle, 0.0)
+            limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            raise ValueError(
+                f"{names[rank]}: {why}; the limit of open files (ulimit -n) is {limit}"
+            )
         return handle
 
     def declare(
@@ -234,8 +242,11 @@ class Mesh:
     @property
     def failure(self) -> Failure:
         """Why operations fail."""
+        return self._failure(self._handle)
+
+    def _failure(self, handle: int) -> Failure:
         text = ctypes.create_string_buffer(ERROR_BYTES)
-        kind = self._functions.terngrad_mesh_failure(self._handle, text, ERROR_BYTES)
+        kind = self._functions.terngrad_mesh_failure(handle, text, ERROR_BYTES)
         why = text.value.decode(errors="replace")
         return Failure(why, kind == _REFUSED, kind == _CANCELLED)
 

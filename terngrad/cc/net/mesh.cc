@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -30,14 +31,16 @@ void FlushDenormals() {
 #endif
 }
 
+std::string WhyUnwatched(int error) {
+  return std::string("its sockets cannot be watched: ") + std::strerror(error);
+}
+
 }  // namespace
 
 Mesh::Mesh(int rank, std::vector<std::string> names)
     : rank_(rank),
       size_(names.size()),
       names_(std::move(names)),
-      epoll_(epoll_create1(EPOLL_CLOEXEC)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       connections_(size_),
       watched_(size_),
       has_left_(size_),
@@ -47,29 +50,41 @@ Mesh::Mesh(int rank, std::vector<std::string> names)
       incoming_(size_),
       parts_(size_) {
   for (int i = 1; i < size_; ++i) others_.push_back((rank_ + i) % size_);
-  epoll_event event = {};
-  event.events = EPOLLIN;
-  event.data.u64 = kWakeUp;
-  epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event);
+  epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  if (epoll_ >= 0) wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_ < 0) {
+    Fail(WhyUnwatched(errno));
+  } else {
+    Add(wake_, EPOLLIN, kWakeUp);
+  }
 }
 
 Mesh::~Mesh() {
   Close(0);
-  close(epoll_);
-  close(wake_);
+  if (epoll_ >= 0) close(epoll_);
+  if (wake_ >= 0) close(wake_);
+}
+
+// Lets epoll watch a descriptor.
+void Mesh::Add(int fd, uint32_t events, uint64_t data) {
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = data;
+  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) {
+    Fail(WhyUnwatched(errno));
+  }
 }
 
 void Mesh::AddConnection(int peer, std::unique_ptr<Socket> socket) {
   const int fd = socket->fd();
   connections_[peer] = std::make_unique<Connection>(peer, std::move(socket));
   has_more_[peer] = true;  // TLS may have read frames with the handshake
-  epoll_event event = {};
-  event.events = watched_[peer] = EPOLLIN | EPOLLRDHUP;
-  event.data.u64 = peer;
-  epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event);
+  watched_[peer] = EPOLLIN | EPOLLRDHUP;
+  Add(fd, watched_[peer], peer);
 }
 
 void Mesh::Start() {
+  if (!failure().empty()) return;
   thread_ = std::thread([this] { Run(); });
   pthread_setname_np(thread_.native_handle(), "terngrad_mesh");
 }
@@ -286,7 +301,9 @@ void Mesh::Watch(int peer) {
   epoll_event event = {};
   event.events = watched_[peer] = wanted;
   event.data.u64 = peer;
-  epoll_ctl(epoll_, EPOLL_CTL_MOD, connection.fd(), &event);
+  if (epoll_ctl(epoll_, EPOLL_CTL_MOD, connection.fd(), &event) != 0) {
+    FailAll(WhyUnwatched(errno));
+  }
 }
 
 // ---- Ends -------------------------------------------------------------------

@@ -50,7 +50,8 @@ struct Submission {
 
 class Mesh : private Receiver {
  public:
-  // `names` are those of all processes, for messages.
+  // `names` are those of all processes, for messages. There is a `failure` if
+  // this process may open no more files.
   Mesh(int rank, std::vector<std::string> names);
   ~Mesh() override;
 
@@ -59,7 +60,7 @@ class Mesh : private Receiver {
   // Takes a socket to another process. Call it before `Start`.
   void AddConnection(int peer, std::unique_ptr<Socket> socket);
 
-  // Starts the thread.
+  // Starts the thread, unless there is a failure already.
   void Start();
 
   // Returns the index of an operation, also if it was declared before; -1 and a
@@ -151,6 +152,7 @@ class Mesh : private Receiver {
   Place OnHeader(int peer, const FrameHeader& header) override;
   bool OnPayload(int peer) override;
 
+  void Add(int fd, uint32_t events, uint64_t data);
   void Run();
   void Handle(int peer, uint32_t events);
   void Receive(int peer);

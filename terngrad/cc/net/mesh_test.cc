@@ -4,6 +4,7 @@
 
 #include "terngrad/cc/net/mesh.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -164,6 +165,26 @@ void AFailureEndsWhatIsUnderWay() {
   other.Failure();
 }
 
+void AMeshWithoutDescriptorsFails() {
+  rlimit before;
+  CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  for (int left : {0, 1}) {  // it needs two
+    const int lowest = dup(STDOUT_FILENO);
+    close(lowest);
+    rlimit few = before;
+    few.rlim_cur = lowest + left;
+    CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    Mesh mesh(0, {"worker 0"});
+    CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    mesh.Start();
+    std::string error;
+    const int index = mesh.Declare(Bytes("x", Kind::kGather, 1), &error);
+    Use use(mesh, index, RandomOctets(1));
+    CHECK(use.Failure() == mesh.failure());
+    CHECK(mesh.failure().find("its sockets cannot be watched: ") == 0);
+  }
+}
+
 Laws MeshLaws() {
   return {
       LAW(AProcessMayBeOneUseAhead),
@@ -173,6 +194,7 @@ Laws MeshLaws() {
       LAW(ALostProcessIsNamedToAll),
       LAW(AProcessThatLeavesAtItsEndDisturbsNobody),
       LAW(AFailureEndsWhatIsUnderWay),
+      LAW(AMeshWithoutDescriptorsFails),
   };
 }
 
