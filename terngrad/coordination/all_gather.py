@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from terngrad.service.messages import LONGEST_NAME, LONGEST_VALUE, Order, ValueMessage
 
-_MAX_NAMES = 64  # of values
+_MAX_NAMES = 128  # of values: a client may repeat as many as half of them
 _KEPT_ROUNDS = 2
 
 Send = Callable[[int, Order], None]
@@ -29,22 +29,26 @@ class AllGather:
         """Starts without values; `send` sends an order to a worker and must not wait."""
         self._send = send
         self._rounds: dict[tuple[str, int], _Round] = {}  # by name and round
+        self._dropped: dict[str, int] = {}  # the last round of each name that made room for others
 
     def give(self, worker: int, value: ValueMessage) -> None:
         """Adds a worker's value and notes that the worker waits for all values.
 
         After the values have been sent once, no other worker can add one: all workers must get
-        values of the same workers. If the others are rounds ahead, it gets no values.
+        values of the same workers. If the others are rounds ahead, it gets no values, nor if they
+        have used so many names since that this one was dropped.
 
         Raises:
-          ValueError: there are too many names, or a name or a value is too long.
+          ValueError: somebody waits for too many names, or a name or a value is too long.
         """
         rounds = [number for name, number in self._rounds if name == value.name]
-        self._check(value, is_new=not rounds)
-        newest = max(rounds, default=0)
-        if value.round <= newest - _KEPT_ROUNDS:
+        self._check(value)
+        past = max(rounds) - _KEPT_ROUNDS if rounds else self._dropped.get(value.name, -1)
+        if value.round <= past:
             self._send(worker, _values(value.name, value.round, {}))
             return
+        if not rounds:
+            self._make_room(value.name)
         for past in [number for number in rounds if number <= value.round - _KEPT_ROUNDS]:
             del self._rounds[value.name, past]
         found = self._rounds.setdefault((value.name, value.round), _Round())
@@ -55,6 +59,7 @@ class AllGather:
     def clear(self) -> None:
         """Forgets all values: the next workers may belong to another training."""
         self._rounds.clear()
+        self._dropped.clear()
 
     def keep_rounds_of(self, workers: Collection[int]) -> None:
         """Drops the rounds in which none of these workers has given a value.
@@ -90,14 +95,34 @@ class AllGather:
                 self._send(worker, order)
             each.waiting.clear()
 
-    def _check(self, value: ValueMessage, *, is_new: bool) -> None:
+    def _make_room(self, new: str) -> None:
+        """Makes room for a name: of those whose values were all sent, drops the one used first.
+
+        No member of a view asks for these again: many later names have been sent since, and the
+        values of each were complete when this member had given its own.
+
+        Raises:
+          ValueError: there are too many names whose values somebody waits for.
+        """
+        self._dropped.pop(new, None)
+        names = dict.fromkeys(name for name, _ in reversed(self._rounds))  # the last used first
+        if len(names) < _MAX_NAMES:
+            return
+        for name in reversed(names):
+            rounds = {key: each for key, each in self._rounds.items() if key[0] == name}
+            if all(each.sent is not None and not each.waiting for each in rounds.values()):
+                self._dropped[name] = max(number for _, number in rounds)
+                for key in rounds:
+                    del self._rounds[key]
+                return
+        raise ValueError(f"value {new}: there are too many names; allowed are {_MAX_NAMES}")
+
+    def _check(self, value: ValueMessage) -> None:
         what, why = f"value {value.name}", ""
         if (size := len(value.name)) > LONGEST_NAME:
             what, why = "value", f"its name has {size} characters; allowed are {LONGEST_NAME}"
         elif (size := len(value.content)) > LONGEST_VALUE:
             why = f"it has {size} bytes; allowed are {LONGEST_VALUE}"
-        elif is_new and len({name for name, _ in self._rounds}) == _MAX_NAMES:
-            why = f"there are too many names; allowed are {_MAX_NAMES}"
         if why:
             raise ValueError(f"{what}: {why}")
 

@@ -19,6 +19,9 @@ from terngrad.service.messages import Order, Report, Values, View
 
 _PART_BYTES = 1 << 19
 _MAX_UNSENT = 64  # parts of a state
+# Values that are given again on a new stream. The others may wait for the last ones only: each has
+# given its value of a name, so it has those of the names before.
+_KEPT_VALUES = 64
 
 _T = TypeVar("_T")
 
@@ -129,8 +132,13 @@ class CoordinatorClient:
             number = self.view.number if round_ is None else round_
             own = Report()
             own.value.name, own.value.content, own.value.round = name, content, number
-            self._own_values[name] = own
             self._values.pop(name, None)
+            self._own_values.pop(name, None)
+            self._own_values[name] = own  # the last one
+            if len(self._own_values) > _KEPT_VALUES:
+                oldest = next(iter(self._own_values))
+                del self._own_values[oldest]
+                self._values.pop(oldest, None)
             self._send(own)
         return lambda: self._values_of(name, number, is_of_view=round_ is None)
 
@@ -327,7 +335,7 @@ class CoordinatorClient:
         if found != round_:
             return None
         if not values:
-            if is_of_view:
+            if is_of_view and round_:
                 return None  # a later view has begun; its order arrives next
             self.check()  # the others may repeat this call in another view
             raise MembershipError(

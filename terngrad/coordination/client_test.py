@@ -98,3 +98,29 @@ def test_a_worker_that_fails_ends_the_waits_of_the_others(joined):
     with pytest.raises(MembershipError, match=r"worker 1 \(b:2\) failed: a bad record"):
         clients[0].check()
     assert events == ["on_end", "on_end"]
+
+
+def test_a_loop_over_many_names_goes_on_with_a_new_coordinator(joined):
+    clients, links, _ = joined
+    for i in range(200):
+        asked = [client.ask_values(f"a new Reducer {i}", b"") for client in clients]
+        assert [find() for find in asked] == [{0: b"", 1: b""}] * 2
+    send = lambda worker, order: clients[worker].handle(order.SerializeToString())
+    coordinator = Coordinator(["a:1", "b:2"], Rules(2, False, 10.0), send, log=lambda line: None)
+    for client, link in zip(clients, links, strict=True):
+        link.coordinator = coordinator
+        link.start()
+        client.opened()
+    asked = [client.ask_values("the next one", b"") for client in clients]
+    assert [find() for find in asked] == [{0: b"", 1: b""}] * 2
+
+
+def test_a_worker_that_joins_after_names_were_dropped_gets_an_error(joined):
+    clients, links, _ = joined
+    for i in range(200):
+        for client in clients:
+            client.ask_values(f"a new Reducer {i}", b"")
+    clients[1] = CoordinatorClient(clients[1]._events)
+    clients[1].use(links[1], ProcessProgress())
+    with pytest.raises(MembershipError, match=r"later calls than this one \(a new Reducer 0\)"):
+        clients[1].ask_values("a new Reducer 0", b"")()

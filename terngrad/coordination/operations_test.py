@@ -40,10 +40,37 @@ def test_values_of_too_many_bytes_or_names_are_refused():
     cluster.connect(0)
     with pytest.raises(ValueError, match="value long: it has 65537 bytes; allowed are 65536"):
         cluster.give(0, "long", bytes(65537))
-    for i in range(64):
+    cluster = CoordinatedWorkers(workers=2)
+    cluster.connect(0, 1)
+    for i in range(128):
         cluster.give(0, f"{i}", b"")
-    with pytest.raises(ValueError, match="value more: there are too many names; allowed are 64"):
+    with pytest.raises(ValueError, match="value more: there are too many names; allowed are 128"):
         cluster.give(0, "more", b"")
+
+
+def test_names_that_nobody_waits_for_make_room_for_others():
+    cluster, view = started_workers(2)
+    contents = lambda worker: list(cluster.orders[worker][-1].values.contents)
+    for i in range(200):
+        for worker in (0, 1):
+            cluster.give(worker, f"a new Reducer {i}", b"%d" % i, view.number)
+            cluster.give(worker, "in use", b"", view.number - 200 + i)
+        assert contents(0) == contents(1) == [b"", b""]
+    cluster.reconnect(1)
+    for i, found in ((199, [b"199", b"199"]), (100, [b"100", b"100"]), (0, [])):
+        cluster.give(1, f"a new Reducer {i}", b"%d" % i, view.number)
+        assert contents(1) == found
+    cluster.give(1, "in use", b"new", view.number)
+    cluster.give(0, "in use", b"new", view.number)
+    assert contents(1) == contents(0) == [b"new", b"new"]
+
+
+def test_a_name_that_was_dropped_is_used_again_in_a_later_round():
+    cluster, view = started_workers(2)
+    for i in [*range(150), 0]:
+        for worker in (0, 1):
+            cluster.give(worker, f"{i}", b"value", view.number - 150 + len(cluster.orders[0]))
+        assert len(cluster.orders[0][-1].values.contents) == 2
 
 
 def test_old_rounds_get_no_values_and_rounds_of_impossible_views_no_answer():

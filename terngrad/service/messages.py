@@ -114,7 +114,7 @@ _STATE_REPORT = {
 
 # A value that each worker gives and all workers see; see `longest_value`. Workers give some values
 # repeatedly: the round then counts the times, or is the number of a view. Ps 0 keeps the last two
-# rounds and ignores requests for older ones.
+# rounds of the names that were used last; who asks for older ones gets no values.
 _VALUE = {
     "name": Field(1, "string"),
     "content": Field(2, "bytes"),
