@@ -141,6 +141,9 @@ class ChannelLink:
             unread = f"{self._name} sent a message that cannot be read: {error}"
             failed = f"this worker failed while it handled its link to {self._name}: {error!r}"
             why = unread if isinstance(error, FrameError) else failed
+            self._outbox.cut()  # nothing is sent on a channel that nobody reads
+            self._is_up.clear()
+            self._events.on_break()  # otherwise its user could not count the ps as lost
             if self._events.on_loss(why):
                 self._events.on_loss(why)  # this link cannot go on trying
             raise
@@ -152,8 +155,8 @@ class ChannelLink:
         while channel or (channel := self._open_another(why)):
             outbox = self._outbox
             sender = threading.Thread(target=_send_all, args=(outbox, channel), daemon=True)
-            sender.start()
             try:
+                sender.start()
                 for message in channel:
                     self._events.on_message(message)
             finally:

@@ -146,6 +146,31 @@ def test_a_link_that_cannot_go_on_says_so_until_its_user_gives_it_up(begin):
     assert losses == 2 * ["ps 0 sent a message that cannot be read: bad"]
 
 
+@pytest.mark.parametrize("fails", ["message", "sender"])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_link_that_fails_breaks_its_channel_before_its_ps_is_lost(begin, monkeypatch, fails):
+    (ps, worker), said, has_begun = pair(), [], threading.Event()
+    read = mock.Mock(side_effect=MemoryError)
+    events = {
+        "on_break": lambda: said.append(("break", begun.is_up)),
+        "on_loss": lambda why: said.append(("loss", begun.is_up)),
+    }
+    start = threading.Thread.start
+
+    def start_but_senders(thread):
+        if fails == "sender" and thread._target is link._send_all:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_but_senders)
+    begun = begin(lambda: has_begun.wait(SECS) and worker, on_message=read, **events)
+    has_begun.set()
+    ps.send(b"x")
+    assert [*ps] == []  # this ends: the ps, too, counts the worker as lost
+    begun.join(SECS)
+    assert said == [("break", False), ("loss", False)]
+
+
 def test_a_worker_that_ends_looks_for_no_ps_any_more():
     (host,) = free_addresses(1)
     ended = threading.Event()
