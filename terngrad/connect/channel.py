@@ -349,6 +349,8 @@ class KeepAlive:
 class Outbox:
     """A queue of messages that a channel sends; any thread may put.
 
+    Once nothing is sent any more, it drops what waits and what is put.
+
     Attributes:
       waiting_bytes: bytes of the waiting messages.
     """
@@ -357,13 +359,15 @@ class Outbox:
         """Starts empty; without a channel nothing is sent."""
         self._queue: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._channel = channel
+        self._channel, self._is_over = channel, channel is None
         self.waiting_bytes = 0
 
     def put(self, message: bytes) -> None:
         """Adds a message; never waits."""
-        self._count(len(message))
-        self._queue.put(message)
+        with self._lock:
+            if not self._is_over:
+                self.waiting_bytes += len(message)
+                self._queue.put(message)
 
     def close(self) -> None:
         """Ends `send_all` after the waiting messages."""
@@ -371,6 +375,7 @@ class Outbox:
 
     def cut(self) -> None:
         """Ends the channel at once and drops the waiting messages."""
+        self._drop()
         self.close()
         if self._channel:
             self._channel.cut()
@@ -382,13 +387,19 @@ class Outbox:
     def send_all(self) -> None:
         """Sends the messages until the outbox is closed, or the channel has ended."""
         for message in iter(self._queue.get, None):
-            self._count(-len(message))
+            with self._lock:
+                self.waiting_bytes -= len(message)
             try:
                 self._channel.send(message)
             except OSError:  # the reader notices it, too
                 self._channel.cut()
-                return
+                break
+        self._drop()
 
-    def _count(self, octets: int) -> None:
+    def _drop(self) -> None:
+        """Drops what waits and what is put later: a link may keep its last outbox for long."""
         with self._lock:
-            self.waiting_bytes += octets
+            self._is_over = True
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self.waiting_bytes -= len(self._queue.get_nowait() or b"")

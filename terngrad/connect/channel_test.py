@@ -1,7 +1,6 @@
 """Channels: what arrives over them, and how they end."""
 
 import contextlib
-import functools
 import socket
 import threading
 import time
@@ -223,9 +222,9 @@ def test_an_outbox_sends_until_it_is_closed_or_its_channel_has_ended():
         sending.result(SECS)
         assert outbox.waiting_bytes == 0
         there.cut()
-        put = functools.partial(outbox.put, bytes(1 << 20))
+        outbox = Outbox(here)
         for _ in range(20):
-            put()
+            outbox.put(bytes(1 << 20))
         pool.submit(outbox.send_all).result(SECS)
         assert not here.is_open
 
@@ -237,6 +236,28 @@ def test_a_channel_that_is_cut_takes_its_outbox_along():
         outbox.cut()
         sending.result(SECS)
         assert not here.is_open
+
+
+@pytest.mark.parametrize("ends", ["cut", "ended by the other side", "closed", "never open"])
+def test_an_outbox_that_sends_no_more_keeps_no_messages(ends):
+    with connected() as (here, there), futures.ThreadPoolExecutor() as pool:
+        outbox = Outbox(None if ends == "never open" else here)
+        sending = pool.submit(outbox.send_all)
+        if ends == "ended by the other side":
+            there.cut()
+        for _ in range(20):
+            outbox.put(bytes(1 << 20))
+        if ends == "closed":
+            outbox.close()
+            outbox.put(b"late")
+            got = iter(there)
+            assert [len(next(got)) for _ in range(20)] == 20 * [1 << 20]
+        elif ends != "ended by the other side":
+            outbox.cut()
+        sending.result(SECS)
+        outbox.put(b"late")
+        assert outbox.waiting_bytes == 0
+        assert len(outbox) <= 1  # the mark of its end
 
 
 def test_a_keep_alive_cuts_what_is_open():
