@@ -294,7 +294,7 @@ class CallHandler:
             stream.run, stream.worker, stream.incarnation, call.sequence, call.version, content
         )
         stream.is_pushing = False
-        self._workers.count_push(stream.worker, pushed)
+        self._workers.count_push(stream, pushed)
         self._workers.await_turn(stream)
         return self._pull(call, content)
 

@@ -1,8 +1,11 @@
 """The bound on how far a worker runs ahead."""
 
 import threading
+from unittest import mock
 
 from terngrad.asynchronous.staleness import StalenessBound
+from terngrad.asynchronous.store import PushOutcome
+from terngrad.asynchronous.workers import Workers, WorkerStream
 from terngrad.testing.limits import HANG_SECS
 
 SECS = 30.0
@@ -93,3 +96,27 @@ def test_the_seconds_that_a_worker_is_held_are_returned():
 
     assert bound.wait(0, 0, continues) == 6.0
     assert bound.wait(1, 0, continues) == 0.0
+
+
+def test_nobody_waits_for_a_worker_that_left_while_its_push_was_applied():
+    workers = Workers(mock.Mock(max_staleness=0, is_finished=False), 2, SECS, holds_back=True)
+    streams = [WorkerStream(worker, mock.Mock(is_open=True), 7) for worker in range(2)]
+    for stream in streams:
+        workers.enter(stream)
+        workers.count_push(stream, PushOutcome.APPLIED)
+    stays, leaves = streams
+    workers.leave(leaves)
+    workers.count_push(leaves, PushOutcome.APPLIED)
+    for _ in range(3):
+        workers.count_push(stays, PushOutcome.APPLIED)
+    workers.await_turn(stays)
+    assert workers._bound._steps == {0: 4}
+
+
+def test_a_push_counts_that_is_applied_after_its_worker_has_another_stream():
+    workers = Workers(mock.Mock(max_staleness=0, is_finished=False), 2, SECS, holds_back=True)
+    first, second = (WorkerStream(0, mock.Mock(is_open=True), 7) for _ in range(2))
+    workers.enter(first)
+    workers.enter(second)
+    workers.count_push(first, PushOutcome.APPLIED)
+    assert workers._bound._steps == {0: 1}

@@ -212,13 +212,16 @@ class Workers:
             secs = self._bound.wait(stream.worker, self.store.max_staleness, continues)
             self.figures.blocked(stream.worker, secs)
 
-    def count_push(self, worker: int, pushed: PushOutcome) -> None:
+    def count_push(self, stream: WorkerStream, pushed: PushOutcome) -> None:
         """Counts a worker's gradient."""
         if pushed == PushOutcome.APPLIED:
-            self._bound.step(worker)
-            self.figures.updated(worker)
+            with self._changed:  # nobody waits for a worker that left while this was applied
+                there = self._streams.get(stream.worker)
+                if there and there.incarnation == stream.incarnation:
+                    self._bound.step(stream.worker)
+            self.figures.updated(stream.worker)
         elif pushed == PushOutcome.DROPPED:
-            self.figures.dropped(worker)
+            self.figures.dropped(stream.worker)
 
     def reply(self, status: RunStatus, unreported: Sequence[int] = ()) -> Reply:
         """Returns a reply with the run's status, and with staleness not reported before."""
