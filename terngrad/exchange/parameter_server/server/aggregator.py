@@ -5,8 +5,9 @@ and no other. Between two workers it passes them on packed: the receiver unpacks
 
 Memory is bounded. For each piece a ps holds the pushes of at most two steps, and as many results as
 slow workers may still need. Each worker's pushes have a share of a limit; results are kept while
-there is room beside them. A ps checks each push against the workers' declarations before it keeps
-anything.
+there is room beside them. The results that a worker has not read are limited, too, see
+`max_unread`; most are in memory once, for all workers. A ps checks each push against the workers'
+declarations before it keeps anything.
 
 Views do not mix: a worker enters a view before it pushes, and its pushes count only where all
 contributors have entered the same one. So nothing is kept of a view that no other worker is in.
@@ -97,8 +98,19 @@ class Aggregator:
 
     @property
     def max_pushed(self) -> int:
-        """Largest number of bytes of a worker's pushes, and of its unread results."""
+        """Largest number of bytes of a worker's pushes."""
         return self._max_bytes // self._workers
+
+    def max_unread(self, worker: int, steps: int) -> int:
+        """Returns how many bytes of results a worker may leave unread.
+
+        They are those of `steps` steps of what it has declared, within the limit of all pushes, or
+        its share of that limit if this is more. A worker that pushes last gets a step's results
+        while it pushes, and sums may have several times the bytes of its pushes.
+        """
+        with self._lock:
+            declared = steps * self._catalogue.result_bytes(worker)
+        return max(self.max_pushed, min(declared, self._max_bytes))
 
     def connect(self, worker: int) -> None:
         """Notes a worker's new stream; forgets what is left of its last one."""

@@ -341,6 +341,11 @@ def test_law_10_a_worker_that_pushes_more_than_its_share_is_refused_and_no_other
     served.push(0, 6, floats(1, 2, 3, 4), view=1)  # pushes of a finished step do not count
 
 
+@pytest.mark.parametrize(("share", "unread"), [(10, 20), (16, 32), (20, 32), (40, 40)])
+def test_unread_results_are_those_of_two_steps_within_the_limit_or_a_share(share, unread):
+    assert Served(max_bytes=2 * share).aggregator.max_unread(0, 2) == unread
+
+
 def test_pushes_in_a_view_that_the_worker_left_do_not_count():
     served = Served(workers=3, kept_steps=0, max_bytes=3 * 24)
     for step in range(6):  # each step begins in one view and ends in the next

@@ -18,11 +18,12 @@ class PushError(ValueError):
 
 @dataclasses.dataclass
 class _WorkerOperations:
-    """One worker's operations by index, their names, and the number of their pieces."""
+    """One worker's operations by index, their names, their pieces, and the bytes of results."""
 
     operations: list[Operation] = dataclasses.field(default_factory=list)
     names: set[str] = dataclasses.field(default_factory=set)
     pieces: int = 0
+    result_bytes: int = 0
 
 
 class Catalogue:
@@ -40,6 +41,10 @@ class Catalogue:
     def piece_count(self) -> int:
         """Largest number of pieces of a worker, which bounds its results in a step."""
         return max(worker.pieces for worker in self._workers)
+
+    def result_bytes(self, worker: int) -> int:
+        """Returns the bytes of a worker's results in a step, the most that they have."""
+        return self._workers[worker].result_bytes
 
     @property
     def undeclared(self) -> set[int]:
@@ -78,6 +83,7 @@ class Catalogue:
         declared.operations.append(known)
         declared.names.add(known.name)
         declared.pieces = pieces
+        declared.result_bytes += known.items * known.result_bytes
 
     def find(self, worker: int, header: Header) -> Operation:
         """Returns the operation of a pushed piece.

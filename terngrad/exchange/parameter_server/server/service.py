@@ -159,7 +159,8 @@ class Service:
         else:
             self.aggregator.push(worker, header, payload)
         max_frames = _UNSENT_STEPS * self.aggregator.piece_count + self._max_entries
-        if len(outbox) > max_frames or outbox.waiting_bytes > self.aggregator.max_pushed:
+        max_bytes = self.aggregator.max_unread(worker, _UNSENT_STEPS)
+        if len(outbox) > max_frames or outbox.waiting_bytes > max_bytes:
             raise UnreadError("the worker does not read its results")
         return None
 

@@ -8,7 +8,7 @@ from terngrad.connect.introduction import COORDINATION, EXCHANGE
 from terngrad.coordination import groups
 from terngrad.coordination.states import Rules
 from terngrad.exchange.parameter_server.operations import Kind, Operation
-from terngrad.exchange.parameter_server.server.service import Service
+from terngrad.exchange.parameter_server.server.service import Service, UnreadError
 from terngrad.service.messages import Header, Report, join_frame
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.simulation.streams import Clock, Stream
@@ -95,6 +95,51 @@ def test_pushes_of_views_that_are_not_those_of_ps_0_are_not_kept(service):
         header = Header(step=step, view=view, contributors=groups.pack([0]))
         service.take(0, outbox, join_frame(header, bytes(16)))
         assert (len(reduced), service.aggregator.memory_bytes) == (steps, 0)
+
+
+class Sums(First):
+    """Arithmetic whose results have as many bytes as they may have."""
+
+    def payload(self, operation, result):
+        return memoryview(bytes(operation.result_size(0)))
+
+
+def test_a_worker_may_leave_the_results_of_two_steps_unread_however_large_they_are():
+    workers = range(16)
+    operation = Operation("sum", Kind.CODES, 1 << 17, 1, len(workers))
+    pushed, results = (
+        sum(map(size, range(operation.pieces)))
+        for size in (operation.push_size, operation.result_size)
+    )
+    share = pushed + pushed // 4
+    assert results > 2 * share
+    rules = Rules(len(workers), False, SECS)
+    hosts = ["a:1"] * len(workers)
+    service = Service(1, hosts, Sums(), rules, 2, max_bytes=share * len(workers))
+    streams = [Stream(worker, EXCHANGE) for worker in workers]
+    view = {"view": 1, "contributors": groups.pack(workers)}
+    for worker, stream in enumerate(streams):
+        assert service.open_exchange(worker, stream)
+        service.take(worker, stream, join_frame(Header(declared=operation.message(0))))
+    for worker, stream in enumerate(streams):
+        service.take(worker, stream, join_frame(Header(enters=True, **view)))
+
+    def make(step):
+        for worker, stream in enumerate(streams):
+            for piece in range(operation.pieces):
+                part = bytes(operation.push_size(piece))
+                header = Header(step=step, piece=piece, **view)
+                service.take(worker, stream, join_frame(header, part))
+        for stream in streams[:-1]:
+            stream.down.waiting.clear()
+
+    streams[-1].down.waiting.clear()
+    make(step=0)  # the last worker to push gets all results while it pushes
+    assert streams[-1].waiting_bytes > results
+    streams[-1].down.waiting.popleft()
+    make(step=1)
+    with pytest.raises(UnreadError, match="the worker does not read its results"):
+        make(step=2)
 
 
 class _Unread:
