@@ -76,7 +76,7 @@ class ManyWorkers:
         return dict.fromkeys(range(self.size), self.others or content) | {0: content}
 
 
-def test_values_of_many_workers_are_gathered_in_parts_that_fit_together_into_a_message():
+def test_values_of_many_workers_are_gathered_in_parts_that_fit_into_a_message():
     connection = ParameterServerConnection(ManyWorkers())
     group = Group(0, ManyWorkers.size, connection, membership=contextlib.nullcontext())
     row = np.arange(5_000, dtype=np.float32)
