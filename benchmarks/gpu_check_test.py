@@ -129,6 +129,23 @@ def test_an_interrupted_or_failed_write_leaves_the_earlier_figures(tmp_path):
     assert list(tmp_path.glob("*.partial")) == []
 
 
+def test_a_link_keeps_its_place_and_so_does_a_device(tmp_path):
+    target, link = tmp_path / "figures.json", tmp_path / "link.json"
+    link.symlink_to(target)
+    options.write_figures("gpu_check", str(link), {"a": 1})
+    assert link.is_symlink() and json.loads(target.read_text()) == {"a": 1}
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with open(os.open(pipe, os.O_RDWR)) as reader:
+        options.write_figures("gpu_check", str(pipe), {"a": 1})
+        assert pipe.is_fifo() and reader.readline() == "{\n"
+
+
+def test_without_a_file_no_folder_is_checked(monkeypatch):
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert options.parser("gpu_check", "").parse_args([]).json == ""
+
+
 @pytest.mark.slow
 def test_wrong_bits_are_reported_and_fail(capsys):
     with pytest.raises(SystemExit, match=r"^gpu_check: \d+ values are not what they must be$"):

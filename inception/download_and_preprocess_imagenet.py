@@ -24,7 +24,7 @@ from slim.datasets import imagenet
 
 POSITIONAL = ("data_dir",)
 
-_SCHEMES = ("http://", "https://", "ftp://")
+_SCHEMES = ("http://", "https://", "ftp://", "file://")
 _ADDRESS = Kind(
     str,
     f"an address that begins with {', '.join(_SCHEMES[:-1])} or {_SCHEMES[-1]}",

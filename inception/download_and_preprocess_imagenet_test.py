@@ -87,7 +87,7 @@ def test_faults_are_one_line(tmp_path):
             (
                 [tmp_path, f"--{name}=image-net.org/a.tar"],
                 f"--{name}=image-net.org/a.tar: must be an address that begins with http://, "
-                "https:// or ftp://$",
+                "https://, ftp:// or file://$",
             )
             for name in ("train_url", "validation_url", "train_boxes_url", "validation_boxes_url")
         ),

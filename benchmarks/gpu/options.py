@@ -35,6 +35,8 @@ def parser(program: str, description: str) -> argparse.ArgumentParser:
 
 
 def _new_file(path: str) -> str:
+    if not path or _is_special(path):
+        return path
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
         raise argparse.ArgumentTypeError(f"{path}: there is no folder {folder}")
@@ -45,16 +47,23 @@ def _new_file(path: str) -> str:
     return path
 
 
+def _is_special(path: str) -> bool:
+    """Whether there is a device or a pipe, which a file must not replace."""
+    return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
+
+
 def write_figures(program: str, path: str, content: Mapping[str, object]) -> None:
     """Writes a program's figures; replaces an existing file only when the new one is complete.
 
     Exits with a line if the file cannot be written.
     """
-    temporary = f"{path}.{os.getpid()}.partial"
+    target = os.path.realpath(path)  # that of a link
+    temporary = f"{target}.{os.getpid()}.partial"
     try:
-        with open(temporary, "w") as file:
+        with open(path if _is_special(path) else temporary, "w") as file:
             json.dump(content, file, indent=1)
-        os.replace(temporary, path)
+        if not _is_special(path):
+            os.replace(temporary, target)
     except OSError as error:
         sys.exit(f"{program}: --json: {path}: {error.strerror}")
     finally:

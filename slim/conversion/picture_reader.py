@@ -72,7 +72,9 @@ def read(content: bytes, form: Form = JPEG, *, is_upright: bool = True) -> Store
 
 def _to_rgb(image: Image.Image, bits: int) -> Image.Image:
     if kind := _OF_UNKNOWN_RANGE.get(image.mode):
-        raise ValueError(f"pixels are {kind}, whose range is unknown; allowed are 8 and 16 bits")
+        raise ValueError(
+            f"pixels are {kind}, whose range is unknown; allowed are 8, 12 and 16 bits"
+        )
     if image.mode in _WIDE_MODES:
         image = Image.fromarray((np.asarray(image) >> (bits - 8)).astype(np.uint8))
     if image.has_transparency_data:

@@ -215,8 +215,9 @@ class Workers:
     def count_push(self, stream: WorkerStream, pushed: PushOutcome) -> None:
         """Counts a worker's gradient."""
         if pushed == PushOutcome.APPLIED:
-            with self._changed:  # nobody waits for a worker that left while this was applied
+            with self._changed:
                 there = self._streams.get(stream.worker)
+                # Nobody shall wait for a worker that has left while its push was applied.
                 if there and there.incarnation == stream.incarnation:
                     self._bound.step(stream.worker)
             self.figures.updated(stream.worker)

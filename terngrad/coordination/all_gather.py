@@ -9,6 +9,7 @@ from terngrad.service.messages import LONGEST_NAME, LONGEST_VALUE, Order, ValueM
 
 _MAX_NAMES = 128  # of values: a client may repeat as many as half of them
 _KEPT_ROUNDS = 2
+_KEPT_DROPPED = 4096  # names of which the last round is known after they have made room
 
 Send = Callable[[int, Order], None]
 
@@ -112,6 +113,8 @@ class AllGather:
             rounds = {key: each for key, each in self._rounds.items() if key[0] == name}
             if all(each.sent is not None and not each.waiting for each in rounds.values()):
                 self._dropped[name] = max(number for _, number in rounds)
+                if len(self._dropped) > _KEPT_DROPPED:
+                    del self._dropped[next(iter(self._dropped))]
                 for key in rounds:
                     del self._rounds[key]
                 return

@@ -135,7 +135,9 @@ def stop(processes: Sequence[Process], secs: float, *, over_ssh: bool = False) -
       processes: which.
       secs: time for them to save.
       over_ssh: whether those with a host are the ssh of a launcher. It passes the request on, and
-        the ssh ends with its process; if the launcher was killed, that was asked to end then.
+        the ssh ends with its process; if the launcher was killed, that was asked to end then. A
+        launcher that is suspended passes nothing on: after `secs` its ssh is killed, and the
+        process is asked to end by that.
     """
     answer = Answer()
     deadline = time.monotonic() + secs

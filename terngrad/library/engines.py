@@ -202,8 +202,10 @@ def _agree(
     """
     of_view = f"configuration:{what or min(configuration)}"
     name = of_view if round_ is None else "configuration"
-    most = longest_value(client.size) // _VALUES_OF_CONFIGURATION
-    configuration = {key: _shortened(value, most) for key, value in configuration.items()}
+    longest = longest_value(client.size)
+    if len(json.dumps(configuration)) > longest:
+        most = longest // _VALUES_OF_CONFIGURATION
+        configuration = {key: _shortened(value, most) for key, value in configuration.items()}
     given = client.coordination.gather(name, json.dumps(configuration).encode(), round_)
     configuration_of = {worker: json.loads(text) for worker, text in given.items()}
     # A late worker has not given its own.

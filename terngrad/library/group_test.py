@@ -90,3 +90,13 @@ def test_a_long_difference_between_many_workers_is_named_by_its_beginning():
     client.others = client.given
     with pytest.raises(DifferenceError, match=r"^variables is float32\[3\], .*\.{3} \(SHA-256 \w+"):
         engines._agree(client, of_variables("int64[]"), hosts)
+
+
+def test_a_difference_between_few_workers_is_named_wherever_it_is():
+    client = ManyWorkers()
+    client.size = 2
+    of_variables = lambda last: {"variables": "float32[3], " * 2_000 + last}
+    engines._agree(client, of_variables("int32[]"), ["h:0", "h:1"])
+    client.others = client.given
+    with pytest.raises(DifferenceError, match=r"int64\[\].*int32\[\]"):
+        engines._agree(client, of_variables("int64[]"), ["h:0", "h:1"])

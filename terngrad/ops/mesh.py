@@ -136,13 +136,13 @@ class Mesh:
             is_plain = isinstance(each, socket.socket)
             kind = "terngrad_mesh_add" if is_plain else "terngrad_mesh_add_encrypted"
             getattr(self._functions, kind)(handle, peer, each.detach())
-        self._functions.terngrad_mesh_start(handle)
-        if why := self._failure(handle).why:
+        if why := self._failure(handle).why:  # later ones are those of operations
             self._functions.terngrad_mesh_close(handle, 0.0)
             limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             raise ValueError(
                 f"{names[rank]}: {why}; the limit of open files (ulimit -n) is {limit}"
             )
+        self._functions.terngrad_mesh_start(handle)
         return handle
 
     def declare(

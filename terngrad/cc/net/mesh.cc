@@ -293,6 +293,7 @@ void Mesh::SendAll() {
 
 // Watches a socket for what can happen next.
 void Mesh::Watch(int peer) {
+  if (has_left_[peer]) return;  // its socket is watched no more
   Connection& connection = *connections_[peer];
   uint32_t wanted = EPOLLRDHUP;
   if (connection.has_unsent()) wanted |= EPOLLOUT;
