@@ -13,7 +13,7 @@ import pytest
 
 from terngrad import launch
 from terngrad.launcher import state
-from terngrad.testing.processes import Started, descendants, wait_for_files
+from terngrad.testing.processes import Started, descendants, wait_for_files, wait_until
 
 PROGRAM = """
 import os, sys, time
@@ -34,9 +34,12 @@ there = subprocess.Popen(
     ["sh", "-c", sys.argv[-1]], stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
 )
 def copy(source, to):
-    while some := source.read1():
-        to.write(some)
-        to.flush()
+    try:
+        while some := source.read1():
+            to.write(some)
+            to.flush()
+    except OSError:  # nobody reads
+        os._exit(255)
 def pass_on():
     copy(sys.stdin.buffer, there.stdin)
     there.stdin.close()
@@ -186,6 +189,30 @@ def test_a_process_on_another_machine_that_is_stopped_saves_first(tmp_path, thro
         assert run.finish() == 0, run.output
     assert len(re.findall(r"\[[01] \w+\] saved", run.output)) == 2, run.output
     assert stop.output.splitlines() == ["0 one: ended with status 0", "1 two: ended with status 0"]
+
+
+@pytest.mark.slow
+def test_a_process_on_another_machine_saves_when_its_launcher_is_killed(tmp_path, through_ssh):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, pathlib, signal, time\n"
+        "def save(*_):\n"
+        "    for i in range(100):\n"
+        "        print('saving', i, flush=True)\n"
+        "        time.sleep(0.01)\n"
+        f"    pathlib.Path({str(tmp_path)!r}, 'saved_' + os.environ['TERNGRAD_RANK']).touch()\n"
+        "    os._exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "print('started', flush=True)\n"
+        "time.sleep(900)"
+    )
+    with launched(*through_ssh, str(program)) as run:
+        for rank in "01":
+            run.wait_for(rf"\[{rank} \w+\] started")
+        pids = descendants(run.process.pid)
+        run.process.kill()
+        wait_for_files(tmp_path / "saved_0", tmp_path / "saved_1")
+        wait_until(lambda: not any(map(state.start_mark, pids)), "all have ended")
 
 
 @pytest.mark.slow
