@@ -79,6 +79,13 @@ def launched(*arguments):
         yield run
 
 
+def all_started(run):
+    """Waits until both processes have printed that; returns the ids of all that run."""
+    for rank in "01":
+        run.wait_for(rf"^\[{rank}.*\] started")
+    return descendants(run.process.pid)
+
+
 LAUNCH = """
 import sys
 from terngrad import launch
@@ -179,8 +186,7 @@ def test_a_process_on_another_machine_that_is_stopped_saves_first(tmp_path, thro
     )
     logs = ["--log_dir", str(tmp_path / "logs")]
     with launched(*through_ssh, *logs, str(program)) as run:
-        for rank in "01":
-            run.wait_for(rf"\[{rank} \w+\] started")
+        all_started(run)
         with launched("--stop", *logs) as stop:
             wait_for_files(tmp_path / "saving_0", tmp_path / "saving_1")
             assert stop.process.poll() is None, stop.output
@@ -207,12 +213,10 @@ def test_a_process_on_another_machine_saves_when_its_launcher_is_killed(tmp_path
         "time.sleep(900)"
     )
     with launched(*through_ssh, str(program)) as run:
-        for rank in "01":
-            run.wait_for(rf"\[{rank} \w+\] started")
-        pids = descendants(run.process.pid)
+        pids = all_started(run)
         run.process.kill()
-        wait_for_files(tmp_path / "saved_0", tmp_path / "saved_1")
         wait_until(lambda: not any(map(state.start_mark, pids)), "all have ended")
+    assert sorted(path.name for path in tmp_path.glob("saved_*")) == ["saved_0", "saved_1"]
 
 
 @pytest.mark.slow
@@ -226,9 +230,7 @@ def test_a_second_ctrl_c_kills_a_process_on_another_machine(tmp_path, through_ss
         "while True: time.sleep(900)"
     )
     with launched(*through_ssh, str(program)) as run:
-        for rank in "01":
-            run.wait_for(rf"\[{rank} \w+\] started")
-        pids = descendants(run.process.pid)
+        pids = all_started(run)
         run.process.send_signal(signal.SIGINT)
         run.wait_for("asked")
         run.process.send_signal(signal.SIGINT)
@@ -242,9 +244,7 @@ def test_what_a_killed_launcher_left_is_shown_and_stopped_by_another(tmp_path):
     program.write_text("import time; print('started', flush=True); time.sleep(900)")
     logs = ["--log_dir", str(tmp_path / "logs")]
     with launched("-n", "2", *logs, str(program)) as run:
-        for rank in "01":
-            run.wait_for(rf"\[{rank}\] started")
-        pids = descendants(run.process.pid)
+        pids = all_started(run)
         run.process.kill()
         run.process.wait()
     with launched("--status", *logs) as run:

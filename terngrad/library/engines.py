@@ -202,14 +202,14 @@ def _agree(
     """
     of_view = f"configuration:{what or min(configuration)}"
     name = of_view if round_ is None else "configuration"
-    longest = longest_value(client.size)
-    if len(json.dumps(configuration)) > longest:
+    longest, own = longest_value(client.size), dict(configuration)
+    if len(json.dumps(own)) > longest:
         most = longest // _VALUES_OF_CONFIGURATION
-        configuration = {key: _shortened(value, most) for key, value in configuration.items()}
-    given = client.coordination.gather(name, json.dumps(configuration).encode(), round_)
+        own = {key: _shortened(value, most) for key, value in own.items()}
+    given = client.coordination.gather(name, json.dumps(own).encode(), round_)
     configuration_of = {worker: json.loads(text) for worker, text in given.items()}
     # A late worker has not given its own.
-    compare({**configuration_of, client.rank: configuration}, hosts)
+    compare({**configuration_of, client.rank: own}, hosts)
 
 
 def _shortened(value: str, most: int) -> str:
