@@ -8,6 +8,7 @@ import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from terngrad.library.arrays import plain
@@ -290,6 +291,8 @@ def _check(
             raise ValueError(f"{name} is {value}; allowed are 1 and more")
     if steps % fragments:
         raise ValueError(f"fragments is {fragments}; allowed are divisors of steps, {steps}")
+    if not isinstance(overlap, (bool, np.bool_)):
+        raise TypeError(f"overlap is {overlap!r}; allowed are True and False")
     for name, value in given.items():
         if not isinstance(value, numbers.Real):
             raise TypeError(f"{name} is {value!r}; allowed are numbers")

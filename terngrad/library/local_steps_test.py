@@ -224,6 +224,7 @@ def test_the_rounding_of_a_copy_of_half_precision_is_no_delta(dtype, overlap, fr
         ({"fragments": 2}, ValueError, "2 fragments of 1 trained variables; allowed are 1 to 1"),
         ({"steps": 1.5}, TypeError, "steps is 1.5; allowed are integers"),
         ({"momentum": 2}, ValueError, "momentum is 2; allowed are numbers from 0 to 1"),
+        ({"overlap": "False"}, TypeError, "overlap is 'False'; allowed are True and False"),
         ({"feedback": "a"}, TypeError, "feedback is 'a'; allowed are numbers"),
         ({"learning_rate": -1.0}, ValueError, "learning_rate is -1.0; allowed are finite numbers"),
         ({"nodes": 2}, TypeError, "nodes is no argument of LocalSteps"),

@@ -275,8 +275,13 @@ def _stored(path: str) -> dict[str, tuple[int, ...]]:
     for key, shape in _shapes(path).items():
         if key.startswith("state/") and key.endswith(_SUFFIX):
             name = key.removeprefix("state/").removesuffix(_SUFFIX)
-            stored[name.replace(".S", "/").replace("..", ".")] = tuple(shape)
+            # TensorFlow writes "." as ".." and "/" as ".S".
+            stored[re.sub(r"\.([.S])", _unescaped, name)] = tuple(shape)
     return stored
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return "." if match[1] == "." else "/"
 
 
 def _check_shapes(path: str, stored: Mapping[str, tuple[int, ...]], wanted: State) -> None:

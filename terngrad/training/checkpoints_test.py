@@ -324,6 +324,16 @@ def test_weights_are_read_by_name(tmp_path):
     np.testing.assert_array_equal(model.variables[0], np.full((2, 3), 6.0))
 
 
+@pytest.mark.parametrize("name", ["a.b/kernel", "features.Stem/kernel", "a..S/.S", "a/.b"])
+def test_names_may_have_dots_wherever_they_like(tmp_path, name):
+    state = {f"variables/{name}": tf.Variable(3.0)}
+    path = checkpoints.save(str(tmp_path), state, 1)
+    state[f"variables/{name}"].assign(0.0)
+    checkpoints.restore(path, state)
+    assert state[f"variables/{name}"].numpy() == 3.0
+    assert checkpoints.read_weights(path, averages=False) == {name: 3.0}
+
+
 def test_weights_that_are_not_there_are_named(tmp_path):
     state = {"variables/other/kernel": tf.Variable(1.0)}
     path = checkpoints.save(str(tmp_path), state, 7)

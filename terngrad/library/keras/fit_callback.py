@@ -116,6 +116,7 @@ class FitCallback(keras.callbacks.Callback):
             raise ValueError(
                 f"{type(self).__name__}: put it before TensorBoard in the list of callbacks"
             )
+        internals.set_initial_epoch(self.model, None)  # Keras keeps that of an earlier fit's backup
         self._callbacks = [c for c in caller.callbacks if c is not self]
         kinds = keras.callbacks.BackupAndRestore
         self._backup = next((c for c in self._callbacks if isinstance(c, kinds)), None)

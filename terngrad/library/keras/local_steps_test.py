@@ -69,6 +69,7 @@ def test_law_8_a_resumed_fit_has_the_bits_of_an_undisturbed_one(tmp_path, chosen
         np.testing.assert_array_equal(found, expected)
     assert rest["loss"] == history["loss"][2:]
     assert list(tmp_path.iterdir()) == [], "Keras deletes backups, too"
+    assert len(fit(part, **chosen)["loss"]) == len(history["loss"]), "a later fit has all epochs"
 
 
 def test_the_state_of_other_weights_is_not_restored(tmp_path):
