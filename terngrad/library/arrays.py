@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,3 +43,17 @@ def plain(variable: Any) -> tf.Variable:
         kind = type(variable).__name__
         raise TypeError(f"a list of tf.Variables or Keras variables has an item of type {kind}")
     return held
+
+
+def state_of(variables: Sequence[Any]) -> list[tf.Variable]:
+    """Returns TensorFlow's variables of a state of `Group.run_steps`.
+
+    Raises:
+      TypeError: there is something else.
+      ValueError: it does not begin with the step.
+    """
+    state = [plain(variable) for variable in variables]
+    if not state or state[0].dtype != tf.int64 or state[0].shape.rank != 0:
+        first = f"{state[0].dtype.name}{list(state[0].shape)}" if state else "nothing"
+        raise ValueError(f"run_steps: state begins with {first}; allowed is reducer.state.step")
+    return state

@@ -21,7 +21,7 @@ from terngrad.exchange.operation_errors import OperationError
 from terngrad.exchange.parameter_server.exchange import StateSizeError
 from terngrad.exchange.two_shot import Transport
 from terngrad.library import objects
-from terngrad.library.arrays import check_numbers, fingerprint, octets, plain
+from terngrad.library.arrays import check_numbers, fingerprint, octets, plain, state_of
 from terngrad.library.data_digest import digest
 from terngrad.library.join_config import JoinConfig
 from terngrad.library.leaving import Leaving
@@ -288,10 +288,10 @@ class Group(contextlib.AbstractContextManager):
             the reducer's `state.step`, then weights and the optimizer's variables.
 
         Raises:
+          ValueError: the state does not begin with an int64 scalar.
           MembershipError: the training ends.
         """
-        state = [plain(variable) for variable in state]
-        self.synchronize(state)
+        self.synchronize(state := state_of(state))
         while True:
             try:
                 while int(state[0]) < steps:

@@ -1,6 +1,7 @@
 """How the chief's values reach the others; workers are threads here."""
 
 import contextlib
+import re
 
 import numpy as np
 import pytest
@@ -60,6 +61,14 @@ def test_shapes_and_types_of_a_state_are_compared_before_it_is_copied():
     group = Group(0, 2, EchoTransport(0, 2), agree, membership=contextlib.nullcontext())
     group.synchronize([tf.Variable(0, dtype=tf.int64), tf.Variable([1.0, 2.0])])
     assert compared[0] == {"state to synchronize": "int64[], float32[2]"}
+
+
+@pytest.mark.parametrize("state", [[], [tf.Variable(tf.zeros(2)), tf.Variable(0, dtype=tf.int64)]])
+def test_a_state_that_does_not_begin_with_the_step_is_refused(state):
+    first = "float32[2]" if state else "nothing"
+    why = rf"^run_steps: state begins with {re.escape(first)}; allowed is reducer\.state\.step$"
+    with pytest.raises(ValueError, match=why):
+        Group().run_steps(print, 3, state)
 
 
 class ManyWorkers:

@@ -37,22 +37,28 @@ class ReducerState(tf.Module):
 
     Attributes:
       step: int64 scalar, number of calls of the reducer.
-      memory: what the codecs of this process keep between steps, by name; empty without feedback.
-        It differs between processes.
+      memory: what the codecs of this process keep between steps, by name; empty without feedback
+        and with exact sums. It differs between processes. What belongs to the share of the sums
+        that this process has is named with its size: with another number of processes the shares
+        are others, and nothing is restored to them.
     """
 
     def __init__(self, step: tf.Variable, memory: Mapping[str, tf.Variable]) -> None:
         """Holds these variables."""
         super().__init__()
         self.step = step
-        self.memory = dict(memory)
+        of_share = lambda name: name.startswith("kept_sums/")
+        self.memory = {
+            f"{name}/{variable.shape[0]}" if of_share(name) else name: variable
+            for name, variable in memory.items()
+        }
 
 
 class Reduced(NamedTuple):
     """The results of a call of a reducer.
 
     Attributes:
-      means: mean gradient of each variable; None where the gradient is None.
+      means: mean gradient of each variable; None where no node of this process has a gradient.
       sums: the same means before they are decoded, by bucket; empty if they were not asked for.
       others: the means of the other tensors that were given.
     """
@@ -197,7 +203,8 @@ class Reducer:
             these, one for each node. None counts as zeros, tf.IndexedSlices become dense.
 
         Returns:
-          The means, of the shapes and types of the gradients; None where the gradient is None.
+          The means, of the shapes and types of the gradients; None where no node of this process
+          has a gradient.
 
         Raises:
           ValueError: their number, a shape or a type is wrong.
@@ -230,9 +237,12 @@ class Reducer:
         else:
             found = self._means(self._call_order.delayed(dense), as_sums=as_sums, others=others)
             self._call_order.end(_final_tensors(found))
-        pairs = zip(found.means, by_node[0], strict=True)
+        given = [[g for g in nodes if g is not None] for nodes in zip(*by_node, strict=True)]
         kind = lambda gradient: getattr(gradient, "dtype", tf.float32)  # a list has none
-        means = [None if g is None else tf.cast(mean, kind(g)) for mean, g in pairs]
+        means = [
+            tf.cast(mean, kind(gradients[0])) if gradients else None
+            for mean, gradients in zip(found.means, given, strict=True)
+        ]
         return Reduced(means, found.sums, found.others)
 
     def start(self, gradients: Sequence[Gradient]) -> Callable[[], list[tf.Tensor]]:

@@ -10,7 +10,7 @@ from terngrad.codecs.registry import CODECS
 from terngrad.exchange.local import LocalExchange
 from terngrad.layout import Policy, make_layout
 from terngrad.library.group import Group
-from terngrad.library.reducer import Reducer, names_of
+from terngrad.library.reducer import Reducer, ReducerState, names_of
 from terngrad.testing import nets
 from terngrad.training import runtime, schedules
 from terngrad.training.classifier import Classifier
@@ -119,6 +119,31 @@ def test_gradients_may_be_sparse_or_missing_and_keep_their_types():
     assert int(reducer.state.step) == 2
     assert reducer.layout.names == ("kernel", "kernel_1")
     assert reducer.bits_per_parameter == 32
+
+
+@pytest.mark.parametrize("missing_node", [0, 1])
+def test_a_gradient_that_one_of_two_nodes_lacks_counts_as_zeros(missing_node):
+    reducer = Reducer(variables(), ALONE, gradients="float32", nodes=2)
+    given = [[tf.ones([4, 3], tf.float16), None], [tf.ones([4, 3], tf.float16), None]]
+    given[missing_node][0] = None
+    mean, missing = reducer(given)
+    assert missing is None
+    assert mean.dtype == tf.float16
+    assert mean.numpy().tolist() == [[0.5] * 3] * 4
+
+
+def test_a_memory_of_another_share_of_the_sums_is_not_restored(tmp_path):
+    def state_of_share(size, value):
+        memory = {"memory/0/0": tf.Variable([value]), "kept_sums/0/0": tf.Variable([value] * size)}
+        return ReducerState(tf.Variable(3, dtype=tf.int64), memory)
+
+    path = tf.train.Checkpoint(reducer=state_of_share(4, 1.0)).write(str(tmp_path / "state"))
+    for size, expected in ((4, [1.0] * 4), (3, [0.0] * 3)):
+        state = state_of_share(size, 0.0)
+        tf.train.Checkpoint(reducer=state).read(path)
+        own, share = state.memory.values()
+        assert own.numpy().tolist() == [1.0]
+        assert share.numpy().tolist() == expected
 
 
 def test_calls_in_one_function_follow_each_other():

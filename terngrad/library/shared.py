@@ -18,7 +18,6 @@ from terngrad.training.nodes import row_of, values_of_row
 from terngrad.training.reduction import make_exchange
 
 OPERATIONS = ("mean", "sum", "max")
-_FLOATS = (tf.float16, tf.bfloat16, tf.float32)  # an exchange computes in float32
 _PIECE = tf.uint16  # each float32 holds one exactly
 
 
@@ -153,10 +152,11 @@ class AllReduce:
 
     def _reduced(self, tensors: Sequence[tf.Tensor], op: str) -> list[tf.Tensor]:
         """Reduces floats together, and one after the other what float32 cannot hold."""
-        kinds = ", ".join(f"{tensor.dtype.name}{list(tensor.shape)}" for tensor in tensors)
-        what = f"all_reduce: {op} of {kinds}"[:200]
+        shapes = ", ".join(f"{tensor.dtype.name}{list(tensor.shape)}" for tensor in tensors)
+        what = f"all_reduce: {op} of {shapes}"[:200]
         found = list(tensors)
-        floats = [i for i, tensor in enumerate(tensors) if tensor.dtype in _FLOATS]
+        kinds = [tensor.dtype for tensor in tensors]
+        floats = [i for i, kind in enumerate(kinds) if kind.is_floating and kind.size <= 4]
         reduced = self._shared.combine(op, [[tensors[i] for i in floats]], what)
         for i, each in zip(floats, reduced, strict=True):
             found[i] = each

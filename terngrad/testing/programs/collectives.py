@@ -59,6 +59,9 @@ def tensors(group: terngrad.Group, wrap: Callable) -> None:
         found = wrap(lambda kind=kind: group.all_reduce(tf.cast(group.rank + 1, kind), "sum"))()
         assert found.dtype == kind
         assert int(found) == sum(ranks) + size
+    eighths = tf.cast(group.rank + 0.5, tf.dtypes.experimental.float8_e4m3fn)
+    mean = wrap(lambda: group.all_reduce(eighths, "mean"))()
+    assert (mean.dtype, float(tf.cast(mean, tf.float32))) == (eighths.dtype, size / 2)
     is_any = wrap(lambda: group.all_reduce([group.rank == 1, False], "max"))()
     assert [bool(each) for each in is_any] == [True, False]
 
