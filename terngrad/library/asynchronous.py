@@ -261,6 +261,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
         """Whether all updates are made, or worker 0 has ended the training."""
         return self._pulled is not None and (self._pulled.finished or self._pulled.stopped)
 
+    @tf.autograph.experimental.do_not_convert  # else a function around it takes seconds to trace
     def apply(self, gradients: Sequence[Gradient] | Sequence[Sequence[Gradient]]) -> None:
         """Pushes gradients of the variables; then these have the servers' newest values.
 

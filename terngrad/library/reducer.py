@@ -195,6 +195,7 @@ class Reducer:
         configuration |= {"kernels": self.kernels.compared, "tensorflow": tf.version.VERSION}
         self._group.agree(configuration, "a new Reducer")
 
+    @tf.autograph.experimental.do_not_convert  # else a function around it takes seconds to trace
     def __call__(self, gradients: Sequence[Gradient] | Sequence[Sequence[Gradient]]) -> list:
         """Returns the mean gradients over all nodes of all processes.
 
@@ -212,6 +213,7 @@ class Reducer:
         """
         return self.reduce(gradients).means
 
+    @tf.autograph.experimental.do_not_convert
     def reduce(
         self,
         gradients: Sequence[Gradient] | Sequence[Sequence[Gradient]],

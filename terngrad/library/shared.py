@@ -135,6 +135,7 @@ class AllReduce:
         self._shared = Shared(connection, begin, "all_reduce")
         self._call_order = CallOrder()
 
+    @tf.autograph.experimental.do_not_convert  # else a function around it takes seconds to trace
     def __call__(self, value: Any, op: str) -> Any:
         """See `Group.all_reduce`."""
         if op not in OPERATIONS:
