@@ -56,7 +56,9 @@ def test_law_8_who_is_asked_to_end_while_another_is_lost_saves_at_once_and_ends(
     assert_equal_parameters(resumed, undisturbed)
 
 
-def test_an_elastic_training_keeps_its_bits_when_a_ps_is_lost_repeatedly(tmp_path):
+def test_an_elastic_training_keeps_its_bits_when_a_ps_is_lost_repeatedly(tmp_path, monkeypatch):
+    full_speed = tmp_path / "full_speed"
+    monkeypatch.setenv("FULL_SPEED", str(full_speed))
     flags = paced_flags_of(
         tmp_path / "disturbed", "--worker_timeout_secs=12", "--elastic", steps=LOST_PS_STEPS
     )
@@ -68,6 +70,7 @@ def test_an_elastic_training_keeps_its_bits_when_a_ps_is_lost_repeatedly(tmp_pat
         gives = r"(; worker \d gives its state to worker \d)?\.$"  # if one is a step ahead
         cluster.wait_for("ps 0", r"^Workers 0 and 1 train from step [1-9]\d* on" + gives)
         cluster.kill("ps 1")
+        full_speed.touch()
         cluster.finish("0", "1", "ps 0")
     settings = {"net": "mlp", "batch_size": 4, "nodes": 2, "steps": LOST_PS_STEPS}
     undisturbed = train(1, tmp_path / "undisturbed", **settings)

@@ -1,10 +1,12 @@
 """mnist_distributed_train with steps that take at least 20 ms.
 
 A test that restarts a worker waits until the new process has loaded TensorFlow. The pauses of the
-other workers leave it processor time.
+other workers leave it processor time. Once the file exists that FULL_SPEED names, steps take no
+longer than they need.
 """
 
 import functools
+import os
 import time
 from collections.abc import Callable
 
@@ -23,7 +25,8 @@ def paced(run: Callable[..., None], *arguments: object) -> None:
     original = preparation.training_batches
 
     def pause() -> bool:
-        time.sleep(_STEP_SECS)
+        if not os.path.exists(os.environ.get("FULL_SPEED", "")):
+            time.sleep(_STEP_SECS)
         return True
 
     def training_batches(*arguments: object) -> tf.data.Dataset:

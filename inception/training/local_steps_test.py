@@ -99,6 +99,13 @@ KINDS = {
     "overlapping fragments": {"local_fragments": 3, "local_overlap": True},
 }
 
+OFTEN = {  # the other engines on request
+    "whole": ("collective",),
+    "fragments": ("parameter_server",),
+    "overlap": (),
+    "overlapping fragments": ("collective", "mpi"),
+}
+
 
 def _marked(kind):
     return pytest.param(kind, marks=pytest.mark.exhaustive if kind == "overlap" else ())
@@ -122,7 +129,16 @@ def _whole(tmp_path_factory, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["collective", "parameter_server", "mpi"])
+@pytest.mark.parametrize(
+    ("kind", "engine"),
+    [
+        pytest.param(kind, engine, marks=() if engine in often else pytest.mark.exhaustive)
+        for kind, often in OFTEN.items()
+        for engine in ("collective", "parameter_server", "mpi")
+    ],
+    indirect=["kind"],
+    scope="module",
+)
 def test_laws_4_and_8_workers_that_start_again_give_the_bits_of_one_process(
     tmp_path, whole, kind, engine
 ):
@@ -293,8 +309,14 @@ def test_law_8_a_worker_and_a_ps_that_come_back_change_no_bit(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["whole", "fragments", "overlap"])
-def test_an_elastic_all_reduce_goes_on_without_a_worker_and_takes_it_in_again(tmp_path, kind):
+@pytest.mark.parametrize(
+    "kind", [pytest.param("whole", marks=pytest.mark.exhaustive), "fragments", "overlap"]
+)
+def test_an_elastic_all_reduce_goes_on_without_a_worker_and_takes_it_in_again(
+    tmp_path, kind, monkeypatch
+):
+    full_speed = tmp_path / "full_speed"
+    monkeypatch.setenv("FULL_SPEED", str(full_speed))
     own = [
         "--local_steps=3",
         *(f"--{name}={value}" for name, value in KINDS[kind].items()),
@@ -310,6 +332,7 @@ def test_an_elastic_all_reduce_goes_on_without_a_worker_and_takes_it_in_again(tm
         cluster.start("1")
         cluster.wait_for("1", r"^The memory of .* and --local_steps=3 starts from zero: ")
         cluster.wait_for("1", r"^Worker 1: .* step \d+,")
+        full_speed.touch()
         cluster.finish()
         assert "Warning" not in cluster.lines()  # which tells of copies that differ
         assert checkpoints.latest_checkpoint(str(tmp_path)).endswith("-1800")

@@ -48,12 +48,15 @@ WAYS = {
     "fragments": _LOCAL | {"local_steps": 6, "local_fragments": 2},
 }
 ENGINES = ("collective", "parameter_server", "mpi", "elastic", "elastic ps")
-OFTEN = ENGINES[:2]  # the others with local steps on request
+OFTEN = {  # the others on request
+    "each step": ("collective", "parameter_server", "elastic"),
+    "local steps": (),  # fragments are local steps, too
+    "fragments": ("collective", "parameter_server"),
+}
 CASES = [
-    pytest.param(way, engine, marks=() if often else pytest.mark.exhaustive)
+    pytest.param(way, engine, marks=() if engine in OFTEN[way] else pytest.mark.exhaustive)
     for way in WAYS
     for engine in ENGINES
-    for often in [engine in (ENGINES[:4] if way == "each step" else OFTEN)]
 ]
 
 
@@ -141,7 +144,7 @@ def test_copies_stay_equal_where_the_owner_of_a_share_is_killed_and_comes_back(t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ps", [0, 1])
+@pytest.mark.parametrize("ps", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_an_elastic_training_says_that_the_owners_of_each_view_begin_anew(tmp_path, ps):
     program, flags = paced_flags_of(tmp_path, "--sum_codec=ternary", "--elastic")
     cleared = r"^\[0\] The memory of --sum_codec=ternary starts from zero: workers came or went"

@@ -70,9 +70,14 @@ def test_a_wheel_holds_the_library_where_it_is_looked_for(tmp_path):
     assert not fnmatch.filter(names, "terngrad/cc/*/testing/*")
 
 
+@pytest.fixture(scope="module", name="wheel")
+def _wheel(tmp_path_factory):
+    """A wheel without kernels."""
+    return wheel_of(tmp_path_factory.mktemp("wheel"), TERNGRAD_WITHOUT_KERNELS="1")
+
+
 @pytest.mark.slow
-def test_a_wheel_without_kernels_holds_no_library_but_the_messages(tmp_path):
-    wheel = wheel_of(tmp_path, TERNGRAD_WITHOUT_KERNELS="1")
+def test_a_wheel_without_kernels_holds_no_library_but_the_messages(tmp_path, wheel):
     names = names_in(wheel)
     assert "terngrad/ops/native.py" in names
     assert not any(name.endswith(".so") for name in names)
@@ -90,8 +95,7 @@ def test_a_wheel_without_kernels_holds_no_library_but_the_messages(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_wheel_brings_the_programs_as_commands_and_types(tmp_path):
-    wheel = wheel_of(tmp_path, TERNGRAD_WITHOUT_KERNELS="1")
+def test_a_wheel_brings_the_programs_as_commands_and_types(tmp_path, wheel):
     fresh = tmp_path / "fresh"
     venv.create(fresh, with_pip=False)
     python = str(fresh / "bin" / "python")

@@ -25,6 +25,15 @@ import setproctitle
 
 from terngrad.testing.limits import HANG_SECS
 
+# TensorFlow, then what most programs import; none of these is run as a program itself.
+_PRELOADED = [
+    "terngrad.testing.preloaded",
+    "terngrad.library.joining",
+    "terngrad.library.reducer",
+    "inception.training.train",
+    "inception.programs",
+]
+
 
 class ForkedProgram:
     """`python -u -m MODULE ARGUMENT...`, with the part of Popen's interface that tests use.
@@ -64,7 +73,7 @@ class ForkedProgram:
         """
         if siblings is None:
             context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(["terngrad.testing.preloaded"])
+            context.set_forkserver_preload(_PRELOADED)
             inherited = None
         else:
             context = multiprocessing.get_context("fork")
