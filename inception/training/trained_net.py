@@ -1,6 +1,7 @@
 """A trained net from its checkpoint alone: the classes of a picture, and the export."""
 
 import dataclasses
+import functools
 import os
 import tempfile
 
@@ -161,7 +162,8 @@ def export(
         model = preprocessing.with_preprocessing(model, found.preprocessing)
     folder, name = os.path.split(os.path.abspath(output))
     os.makedirs(folder, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".export", dir=folder) as scratch:
+    scratch_folder = functools.partial(tempfile.TemporaryDirectory, prefix=".export", dir=folder)
+    with scratch_folder() as scratch, scratch_folder() as replaced:
         written = os.path.join(scratch, name)
         _write(model, written, format_name)
         if format_name == "keras":
@@ -170,7 +172,7 @@ def export(
         else:
             dataset_info.write_labels(written, found.class_names)
         if os.path.isdir(output):
-            os.rename(output, os.path.join(scratch, "replaced"))
+            os.rename(output, os.path.join(replaced, name))
         os.replace(written, output)
     takes = "uint8 pixels of any size" if with_preprocessing else f"{found.image_size} pixels"
     contained = "contained " if with_preprocessing else ""

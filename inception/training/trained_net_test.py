@@ -1,11 +1,15 @@
 """A portable model computes what the net does, with layers of Keras only."""
 
+import json
+import os
+
 import keras
 import numpy as np
 import pytest
 
 from inception.training import trained_net
 from slim.nets import nets_factory
+from terngrad.training import checkpoints
 
 
 @pytest.mark.slow
@@ -21,3 +25,20 @@ def test_a_portable_model_is_loaded_by_keras_alone_and_gives_the_same_logits(tmp
     assert not any(type(layer).__module__.startswith("slim") for layer in loaded.layers)
     images = rng.normal(size=(2, size, size, model.inputs[0].shape[-1])).astype(np.float32)
     np.testing.assert_allclose(loaded(images), model(images), rtol=1e-4, atol=1e-6)
+
+
+def test_an_export_replaces_an_earlier_one_of_any_name(tmp_path, monkeypatch):
+    weights = nets_factory.named_variables(nets_factory.build_net("mlp", num_classes=10))
+    state = {f"variables/{name}": v for name, v in weights.items()}
+    settings = json.dumps({"net": "mlp", "dataset_name": "mnist", "image_size": -1})
+    path = checkpoints.save(str(tmp_path / "train"), state, 1, settings=settings)
+    monkeypatch.setattr(trained_net, "_write", lambda model, path, format_name: os.mkdir(path))
+    output = tmp_path / "replaced"
+    for _ in range(2):
+        trained_net.export(
+            path, str(output), "savedmodel", averages=False, with_preprocessing=False
+        )
+        assert os.listdir(output) == ["labels.txt"]
+        (output / "labels.txt").unlink()
+        (output / "earlier").touch()
+    assert sorted(os.listdir(tmp_path)) == ["replaced", "train"]
