@@ -145,11 +145,12 @@ def follow(
 
 
 def _paths(config: EvalConfig) -> Iterator[str]:
-    newest = lambda: _newest(config.checkpoint_dir)
-    if not config.run_once and not _exists(config.checkpoint_dir):
+    location = config.checkpoint_dir.removesuffix(".index")
+    newest = lambda: _newest(location)
+    if not config.run_once and not _exists(location):
         yield from follow(newest, config.eval_interval_secs, config.max_steps, time.sleep)
     elif path := newest():
-        for line in checkpoints.left_out(config.checkpoint_dir):
+        for line in checkpoints.left_out(location):
             print(line)
         yield path
     else:
@@ -158,7 +159,6 @@ def _paths(config: EvalConfig) -> Iterator[str]:
 
 def _newest(location: str) -> str | None:
     """Returns the newest checkpoint of a folder, or the location itself if it is a checkpoint."""
-    location = location.removesuffix(".index")
     if not _exists(location):
         return checkpoints.latest_checkpoint(location)
     if not re.search(r"-\d+$", location):

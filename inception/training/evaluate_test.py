@@ -132,10 +132,14 @@ def test_checkpoints_are_measured_as_the_program_prints_and_compile_nothing_anew
     assert traces[0] == traces[1]
 
 
-def test_a_single_checkpoint_is_evaluated_once_also_without_run_once(data_dir, train_dir, capsys):
+@pytest.mark.parametrize("ending", ["", ".index"])
+def test_a_single_checkpoint_is_evaluated_once_also_without_run_once(
+    data_dir, train_dir, ending, capsys, monkeypatch
+):
+    monkeypatch.setattr(evaluate, "follow", pytest.fail)
     path = save(train_dir, 40)
     save(train_dir, 50)
-    run_mnist_eval(*mnist_arguments(data_dir, path))
+    run_mnist_eval(*mnist_arguments(data_dir, path + ending))
     assert re.findall(r"at step=(\d+)\.", capsys.readouterr().out) == ["40"]
 
 
