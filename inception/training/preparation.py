@@ -324,6 +324,8 @@ def _log_exchange(config: TrainConfig, training: Training, cluster: ClusterConfi
     step = int(training.step)
     if config.profile_steps and step > config.profile_steps[0]:
         print(f"--profile_steps: step {config.profile_steps[0]} is past; the run is at {step}.")
+    if config.profile_steps and config.profile_steps[0] >= config.last_step:
+        print(f"--profile_steps: no step is profiled; the run ends at step {config.last_step}.")
     if len(training.runners) > 1:
         sizes = [training.size_of(runner) for runner in training.runners]
         each = f"--local_fragments={len(sizes)}: {min(sizes)} to {max(sizes)} parameters each"

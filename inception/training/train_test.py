@@ -326,7 +326,14 @@ def test_law_10_a_folder_that_is_full_at_the_start_is_named(digits, tmp_path, re
 def test_a_profile_is_written_whichever_comes_first(digits, tmp_path, steps, run_here):
     printed = run_here(digits, tmp_path, max_steps=10, profile_steps=steps, net="mlp")
     assert f"Profile for TensorBoard: {tmp_path}" in printed
+    assert "--profile_steps" not in printed
     assert list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))
+
+
+def test_a_run_that_ends_before_its_profile_says_so(digits, tmp_path, run_here):
+    flags = {"benchmark_mode": True, "save_summaries_secs": 0, "net": "mlp"}
+    printed = run_here(digits, tmp_path, max_steps=1, profile_steps="1,2", **flags)
+    assert "--profile_steps: no step is profiled; the run ends at step 1.\n" in printed
 
 
 @pytest.mark.slow
