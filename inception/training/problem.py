@@ -4,7 +4,8 @@ This module does not need TensorFlow, so its errors come in the first second.
 """
 
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from inception.flags import configs
 from inception.flags.table import naming, refuse
@@ -44,6 +45,22 @@ def net_settings(config: configs.TrainConfig) -> NetSettings:
     return NetSettings(**{k: getattr(spec, k) if v is None else v for k, v in named.items()})
 
 
+class InputSettings(NamedTuple):
+    """Settings of a net's input; the net brings those that a config or a checkpoint leaves open."""
+
+    image_size: int
+    preprocessing_name: str
+
+
+def input_settings(net: str, settings: Mapping[str, Any]) -> InputSettings:
+    """Returns the values of `settings`, and the net's own for a size -1 and no preprocessing."""
+    spec, size = catalog.get_spec(net), settings.get("image_size", -1)
+    return InputSettings(
+        image_size=spec.image_size if size == -1 else size,
+        preprocessing_name=settings.get("preprocessing_name") or spec.preprocessing,
+    )
+
+
 def problem_of(config: configs.TrainConfig | configs.EvalConfig) -> Problem:
     """Returns the problem; reads labels.txt if only that names the classes.
 
@@ -58,11 +75,10 @@ def problem_of(config: configs.TrainConfig | configs.EvalConfig) -> Problem:
     if spec.channels != channels:
         why = f"takes {spec.channels}-channel images, those of {info.name} have {channels}"
         raise refuse("net", config.net, f"{why}; allowed: {_fitting_nets(info)}")
-    size = spec.image_size if config.image_size == -1 else config.image_size
+    size, preprocessing = input_settings(config.net, vars(config))
     if size < spec.min_image_size:
         raise refuse("image_size", size, f"{config.net} needs {spec.min_image_size} or more")
-    preprocessing = config.preprocessing_name
-    if preprocessing and preprocessing not in catalog.PREPROCESSING:
+    if preprocessing not in catalog.PREPROCESSING:
         why = f"unknown preprocessing; allowed are {', '.join(catalog.PREPROCESSING)}"
         raise refuse("preprocessing_name", preprocessing, why)
     with naming("data_dir", config.data_dir):
@@ -73,7 +89,7 @@ def problem_of(config: configs.TrainConfig | configs.EvalConfig) -> Problem:
         num_classes=num_classes,
         image_size=size,
         channels=channels,
-        preprocessing=preprocessing or spec.preprocessing,
+        preprocessing=preprocessing,
     )
 
 

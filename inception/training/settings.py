@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from inception.flags.checks import inert_flags
 from inception.flags.configs import EvalConfig, TrainConfig
-from inception.training.problem import net_settings
+from inception.training.problem import input_settings, net_settings
 from slim.datasets import records
 from slim.datasets.dataset_factory import Dataset
 from slim.nets import catalog
@@ -66,7 +66,7 @@ def describe(
     if config.is_coded and config.sum_codec != EXACT:  # blocks of a bucket share a scale
         ignored -= {"bucket_elements"}
     settings = {k: v for k, v in dataclasses.asdict(config).items() if k not in ignored}
-    settings |= net_settings(config)._asdict()
+    settings |= net_settings(config)._asdict() | input_settings(config.net, settings)._asdict()
     settings["num_nodes"] = config.nodes
     settings["workers"] = workers
     settings["batches_per_step"] = batches_per_step or workers
@@ -122,10 +122,9 @@ def naming_image_size(path: str, config: TrainConfig | EvalConfig) -> Iterator[N
     try:
         yield
     except ValueError as error:
-        default = catalog.get_spec(config.net).image_size
-        size, there = config.image_size, settings_of_checkpoint(path).get("image_size")
-        size, there = (default if each == -1 else each for each in (size, there))
-        if there in (None, size):
+        stored = settings_of_checkpoint(path)
+        size, there = (input_settings(config.net, s).image_size for s in (vars(config), stored))
+        if "image_size" not in stored or there == size:
             raise
         text = f"{error} It was trained with images of {there} pixels, --image_size is {size}."
         raise ValueError(text) from None
@@ -139,6 +138,8 @@ def differences(before: str, now: str) -> str:
       now: the present result of `describe`.
     """
     old, new = json.loads(before or "{}"), json.loads(now)
+    of_input = input_settings(new["net"], old)._asdict()  # earlier versions stored them open
+    old |= {name: of_input[name] for name in of_input.keys() & old.keys()}
     changed = [name for name in new if name in old and new[name] != old[name]]
     return ", ".join(f"{name} = {new[name]} (was {old[name]})" for name in changed)
 

@@ -1,6 +1,7 @@
 """Settings that differ from those of a checkpoint or of another worker are named."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -103,6 +104,23 @@ def test_a_checkpoint_that_notes_less_is_compared_in_what_it_notes(dataset):
     now = settings.describe(CONFIG, dataset)
     assert settings.differences("", now) == ""
     assert settings.differences('{"seed": 5}', now) == "seed = 1 (was 5)"
+
+
+@pytest.mark.parametrize("own", [{"image_size": 28}, {"preprocessing_name": "lenet"}])
+def test_what_the_net_brings_is_no_change_when_it_is_given(dataset, own):
+    assert differences(dataset, **own) == ""
+    (name,) = own
+    earlier = json.loads(settings.describe(CONFIG, dataset)) | {name: getattr(CONFIG, name)}
+    assert settings.differences(json.dumps(earlier), settings.describe(CONFIG, dataset)) == ""
+    given = dataclasses.replace(CONFIG, **own)
+    assert settings.configuration(given, 2) == settings.configuration(CONFIG, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "old"), [("image_size", 20, 28), ("preprocessing_name", "unit", "lenet")]
+)
+def test_another_input_is_named_with_what_the_net_brought(dataset, name, value, old):
+    assert differences(dataset, **{name: value}) == f"{name} = {value} (was {old})"
 
 
 def test_workers_that_share_records_must_have_the_same(dataset):

@@ -12,6 +12,7 @@ from absl import logging
 
 from inception.flags.table import refuse
 from inception.training import settings
+from inception.training.problem import input_settings
 from slim.conversion import picture_reader
 from slim.datasets import dataset_factory, dataset_info
 from slim.nets import catalog, nets_factory
@@ -82,13 +83,12 @@ def load(location: str, *, averages: bool) -> TrainedNet:
     stored = settings.settings_of_checkpoint(path)
     if not {"net", "dataset_name", "image_size"} <= stored.keys():
         raise ValueError(f"{path} does not say which net it holds; train one step more with it")
-    spec = catalog.get_spec(stored["net"])
-    size = stored["image_size"]
+    size, preprocessing_name = input_settings(stored["net"], stored)
     return TrainedNet(
         path=path,
         net=stored["net"],
-        image_size=spec.image_size if size == -1 else size,
-        preprocessing=stored.get("preprocessing_name") or spec.preprocessing,
+        image_size=size,
+        preprocessing=preprocessing_name,
         class_names=_class_names(path, stored),
         arrays=checkpoints.read_weights(path, averages=averages),
     )
