@@ -227,7 +227,8 @@ class _Shared(Threads):
     num_readers: int = _data(at_least(1), 4, "number of record files read at once", "files")
     net: str = _training(TEXT, dataclasses.MISSING, "net, by its name in slim/nets")
 
-    preprocessing_name: str | None = None  # None: the net's own
+    # None: the net's own, in an evaluation the checkpoint's
+    preprocessing_name: str | None = None
     labels_offset: int = 0  # subtracted from every label, and from the number of classes
 
 
@@ -379,6 +380,10 @@ class TrainConfig(_Shared, Trainer, Rates):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvalConfig(_Shared):
     """Everything that an evaluation depends on."""
+
+    image_size: int = _data(
+        at_least(1, -1), -1, "side length of the net's input; -1 = as in the training", "pixels"
+    )
 
     checkpoint_dir: str = _evaluation(
         TEXT, "/tmp/dataset_train", "folder of checkpoints, or one checkpoint"

@@ -46,8 +46,8 @@ def _like(field: str, default: Any = _SAME, config: type = TrainConfig, **change
 _like_eval = functools.partial(_like, config=EvalConfig)
 
 
-def _image_size() -> Any:
-    text = "side length of the net's input; not set = the net's default"
+def _image_size(default: str) -> Any:
+    text = f"side length of the net's input; not set = {default}"
     return _like("image_size", None, kind=at_least(1), help=text)
 
 
@@ -82,7 +82,7 @@ class TrainFlags(_Shared, configs.Trainer):
     """The flags of train_image_classifier."""
 
     batch_size: int = _like("batch_size", help="images in a step of one clone")
-    train_image_size: int | None = _image_size()
+    train_image_size: int | None = _image_size("the net's default")
     num_readers: int = _like("num_readers")
 
     train_dir: str = _like("train_dir", "/tmp/tfmodel/")
@@ -176,7 +176,10 @@ class EvalFlags(_Shared, configs.Threads):
 
     dataset_split_name: str = _like("subset", "test")
     batch_size: int = _like("batch_size", 100, help="images in a step")
-    eval_image_size: int | None = _image_size()
+    eval_image_size: int | None = _image_size("as in the training")
+    preprocessing_name: str | None = _data(
+        TEXT, None, "preprocessing by its name in slim/preprocessing; not set = as in the training"
+    )
     max_num_batches: int | None = _like_eval(
         "num_examples",
         None,

@@ -1,6 +1,7 @@
 """Evaluates one checkpoint, or each new checkpoint of a running training."""
 
 import contextlib
+import functools
 import math
 import os
 import re
@@ -40,6 +41,14 @@ class PreparedEvaluation(NamedTuple):
     batches: tf.data.Dataset
 
 
+class Evaluation(NamedTuple):
+    """An evaluation of checkpoints; `prepare` builds the rest for the input of some of them."""
+
+    config: EvalConfig
+    dataset: Dataset
+    prepare: Callable[[Problem], PreparedEvaluation]
+
+
 def evaluate(config: EvalConfig) -> None:
     """Prints the metrics of the newest checkpoint and writes them to eval_dir.
 
@@ -55,35 +64,39 @@ def evaluate(config: EvalConfig) -> None:
     if config.num_inter_threads:
         tf.config.threading.set_inter_op_parallelism_threads(config.num_inter_threads)
     with tf.device(choose_device(config.device, len(tf.config.list_logical_devices("GPU")))):
-        prepared = prepare_evaluation(config)
+        evaluation = prepare_evaluation(config)
         with contextlib.closing(_open_writer(config.eval_dir)) as writer:
             for path in _paths(config):
-                _evaluate_and_log(path, prepared, writer)
+                _evaluate_and_log(path, evaluation, writer)
 
 
-def prepare_evaluation(config: EvalConfig) -> PreparedEvaluation:
-    """Builds the net and the batches that `config` describes."""
-    problem = problem_of(config)
+def prepare_evaluation(config: EvalConfig, *, in_memory: bool = False) -> Evaluation:
+    """Opens the records that `config` names; `in_memory` keeps their images between checkpoints."""
     dataset = dataset_factory.get_dataset(config.dataset_name, config.subset, config.data_dir)
-    model = nets_factory.build_net(
-        config.net,
-        num_classes=problem.num_classes,
-        image_size=problem.image_size,
-        for_training=False,
-    )
-    count_hits = metrics.hit_counter(Classifier(model).logits)
-    examples = batches.evaluation_batches(config, problem, dataset)
-    return PreparedEvaluation(config, problem, dataset, model, count_hits, examples)
+
+    @functools.lru_cache(maxsize=1)  # most checkpoints have the input of the one before
+    def prepare(problem: Problem) -> PreparedEvaluation:
+        model = nets_factory.build_net(
+            config.net,
+            num_classes=problem.num_classes,
+            image_size=problem.image_size,
+            for_training=False,
+        )
+        count_hits = metrics.hit_counter(Classifier(model).logits)
+        examples = batches.evaluation_batches(config, problem, dataset)
+        examples = examples.cache() if in_memory else examples
+        return PreparedEvaluation(config, problem, dataset, model, count_hits, examples)
+
+    return Evaluation(config, dataset, prepare)
 
 
-def measure_checkpoint(path: str, prepared: PreparedEvaluation) -> Metrics:
-    """Returns the metrics of a checkpoint. The evaluation's net keeps its weights.
+def measure_checkpoint(path: str, evaluation: Evaluation) -> Metrics:
+    """Returns the metrics of a checkpoint.
 
     Raises:
       ValueError: the checkpoint belongs to another net, or a record is damaged.
     """
-    _load(path, prepared)
-    return _measure(prepared)
+    return _measure(_load(path, evaluation))
 
 
 def measure_checkpoints(
@@ -98,9 +111,8 @@ def measure_checkpoints(
         batch_size=500,
         num_examples=-1,
     )
-    prepared = prepare_evaluation(config)
-    prepared = prepared._replace(batches=prepared.batches.cache())
-    return [measure_checkpoint(path, prepared) for path in paths]
+    evaluation = prepare_evaluation(config, in_memory=True)
+    return [measure_checkpoint(path, evaluation) for path in paths]
 
 
 def choose_device(name: str, num_gpus: int) -> str:
@@ -179,13 +191,17 @@ def _open_writer(eval_dir: str) -> tf.summary.SummaryWriter:
     return tf.summary.create_file_writer(eval_dir)
 
 
-def _load(path: str, prepared: PreparedEvaluation) -> None:
-    settings.check_net(path, prepared.config.net)
-    records = f"the records of {prepared.config.data_dir}"
-    dataset_info.check_labels(os.path.dirname(path), prepared.dataset.class_names, records)
+def _load(path: str, evaluation: Evaluation) -> PreparedEvaluation:
+    """Returns the evaluation of a checkpoint, whose weights its net gets."""
+    settings.check_net(path, evaluation.config.net)
+    records = f"the records of {evaluation.config.data_dir}"
+    dataset_info.check_labels(os.path.dirname(path), evaluation.dataset.class_names, records)
+    config = settings.with_input_of_checkpoint(path, evaluation.config)
+    prepared = evaluation.prepare(problem_of(config))
     weights = nets_factory.named_variables(prepared.model)
-    with settings.naming_image_size(path, prepared.config):
-        checkpoints.restore_weights(path, weights, averages=prepared.config.restore_avg_var)
+    with settings.naming_image_size(path, config):
+        checkpoints.restore_weights(path, weights, averages=config.restore_avg_var)
+    return prepared
 
 
 def _measure(
@@ -195,12 +211,10 @@ def _measure(
         return metrics.measure(prepared.count_hits, prepared.batches, after_batch)
 
 
-def _evaluate_and_log(
-    path: str, prepared: PreparedEvaluation, writer: tf.summary.SummaryWriter
-) -> None:
-    config, step = prepared.config, checkpoints.step_of(path)
+def _evaluate_and_log(path: str, evaluation: Evaluation, writer: tf.summary.SummaryWriter) -> None:
+    config, step = evaluation.config, checkpoints.step_of(path)
     try:
-        _load(path, prepared)
+        prepared = _load(path, evaluation)
     except ValueError:
         if _exists(path):
             raise

@@ -15,6 +15,7 @@ import tensorflow as tf
 from inception import programs
 from inception.flags import configs
 from inception.training import evaluate
+from inception.training.problem import problem_of
 from slim.conversion import convert
 from slim.datasets import mnist
 from slim.nets import nets_factory
@@ -123,13 +124,80 @@ def test_checkpoints_are_measured_as_the_program_prints_and_compile_nothing_anew
     data_dir, train_dir
 ):
     config = configs.EvalConfig(dataset_name="mnist", net="mlp", subset="test", data_dir=data_dir)
-    prepared = evaluate.prepare_evaluation(config)
+    evaluation = evaluate.prepare_evaluation(config)
+    count_hits = evaluation.prepare(problem_of(config)).count_hits
     traces = []
     for step in (40, 50):
-        found = evaluate.measure_checkpoint(save(train_dir, step), prepared)
+        found = evaluate.measure_checkpoint(save(train_dir, step), evaluation)
         assert (found.precision_at_1, found.examples) == (0.12, 50)
-        traces.append(prepared.count_hits.experimental_get_tracing_count())
-    assert traces[0] == traces[1]
+        traces.append(count_hits.experimental_get_tracing_count())
+    assert traces[0] == traces[1] > 0
+
+
+@pytest.mark.parametrize(
+    ("stored", "given", "used", "line"),
+    [
+        ({}, {}, ("unit", 28), ""),
+        ({"preprocessing_name": None, "image_size": -1}, {}, ("unit", 28), ""),
+        ({"preprocessing_name": "unit", "image_size": 28}, {"image_size": 28}, ("unit", 28), ""),
+        (
+            {"preprocessing_name": "lenet", "image_size": 28},
+            {},
+            ("lenet", 28),
+            "Evaluating with preprocessing lenet, as {path} was trained, not with the net's own "
+            "unit.\n",
+        ),
+        (
+            {"preprocessing_name": "lenet"},
+            {"preprocessing_name": "unit"},
+            ("unit", 28),
+            "Evaluating with preprocessing unit, as the flag says; {path} was trained with lenet."
+            "\n",
+        ),
+        (
+            {"image_size": 20},
+            {},
+            ("unit", 20),
+            "Evaluating with image size 20, as {path} was trained, not with the net's own 28.\n",
+        ),
+        (
+            {"image_size": 20},
+            {"image_size": 28},
+            ("unit", 28),
+            "Evaluating with image size 28, as the flag says; {path} was trained with 20.\n",
+        ),
+    ],
+)
+def test_a_checkpoint_says_the_input_where_no_flag_does(
+    data_dir, train_dir, stored, given, used, line, capsys, monkeypatch
+):
+    monkeypatch.setattr(checkpoints, "restore_weights", lambda *args, **kwargs: None)
+    monkeypatch.setattr(evaluate.batches, "evaluation_batches", lambda *args: None)
+    path = save(train_dir, 10, settings=json.dumps(stored))
+    config = configs.EvalConfig(
+        dataset_name="mnist", net="mlp", subset="test", data_dir=data_dir, **given
+    )
+    seen = []
+    monkeypatch.setattr(evaluate, "_measure", lambda prepared: seen.append(prepared.problem))
+    evaluate.measure_checkpoint(path, evaluate.prepare_evaluation(config))
+    assert [(each.preprocessing, each.image_size) for each in seen] == [used]
+    assert capsys.readouterr().out == line.format(path=path)
+
+
+def test_following_takes_the_input_of_each_checkpoint(data_dir, train_dir, monkeypatch):
+    problems, measure = [], evaluate._measure
+    monkeypatch.setattr(
+        evaluate, "_measure", lambda of, *args: problems.append(of.problem) or measure(of, *args)
+    )
+    events = iter(["unit", "lenet", "lenet"])
+
+    def sleep(secs):
+        step = 10 * (len(problems) + 1)
+        save(train_dir, step, settings=json.dumps({"preprocessing_name": next(events)}))
+
+    monkeypatch.setattr(evaluate, "time", types.SimpleNamespace(**vars(time) | {"sleep": sleep}))
+    run_mnist_eval(*mnist_arguments(data_dir, train_dir, "--max_steps=30"))
+    assert [each.preprocessing for each in problems] == ["unit", "lenet", "lenet"]
 
 
 @pytest.mark.parametrize("ending", ["", ".index"])

@@ -113,6 +113,27 @@ def check_net(path: str, net: str) -> None:
         raise ValueError(f"{path} holds a net {there}, --net is {net}")
 
 
+def with_input_of_checkpoint(path: str, config: EvalConfig) -> EvalConfig:
+    """Returns `config` with a checkpoint's image size and preprocessing where it leaves them open.
+
+    Prints where these are not the net's own, and where `config` gives others. A checkpoint of an
+    earlier version may not say what it was trained with.
+    """
+    stored, given, taken = settings_of_checkpoint(path), vars(config), {}
+    trained, own = (input_settings(config.net, each)._asdict() for each in (stored, {}))
+    for name in (name for name in trained if name in stored):
+        what, there = name.removesuffix("_name").replace("_", " "), trained[name]
+        if given[name] in (-1, None, ""):
+            taken[name] = there
+            if there != own[name]:
+                why = f"as {path} was trained, not with the net's own {own[name]}"
+                print(f"Evaluating with {what} {there}, {why}.", flush=True)
+        elif given[name] != there:
+            why = f"as the flag says; {path} was trained with {there}"
+            print(f"Evaluating with {what} {given[name]}, {why}.", flush=True)
+    return dataclasses.replace(config, **taken)
+
+
 @contextlib.contextmanager
 def naming_image_size(path: str, config: TrainConfig | EvalConfig) -> Iterator[None]:
     """Adds the sizes of the images to a ValueError of the block, if the checkpoint's was another.
