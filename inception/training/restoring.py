@@ -80,21 +80,24 @@ def _check_trained_alike(newest: str, config: TrainConfig) -> None:
     """Raises ValueError if a checkpoint trains another net or other variables, or otherwise."""
     settings.check_net(newest, config.net)
     stored = settings.settings_of_checkpoint(newest)
+    anew = f"name a new --train_dir and give --pretrained_model_checkpoint_path={config.train_dir}"
     if (stored.get("local_steps", 1) == 1) != (config.local_steps == 1):
         raise refuse(
             "local_steps",
             config.local_steps,
             f"{newest} was trained with --local_steps={stored.get('local_steps', 1)}; to begin or "
-            "end local steps, name a new --train_dir and give "
-            f"--pretrained_model_checkpoint_path={config.train_dir}",
+            f"end local steps, {anew}",
         )
+    decay = stored.get("moving_average_decay", config.moving_average_decay)
+    if (decay == 0) != (config.moving_average_decay == 0):
+        why = f"{newest} was trained with --moving_average_decay={decay}; to begin or end averages"
+        raise refuse("moving_average_decay", config.moving_average_decay, f"{why}, {anew}")
     before = tuple(stored.get("trainable_scopes", config.trainable_scopes))
     if before != config.trainable_scopes:
         raise refuse(
             "trainable_scopes",
             config.trainable_scopes,
-            f"{newest} trains {','.join(before) or 'all variables'}; to train others, name a new "
-            f"--train_dir and give --pretrained_model_checkpoint_path={config.train_dir}",
+            f"{newest} trains {','.join(before) or 'all variables'}; to train others, {anew}",
         )
 
 

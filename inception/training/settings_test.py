@@ -160,3 +160,22 @@ def test_a_restart_that_does_not_fit_names_the_size_of_the_images_before(tmp_pat
     text = r"It was trained with images of 28 pixels, --image_size is 20\."
     with pytest.raises(ValueError, match=rf"model\.ckpt-1: .* has shape .* {text}"):
         restoring.restore_chief(smaller, build(smaller), "")
+
+
+@pytest.mark.parametrize(("before", "now"), [(0.9999, 0.0), (0.0, 0.9999)])
+def test_averages_neither_begin_nor_end_where_a_training_goes_on(tmp_path, before, now):
+    config = TrainConfig(
+        dataset_name="mnist",
+        net="mlp",
+        benchmark_mode=True,
+        train_dir=str(tmp_path),
+        moving_average_decay=before,
+    )
+    build = lambda config: build_training(config, problem_of(config), 10.0, ["/CPU:0"])
+    path = checkpoints.save(
+        str(tmp_path), build(config).state, 1, settings=settings.describe(config, None)
+    )
+    other = dataclasses.replace(config, moving_average_decay=now)
+    why = f"{path} was trained with --moving_average_decay={before}; to begin or end averages, name"
+    with pytest.raises(ValueError, match=rf"^flag --moving_average_decay={now}: {why} a new "):
+        restoring.restore_chief(other, build(other), "")
