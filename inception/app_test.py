@@ -89,7 +89,7 @@ def test_positional_flags_may_stand_before_and_after_others(arguments):
 
 def test_a_bad_or_surplus_positional_value_is_named():
     for words, message in (
-        (["here", "0"], "flag --steps=0: must be an integer >= 1"),
+        (["here", "0"], "flag --steps=0: must be an integer >= 1 and <= 2147483647"),
         (["here", "4", "5"], "unexpected argument '5': flags are written --name=value"),
     ):
         with pytest.raises(SystemExit) as exit_info:
@@ -101,7 +101,7 @@ def test_a_bad_or_surplus_positional_value_is_named():
     ("arguments", "message"),
     [
         (["--step=3"], "Unknown command line flag 'step'. Did you mean: steps ?"),
-        (["--steps=0"], "flag --steps=0: must be an integer >= 1"),
+        (["--steps=0"], "flag --steps=0: must be an integer >= 1 and <= 2147483647"),
         (["--steps"], "Missing value for flag --steps"),
         (["--deep", "perhaps"], "flag --deep=perhaps: must be True or False"),
         (["--deep", "extra", "words"], "flag --deep=extra: must be True or False"),

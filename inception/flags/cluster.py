@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from inception.flags.table import (
     BOOLEAN,
+    MAX_STEPS,
     NAMES,
     TEXT,
     Checked,
@@ -148,14 +149,14 @@ class ClusterConfig(Checked):
         "what has changed, with a float32 copy of the parameters on the ps for each worker",
     )
     ps_snapshot_steps: int = _distributed(
-        at_least(0),
+        at_least(0, high=MAX_STEPS),
         1000,
         "asynchronous: a ps writes a snapshot to TRAIN_DIR/ps_INDEX on its machine after this many "
         "updates, so its death loses at most as many; 0 = never",
         "updates",
     )
     ps_snapshot: int = _distributed(
-        at_least(-1),
+        at_least(-1, high=MAX_STEPS),
         -1,
         "asynchronous: a ps that starts sets aside its snapshots of more updates than this, and "
         "goes on from the newest of the others; -1 = from the newest",

@@ -10,6 +10,10 @@ import re
 from inception.flags.rates import Rates
 from inception.flags.table import (
     BOOLEAN,
+    MAX_BATCH,
+    MAX_SIDE,
+    MAX_STEPS,
+    MAX_THREADS,
     NAMES,
     TEXT,
     Checked,
@@ -71,10 +75,13 @@ class Threads(Checked):
     """The threads of a program."""
 
     num_intra_threads: int = _runtime(
-        at_least(0), 0, "threads within one operation; 0 = TensorFlow's choice", "threads"
+        at_least(0, high=MAX_THREADS),
+        0,
+        "threads within one operation; 0 = TensorFlow's choice",
+        "threads",
     )
     num_inter_threads: int = _runtime(
-        at_least(0), 0, "operations at once; 0 = TensorFlow's choice", "threads"
+        at_least(0, high=MAX_THREADS), 0, "operations at once; 0 = TensorFlow's choice", "threads"
     )
 
 
@@ -213,16 +220,19 @@ class _Shared(Threads):
     dataset_name: str = _data(TEXT, dataclasses.MISSING, "name of the data set")
     subset: str = _data(one_of("train", "validation", "test"), "train", "train, validation or test")
     batch_size: int = _data(
-        at_least(1),
+        at_least(1, high=MAX_BATCH),
         32,
         "images in a step; in training: of this process, over all its nodes",
         "images",
     )
     image_size: int = _data(
-        at_least(1, -1), -1, "side length of the net's input; -1 = the net's default", "pixels"
+        at_least(1, -1, MAX_SIDE),
+        -1,
+        "side length of the net's input; -1 = the net's default",
+        "pixels",
     )
     num_preprocess_threads: int = _data(
-        at_least(1), 4, "threads that decode and augment images", "threads"
+        at_least(1, high=MAX_THREADS), 4, "threads that decode and augment images", "threads"
     )
     num_readers: int = _data(at_least(1), 4, "number of record files read at once", "files")
     net: str = _training(TEXT, dataclasses.MISSING, "net, by its name in slim/nets")
@@ -269,7 +279,7 @@ class TrainConfig(_Shared, Trainer, Rates):
         BOOLEAN, False, "restore all but the last layer from pretrained_model_checkpoint_path"
     )
     save_iter: int = _training(
-        at_least(0), 5000, "steps between checkpoints; 0 = only the last", "steps"
+        at_least(0, high=MAX_STEPS), 5000, "steps between checkpoints; 0 = only the last", "steps"
     )
     save_tower: int = _training(
         at_least(0, -1),
@@ -382,7 +392,10 @@ class EvalConfig(_Shared):
     """Everything that an evaluation depends on."""
 
     image_size: int = _data(
-        at_least(1, -1), -1, "side length of the net's input; -1 = as in the training", "pixels"
+        at_least(1, -1, MAX_SIDE),
+        -1,
+        "side length of the net's input; -1 = as in the training",
+        "pixels",
     )
 
     checkpoint_dir: str = _evaluation(
@@ -394,10 +407,13 @@ class EvalConfig(_Shared):
     )
     run_once: bool = _evaluation(BOOLEAN, False, "evaluate the newest checkpoint once, then end")
     num_examples: int = _evaluation(
-        at_least(1, -1), 50_000, "maximum number of images to evaluate; -1 = all", "images"
+        at_least(1, -1, MAX_STEPS),
+        50_000,
+        "maximum number of images to evaluate; -1 = all",
+        "images",
     )
     max_steps: int | None = _evaluation(
-        at_least(1), 370_000, "ends after the checkpoint of this step", "steps"
+        at_least(1, high=MAX_STEPS), 370_000, "ends after the checkpoint of this step", "steps"
     )
     restore_avg_var: bool = _evaluation(
         BOOLEAN, True, "evaluate the moving averages of the weights"

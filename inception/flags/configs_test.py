@@ -116,8 +116,12 @@ def test_the_choice_of_a_tower_is_one_line(capsys):
 
 
 BAD_TRAINING_FLAGS = {
-    "--local_steps=0": "must be an integer >= 1",
-    "--local_fragments=0": "must be an integer >= 1",
+    "--local_steps=0": "must be an integer >= 1 and <= 2147483647",
+    "--local_steps=99999999999999999999": "must be an integer >= 1 and <= 2147483647",
+    "--local_fragments=0": "must be an integer >= 1 and <= 2147483647",
+    "--batch_size=99999999999999999999": "must be an integer >= 1 and <= 16777216",
+    "--max_steps=99999999999999999999": "must be an integer >= 1 and <= 4611686018427387904",
+    "--num_intra_threads=99999999999": "must be an integer >= 0 and <= 4096",
     "--local_fragments=2": "must divide --local_steps=1",
     "--outer_learning_rate=0": "must be a number > 0",
     "--outer_momentum=1.5": "must be a number >= 0 and <= 1",
@@ -130,8 +134,9 @@ BAD_TRAINING_FLAGS = {
     "--scale_by=block:0": "must be variable, channel, or block:N with N a multiple of 128",
     "--dropout_keep_prob=0": "must be a number > 0 and <= 1",
     "--momentum=1.5": "must be a number >= 0 and <= 1",
-    "--num_preprocess_threads=0": "must be an integer >= 1",
-    "--image_size=0": "must be an integer >= 1, or -1",
+    "--num_preprocess_threads=0": "must be an integer >= 1 and <= 4096",
+    "--num_preprocess_threads=3000000000": "must be an integer >= 1 and <= 4096",
+    "--image_size=0": "must be an integer >= 1 and <= 65536, or -1",
     "--num_nodes=65537": "must be at most 65536",
     "--profile_steps=120,100": "must be two steps FIRST,LAST with 0 <= FIRST < LAST",
     "--save_tower=1": "must be -1 to 0, one a node",

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from inception.flags.table import BOOLEAN, TEXT, Checked, at_least, flag, refuse
+from inception.flags.table import BOOLEAN, MAX_THREADS, TEXT, Checked, at_least, flag, refuse
 from slim.conversion.options import Form, Options
 
 _data = functools.partial(flag, "Data")
@@ -16,7 +16,7 @@ class SharedConversionConfig(Checked):
     """How to convert any data set."""
 
     num_threads: int = _data(
-        at_least(1, special=-1), -1, "threads that read images; -1 = one for each core"
+        at_least(1, -1, MAX_THREADS), -1, "threads that read images; -1 = one for each core"
     )
     skip_broken: bool = _data(
         BOOLEAN,

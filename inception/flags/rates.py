@@ -3,10 +3,10 @@
 import dataclasses
 import functools
 
-from inception.flags.table import Checked, at_least, flag, number, one_of
+from inception.flags.table import MAX_STEPS, Checked, at_least, flag, number, one_of
 
 _training = functools.partial(flag, "Training")
-ENDLESS = 1 << 62  # steps; no training reaches them
+ENDLESS = MAX_STEPS  # no training reaches them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,7 +16,9 @@ class Rates(Checked):
     A parameter server of asynchronous training gets exactly these fields from the chief.
     """
 
-    max_steps: int | None = _training(at_least(1), 370_000, "end of training", "steps")
+    max_steps: int | None = _training(
+        at_least(1, high=MAX_STEPS), 370_000, "end of training", "steps"
+    )
     initial_learning_rate: float = _training(number(), 0.01, "learning rate at step 0")
     learning_rate_decay_type: str = _training(
         one_of("exponential", "polynomial", "fixed"),

@@ -29,6 +29,12 @@ GROUPS = (
     "Machines",
 )
 
+INT32_MAX = (1 << 31) - 1
+MAX_STEPS = 1 << 62  # leaves room in an int64 for what is added to a step
+MAX_BATCH = 1 << 24  # images; larger batches make TensorFlow's input end the process
+MAX_SIDE = 1 << 16  # pixels; the number of all pixels fits into an int64
+MAX_THREADS = 4096  # machines have fewer cores, and may have no memory for more threads
+
 _T = TypeVar("_T")
 _BOOLEANS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
@@ -52,10 +58,14 @@ class Kind:
         raise ValueError(f"must be {self.allowed}")
 
 
-def at_least(low: int, special: int | None = None) -> Kind:
-    """Integers >= low, and `special` (-1 in most flags that have a value for "all" or "as ...")."""
+def at_least(low: int, special: int | None = None, high: int = INT32_MAX) -> Kind:
+    """Integers in [low, high], and `special` (-1 in most flags with a value for "all" or "as ...").
+
+    TensorFlow cannot compute with those above `high`, or it would end the process.
+    """
     also = "" if special is None else f", or {special}"
-    return Kind(int, f"an integer >= {low}{also}", lambda v: v >= low or v == special)
+    allowed = f"an integer >= {low} and <= {high}{also}"
+    return Kind(int, allowed, lambda v: low <= v <= high or v == special)
 
 
 def number(low: float = 0.0, high: float = math.inf, *, above: bool = False) -> Kind:

@@ -15,6 +15,7 @@ from inception.flags.cluster import ENGINES, ENGINES_HELP, ClusterConfig
 from inception.flags.configs import EvalConfig, TrainConfig
 from inception.flags.table import (
     BOOLEAN,
+    MAX_SIDE,
     TEXT,
     Checked,
     RefusedError,
@@ -48,7 +49,7 @@ _like_eval = functools.partial(_like, config=EvalConfig)
 
 def _image_size(default: str) -> Any:
     text = f"side length of the net's input; not set = {default}"
-    return _like("image_size", None, kind=at_least(1), help=text)
+    return _like("image_size", None, kind=at_least(1, high=MAX_SIDE), help=text)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
