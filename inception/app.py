@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from absl import flags
 
-from terngrad import allocator
+from terngrad import allocator, outputs
 
 _NOISE = (  # the last is the second line of a message
     r"^I[0-9]{4} |^WARNING: All log messages before absl::InitializeLog"
@@ -65,7 +65,7 @@ def run(
             allocator.restart_with_huge_pages()
         main(values)
     except BrokenPipeError:
-        stop_writing()
+        outputs.discard(sys.stdout.fileno())  # its reader, such as `head`, has closed the pipe
         sys.exit(128 + signal.SIGPIPE)
     except (flags.Error, ValueError, OSError, MemoryError) as error:
         why = " ".join(str(error).split()) or "out of memory"
@@ -76,11 +76,6 @@ def run(
         sys.exit("TensorFlow is not installed: pip install '.[cpu]', or '.[gpu]' for NVIDIA GPUs")
     except (KeyboardInterrupt, _Terminated) as stop:
         sys.exit(128 + _signal_of(stop))
-
-
-def stop_writing() -> None:
-    """Discards further output, because its reader (such as `head`) has closed the pipe."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import EvalConfig, TrainConfig
 from inception.flags.large_batch import LargeBatch
 from inception.training import refusals
+from terngrad import outputs
 from terngrad.cluster.managed.role import LAUNCHED
 
 # For several workers: these name a lost one; TensorFlow would add many lines of its own.
@@ -67,6 +68,7 @@ def take_part(
       read: returns the configs of the flags.
       own_names: a context in which errors name flags as the program does.
     """
+    outputs.protect()
     is_ps = cluster.job_name == "ps"
     with _reporting_failure(cluster), own_names():
         config, large_batches = read(values)
@@ -150,6 +152,7 @@ def serve(config: TrainConfig, cluster: ClusterConfig) -> None:
 
 def run_training(config: TrainConfig) -> None:
     """Trains, once TensorFlow is loaded."""
+    outputs.protect()
     refusals.check_training(config)
     with app.reporting_stop(_NOTHING_LOST):
         with app.quiet_import():

@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Callable, Sequence
 
-from inception import app
 from inception.results.logs import ProgressBar, Spinner, step_line
 from inception.training.batches import naming_bad_records
 from inception.training.learning_rate import learning_rate
@@ -81,11 +80,8 @@ def _log_sent(prepared: PreparedTraining, before: Counted) -> None:
 
 
 def say(text: str) -> None:
-    """Prints a last line; a closed pipe does not make this worker fail."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        app.stop_writing()
+    """Prints a line at once."""
+    print(text, flush=True)
 
 
 def _cadence(prepared: PreparedTraining) -> Cadence:

@@ -7,6 +7,7 @@ import resource
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -22,6 +23,7 @@ from slim.conversion import convert
 from slim.datasets import dataset_info
 from terngrad.cluster.errors import DifferenceError
 from terngrad.testing import forked
+from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
 from terngrad.training import checkpoints, runtime
 
@@ -288,6 +290,39 @@ def test_a_full_disk_ends_the_summaries_and_not_the_training(digits, tmp_path):
         assert run.finish() == 128 + signal.SIGTERM
     assert "Traceback" not in run.output and run.output.count("No more summaries") == 1
     assert checkpoints.latest_checkpoint(str(tmp_path))
+
+
+@pytest.mark.slow
+def test_a_closed_terminal_ends_a_training_as_a_hangup_does(digits, tmp_path):
+    terminal, end = os.openpty()
+    flags = {"net": "mlp", "max_steps": 1_000_000, "save_iter": 0}
+    shown = b""
+    with subprocess.Popen(
+        command(digits, tmp_path, **flags), stdin=subprocess.DEVNULL, stdout=end, stderr=end
+    ) as process:
+        os.close(end)
+        while b"step 40," not in shown:
+            shown += os.read(terminal, 10_000)  # raises OSError if the program has ended
+        os.close(terminal)
+        assert process.wait(HANG_SECS) == 128 + signal.SIGHUP
+    assert checkpoints.latest_checkpoint(str(tmp_path))
+
+
+@pytest.mark.slow
+def test_a_full_disk_beneath_the_log_does_not_end_the_training(digits, tmp_path):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command(digits, tmp_path, net="mlp", max_steps=20),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=HANG_SECS,
+        )
+    assert (done.returncode, checkpoints.latest_checkpoint(str(tmp_path))) == (
+        0,
+        f"{tmp_path}/model.ckpt-20",
+    )
+    said = b"Lines cannot be printed: No space left on device; the process goes on.\n"
+    assert done.stderr == said
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import signal
 import time
 from collections.abc import Callable
 
@@ -92,10 +91,7 @@ class Loop:
             if observes:
                 summarized_at = time.monotonic()
             if cadence.reports(own_before, stepper.own_step):
-                try:
-                    self._report(clock)
-                except BrokenPipeError:  # the reader of the lines has ended: save and end, too
-                    stop.signal = stop.signal or signal.SIGPIPE
+                self._report(clock)
             if self._save_due(before, time.monotonic() - saved_at):
                 checkpoint = self._save(checkpoint)
                 saved_step, saved_at = stepper.step, time.monotonic()

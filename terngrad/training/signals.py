@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from terngrad import outputs
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STUCK_SECS = 2.0  # after a signal; then the steps under way may wait for a lost process
 _POLL_SECS = 1.0  # between attempts to save
@@ -87,8 +89,7 @@ def save_while_stuck(
 class StopRequest(contextlib.AbstractContextManager):
     """Turns SIGTERM, SIGHUP and Ctrl-C into a request to end after the steps under way.
 
-    Attributes:
-      signal: the signal of the request; None if there is none.
+    So is the loss of an output, see `outputs.lost_by`.
     """
 
     def __init__(
@@ -105,12 +106,21 @@ class StopRequest(contextlib.AbstractContextManager):
           stuck: called in that thread if the block of this object has not ended 2 s after the first
             request.
         """
-        self.signal: signal.Signals | None = None
+        self._asked: signal.Signals | None = None
         self._before: dict[int, Any] = {}
         self._end, self._stuck = end, stuck
         self._has_stepped = False
         self._is_over = threading.Event()
         self._thread: SignalThread | None = None  # calls `end` and `stuck`
+
+    @property
+    def signal(self) -> signal.Signals | None:
+        """The signal of the request; None if there is none."""
+        return self._asked or outputs.lost_by()
+
+    @signal.setter
+    def signal(self, number: signal.Signals | None) -> None:
+        self._asked = number
 
     def __enter__(self) -> StopRequest:
         """Installs the signal handlers."""
@@ -147,6 +157,6 @@ class StopRequest(contextlib.AbstractContextManager):
 
     def _request(self, number: int, frame: Any) -> None:
         del frame
-        if self.signal:  # the second signal restores the handlers, so that a third ends at once
+        if self._asked:  # the second signal restores the handlers, so that a third ends at once
             self._restore()
-        self.signal = signal.Signals(number)
+        self._asked = signal.Signals(number)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any
 
+from terngrad.outputs import discard
 from terngrad.training.signals import SIGNALS, SignalThread, Stuck, act_if_stuck, install
 
 _SECOND_SECS = 1.0  # later signals are from the user, not copies of the first
@@ -84,7 +85,7 @@ class Signals:
         self._seen[number] = now
         if number == signal.SIGHUP:
             for terminal in self._terminals:  # the progress bar would fail before anybody saves
-                os.dup2(os.open(os.devnull, os.O_WRONLY), terminal)
+                discard(terminal)
         with contextlib.suppress(OSError, RuntimeError):  # also within another print
             # In one write: another thread may be ending this process with a line.
             print(f"stopping after {self._stops} ...\n", end="", file=sys.stderr, flush=True)
