@@ -75,9 +75,11 @@ def _train_flags(options: _Options, name: str, records: str) -> list[str]:
 def _run(module: str, *arguments: str) -> None:
     child = subprocess.Popen([sys.executable, "-m", module, *arguments])
     # Ctrl-C reaches the child, too. After either signal it saves and ends by itself.
-    signal.signal(signal.SIGINT, lambda *_: None)
-    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    handlers = {signal.SIGINT: lambda *_: None, signal.SIGTERM: lambda *_: child.terminate()}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     code = child.wait()
+    for number, handler in before.items():
+        signal.signal(number, handler)
     if code:
         sys.exit(code if code > 0 else 128 - code)
 

@@ -50,6 +50,21 @@ def test_both_gradients_are_trained_compared_and_drawn(tmp_path, programs, monke
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_signals_end_the_program_again_once_a_training_has_ended(monkeypatch):
+    numbers = signal.SIGINT, signal.SIGTERM
+    before, during = [signal.getsignal(number) for number in numbers], []
+
+    def wait():
+        during.extend(signal.getsignal(number) for number in numbers)
+        return 0
+
+    child = types.SimpleNamespace(Popen=lambda command: types.SimpleNamespace(wait=wait))
+    monkeypatch.setattr(quickstart, "subprocess", child)
+    quickstart._run("module")
+    assert not set(during) & set(before)
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
 def test_bad_flags_are_named_in_one_line(tmp_path):
     with pytest.raises(SystemExit, match=r"^quickstart: flag --max_steps=3: .* 10[^\n]*$"):
         run(f"--output_dir={tmp_path}", "--max_steps=3")
