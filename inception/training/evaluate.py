@@ -25,6 +25,7 @@ from slim.datasets.dataset_factory import Dataset
 from slim.nets import nets_factory
 from terngrad.training import checkpoints
 from terngrad.training.classifier import Classifier
+from terngrad.training.summaries import EventWriter
 
 _BATCHES_PER_LINE = 20
 _FIRST_POLL_SECS = 5.0  # while there is no checkpoint yet
@@ -182,13 +183,13 @@ def _exists(path: str) -> bool:
     return os.path.isfile(path + ".index")
 
 
-def _open_writer(eval_dir: str) -> tf.summary.SummaryWriter:
+def _open_writer(eval_dir: str) -> EventWriter:
     try:
         os.makedirs(eval_dir, exist_ok=True)
         tempfile.TemporaryFile(dir=eval_dir).close()  # TensorFlow's own error has many lines
     except OSError as error:
         raise refuse("eval_dir", eval_dir, f"is not writable ({error.strerror})") from error
-    return tf.summary.create_file_writer(eval_dir)
+    return EventWriter(eval_dir)
 
 
 def _load(path: str, evaluation: Evaluation) -> PreparedEvaluation:
@@ -211,7 +212,7 @@ def _measure(
         return metrics.measure(prepared.count_hits, prepared.batches, after_batch)
 
 
-def _evaluate_and_log(path: str, evaluation: Evaluation, writer: tf.summary.SummaryWriter) -> None:
+def _evaluate_and_log(path: str, evaluation: Evaluation, writer: EventWriter) -> None:
     config, step = evaluation.config, checkpoints.step_of(path)
     try:
         prepared = _load(path, evaluation)
@@ -226,7 +227,7 @@ def _evaluate_and_log(path: str, evaluation: Evaluation, writer: tf.summary.Summ
     examples = batches.num_evaluated(config, prepared.dataset)
     found = _measure(prepared, _speed_lines(math.ceil(examples / config.batch_size)))
     print(f"{timestamp()}: {found}", flush=True)
-    with writer.as_default(step=step):
+    with writer.at(step):
         tf.summary.scalar("Precision @ 1", found.precision_at_1)
         tf.summary.scalar("Recall @ 5", found.recall_at_5)
     writer.flush()

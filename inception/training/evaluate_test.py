@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import re
+import resource
 import sys
 import time
 import types
@@ -198,6 +199,23 @@ def test_following_takes_the_input_of_each_checkpoint(data_dir, train_dir, monke
     monkeypatch.setattr(evaluate, "time", types.SimpleNamespace(**vars(time) | {"sleep": sleep}))
     run_mnist_eval(*mnist_arguments(data_dir, train_dir, "--max_steps=30"))
     assert [each.preprocessing for each in problems] == ["unit", "lenet", "lenet"]
+
+
+def test_a_full_disk_ends_the_summaries_and_not_the_evaluation(
+    data_dir, train_dir, capsys, monkeypatch
+):
+    paths = [save(train_dir, step) for step in (40, 50, 60)]
+    monkeypatch.setattr(evaluate, "_paths", lambda config: iter(paths))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))  # as if the disk was full
+    try:
+        run_mnist_eval(*mnist_arguments(data_dir, train_dir))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    printed = capsys.readouterr().out
+    assert re.findall(r"at step=(\d+)\.", printed) == ["40", "50", "60"]
+    assert printed.count("precision @ 1 = ") == 3
+    assert re.findall("^No more summaries are written: (.*)$", printed, re.M) == ["File too large"]
 
 
 @pytest.mark.parametrize("ending", ["", ".index"])

@@ -29,8 +29,49 @@ class Counted(NamedTuple):
     received: int
 
 
-class SummaryWriter:
-    """Writes scalars and histograms of a run to event files."""
+class EventWriter:
+    """Writes summaries to event files until an error, such as that of a full disk."""
+
+    def __init__(self, directory: str) -> None:
+        """Opens a file in `directory`; raises OSError if that is not writable."""
+        try:
+            self._writer = tf.summary.create_file_writer(directory)
+        except tf.errors.OpError as error:
+            raise OSError(
+                f"{directory}: summaries cannot be written: {first_line(error)}"
+            ) from error
+        self._is_broken = False
+
+    @contextlib.contextmanager
+    def at(self, step: int) -> Iterator[None]:
+        """Writes what the block writes, for a step; prints an error and ends the summaries."""
+        if self._is_broken:
+            with tf.summary.record_if(False):
+                yield
+            return
+        try:
+            with self._writer.as_default(step):
+                yield
+        except (tf.errors.OpError, OSError) as error:
+            self._is_broken = True
+            reason = first_line(error) if isinstance(error, tf.errors.OpError) else error
+            print(f"No more summaries are written: {reason}", flush=True)
+
+    def flush(self) -> None:
+        """Writes everything to disk."""
+        if not self._is_broken:
+            with self.at(0):
+                self._writer.flush()
+
+    def close(self) -> None:
+        """Writes everything to disk and closes the file."""
+        if not self._is_broken:
+            with self.at(0):
+                self._writer.close()
+
+
+class SummaryWriter(EventWriter):
+    """Writes scalars and histograms of a run."""
 
     def __init__(
         self,
@@ -39,7 +80,7 @@ class SummaryWriter:
         traffic: Callable[[Sequence[Codec]], Sequence[Payload]],
         counted: Callable[[], Counted] | None = None,
     ) -> None:
-        """Writes to `directory` until an error, such as that of a full disk, which it prints.
+        """Opens a file.
 
         Args:
           directory: folder of the event files.
@@ -51,21 +92,15 @@ class SummaryWriter:
         Raises:
           OSError: the folder is not writable.
         """
-        try:
-            self._writer = tf.summary.create_file_writer(directory)
-        except tf.errors.OpError as error:
-            raise OSError(
-                f"{directory}: summaries cannot be written: {first_line(error)}"
-            ) from error
+        super().__init__(directory)
         self._layout = layout
-        self._is_broken = False
         self._traffic = traffic
         self._count, self._counted = counted, counted() if counted else None
         self._faults: tuple[int, int] | None = None  # step and page faults at the last report
 
     def progress(self, progress: Progress) -> None:
         """Writes losses, learning rate and speed."""
-        with self._at(progress.step):
+        with self.at(progress.step):
             tf.summary.scalar("losses/entropy_loss", progress.entropy_loss)
             tf.summary.scalar("losses/reg_loss", progress.reg_loss)
             tf.summary.scalar("losses/total_loss", progress.total_loss)
@@ -84,7 +119,7 @@ class SummaryWriter:
         self, gradients: Sequence[tf.Tensor], zeros: Mapping[int, tf.Tensor], step: int
     ) -> None:
         """Writes one node's gradients, and the share of zeros among its codes by variable."""
-        with self._at(step):
+        with self.at(step):
             for name, gradient in zip(self._layout.names, gradients, strict=True):
                 _histogram(f"gradients/{name}", gradient.numpy())
             for variable, share in zeros.items():
@@ -104,7 +139,7 @@ class SummaryWriter:
             if (steps := self._counted.steps - before.steps) > 0:
                 sent = (self._counted.sent - before.sent) / steps
                 received = (self._counted.received - before.received) / steps
-        with self._at(step):
+        with self.at(step):
             for name, payload in zip(self._layout.names, by_variable, strict=True):
                 tf.summary.scalar(f"bytes_sent/{name}", payload.sent)
                 tf.summary.scalar(f"bytes_received/{name}", payload.received)
@@ -117,7 +152,7 @@ class SummaryWriter:
         if not values:
             return
         numbers = tf.constant(values, tf.float32)
-        with self._at(step):
+        with self.at(step):
             _histogram("staleness", numbers.numpy())
             tf.summary.scalar("staleness/mean", tf.reduce_mean(numbers))
             tf.summary.scalar("staleness/max", tf.reduce_max(numbers))
@@ -127,29 +162,9 @@ class SummaryWriter:
         for step in sorted(
             {first + (last - first) * i // _PLAN_POINTS for i in range(_PLAN_POINTS + 1)}
         ):
-            with self._at(step):
+            with self.at(step):
                 rate = schedule(tf.constant(step, tf.int64))
                 tf.summary.scalar("learning_rate_plan", rate)
-
-    def flush(self) -> None:
-        """Writes everything to disk."""
-        with self._at(0):
-            self._writer.flush()
-
-    @contextlib.contextmanager
-    def _at(self, step: int) -> Iterator[None]:
-        """Writes what the block writes, for a step; a full disk ends the summaries, no more."""
-        if self._is_broken:
-            with tf.summary.record_if(False):
-                yield
-            return
-        try:
-            with self._writer.as_default(step):
-                yield
-        except (tf.errors.OpError, OSError) as error:
-            self._is_broken = True
-            reason = first_line(error) if isinstance(error, tf.errors.OpError) else error
-            print(f"No more summaries are written: {reason}")
 
 
 def _histogram(tag: str, values: np.ndarray) -> None:
