@@ -83,6 +83,7 @@ def naming_bad_records(
 
     Raises:
       ValueError: names the file and the record, what is wrong, and what is allowed.
+      UnreadableError: names a file that cannot be read.
     """
     labels = range(config.labels_offset, config.labels_offset + problem.num_classes)
     files, shape = (dataset.files, dataset.image_shape) if dataset else ((), records.ANY_SHAPE)

@@ -8,6 +8,7 @@ from inception.flags.configs import EvalConfig, TrainConfig
 from inception.flags.table import naming, refuse
 from inception.training.problem import check_net, problem_of
 from slim.datasets import dataset_factory
+from slim.datasets.files import check_readable
 from slim.nets import catalog
 from terngrad.codecs import registry
 
@@ -92,7 +93,8 @@ def _check_records(config: TrainConfig | EvalConfig) -> None:
         allowed = " or ".join(info.splits)
         raise refuse("subset", config.subset, f"data set {info.name} has no such split; {allowed}")
     with naming("data_dir", config.data_dir):
-        dataset_factory.find_files(config.dataset_name, config.subset, config.data_dir)
+        found = dataset_factory.find_files(config.dataset_name, config.subset, config.data_dir)
+    check_readable(found)
 
 
 def _warn_of_small_images(config: TrainConfig) -> None:

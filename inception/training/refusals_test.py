@@ -1,6 +1,7 @@
 """What a user can get wrong in flags ends in one line that names the flag, before TensorFlow."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -162,6 +163,25 @@ def test_law_10_a_checkpoint_of_another_net_is_named_also_where_no_step_is_left(
     assert exit_info.value.code == (
         f"mnist_train: {tmp_path}/model.ckpt-10 holds a net mlp, --net is lenet"
     )
+
+
+@pytest.mark.parametrize("program", ["train", "evaluate"])
+def test_law_10_a_record_file_that_cannot_be_opened_is_named_at_once(tmp_path, records, program):
+    for split in mnist.INFO.splits:
+        file = records / f"{split}-mnist.tfrecord"
+        file.unlink()
+        file.symlink_to(tmp_path / "absent")
+    flags = [f"--data_dir={records}", "--net=lenet"]
+    if program == "train":
+        flags.append(f"--train_dir={tmp_path}/run")
+    else:
+        flags += [f"--checkpoint_dir={tmp_path}", f"--eval_dir={tmp_path}/eval"]
+    with pytest.raises(SystemExit) as ended:
+        getattr(programs, program)("mnist", "", [program, *flags])
+    named = rf"{records}/(train|test)-mnist\.tfrecord"
+    said = rf"{program}: {named}: cannot be read \(No such file or directory\)"
+    assert re.fullmatch(said, ended.value.code)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_worker_that_does_not_save_needs_no_folder_to_write_to(records):

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO
 
 import rich.console
@@ -19,6 +19,19 @@ import rich.progress
 _CHUNK_BYTES = 1 << 20
 _TIMEOUT_SECS = 30
 _SECS_PER_LINE = 60  # of progress in a log
+
+
+class UnreadableError(OSError):
+    """Names a file that cannot be read."""
+
+
+def check_readable(paths: Iterable[str]) -> None:
+    """Raises UnreadableError for the first file that cannot be opened."""
+    for path in paths:
+        try:
+            open(path, "rb").close()
+        except OSError as error:
+            raise UnreadableError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 @contextlib.contextmanager

@@ -27,6 +27,8 @@ _SAMPLED_FILES, _SAMPLED_BYTES = 64, 4096
 _SAMPLED_IMAGES = 9
 _ANY_HEADER = 32  # added to the window size: zlib then reads its own format and gzip's
 _FRAME_BYTES = 16  # of a record besides its data: length (8), checksums of length and data (4, 4)
+_BAD = tf.errors.DataLossError, tf.errors.InvalidArgumentError
+_UNREADABLE = tf.errors.NotFoundError, tf.errors.PermissionDeniedError
 _COLORSPACES = {1: "Grayscale", 3: "RGB"}
 
 
@@ -130,7 +132,7 @@ def typical_shape(paths: Sequence[str]) -> tuple[int, int] | None:
     first = tf.data.TFRecordDataset(paths).take(_SAMPLED_IMAGES)
     try:
         shapes = [parse_example(record)[0].shape[:2] for record in first]
-    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
+    except _BAD + _UNREADABLE:
         return None  # reading the records names the fault
     if not shapes:
         return None
@@ -185,16 +187,24 @@ def find_damage(
 def naming_damage(
     paths: Sequence[str], labels: range | None = None, image_shape: ImageShape = ANY_SHAPE
 ) -> Iterator[None]:
-    """Turns TensorFlow's error about a damaged record in the block into a ValueError.
+    """Turns TensorFlow's error about records that the block reads into one that names them.
 
     Args:
       paths: the record files that the block reads; they are searched only after an error.
       labels: see `find_damage`.
       image_shape: see `find_damage`.
+
+    Raises:
+      ValueError: a record is damaged.
+      UnreadableError: a file cannot be read.
     """
     try:
         yield
-    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
+    except _UNREADABLE:
+        files.check_readable(paths)
+        raise
+    except _BAD:
+        files.check_readable(paths)
         if paths:
             print(f"Looking for the damaged record in {len(paths)} files.", flush=True)
         damages = filter(None, (find_damage(path, labels, image_shape) for path in paths))

@@ -287,6 +287,15 @@ def test_other_errors_pass_through_naming_damage(tmp_path):
         tf.debugging.assert_equal(tf.constant(1), 2)
 
 
+def test_a_file_that_vanishes_is_named(tmp_path):
+    paths = [_write(tmp_path / name) for name in ("first", "second")]
+    said = f"^{re.escape(paths[1])}: cannot be read \\(No such file or directory\\)$"
+    with pytest.raises(OSError, match=said), records.naming_damage(paths):
+        os.remove(paths[1])
+        list(tf.data.TFRecordDataset(paths))
+    assert records.typical_shape([paths[1]]) is None
+
+
 def test_a_label_that_is_not_allowed_is_named_with_those_that_are(tmp_path):
     path = _write(tmp_path / "records")  # all labelled 3
     assert records.find_damage(path, range(3, 5)) is None
