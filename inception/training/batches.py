@@ -82,7 +82,7 @@ def naming_bad_records(
     """Names the first damaged or mislabelled record if it makes the block fail.
 
     Raises:
-      ValueError: names the file and the record, what is wrong, and what is allowed.
+      DamageError: names the file and the record, what is wrong, and what is allowed.
       UnreadableError: names a file that cannot be read.
     """
     labels = range(config.labels_offset, config.labels_offset + problem.num_classes)

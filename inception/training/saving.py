@@ -12,6 +12,8 @@ import tensorflow as tf
 from inception.training.looping import say
 from inception.training.preparation import PreparedTraining
 from inception.training.restoring import memory_folder
+from slim.datasets.files import UnreadableError
+from slim.datasets.records import DamageError
 from terngrad.cluster.errors import FinishedError, MembershipError
 from terngrad.exchange.parameter_server.worker_exit import LeaveTrainingError
 from terngrad.training import checkpoints
@@ -77,7 +79,11 @@ class Saver:
     def at_a_loss(self, stop: StopRequest) -> Iterator[None]:
         """Saves the steps made so far if a worker or ps is lost for good within the block.
 
+        So it does after a bad record of a process alone. Others end the training of all, and the
+        first one that can saves.
+
         Raises:
+          DamageError, UnreadableError: the bad record or file, and what was saved.
           MembershipError: the loss, and what was saved.
           SystemExit: with the signal's status, if this process was asked to end, too.
         """
@@ -96,6 +102,10 @@ class Saver:
                 end = LeaveTrainingError if self._prepared.group.may_leave else SystemExit
                 raise end(128 + stop.signal) from error
             raise MembershipError(text) from error
+        except (DamageError, UnreadableError) as error:
+            # A copy, which is that of a whole step.
+            saved = "" if self._prepared.connection else self.save_copy()
+            raise type(error)(f"{error}; {saved}" if saved else str(error)) from None
 
     def _copy(self) -> str:
         prepared = self._prepared

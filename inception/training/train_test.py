@@ -339,6 +339,21 @@ def test_law_10_a_damaged_record_is_named(digits, tmp_path, refusal):
 
 
 @pytest.mark.slow
+def test_a_damaged_record_loses_no_whole_step(digits, tmp_path, refusal, run_here):
+    broken, flags = tmp_path / "broken", {"net": "mlp", "batch_size": 1000, "save_iter": 0}
+    shutil.copytree(digits, broken)
+    with open(broken / "train-mnist.tfrecord", "r+b") as file:
+        file.seek(-1000, os.SEEK_END)
+        file.write(b"damage")
+    said = refusal(broken, tmp_path / "stopped", **flags)
+    saved = re.search(r"is damaged \(.*\); saved (\S+/stopped/model\.ckpt-(\d+))$", said)
+    assert saved and saved[1] == checkpoints.latest_checkpoint(str(tmp_path / "stopped"))
+    step = int(saved[2])
+    run_here(digits, tmp_path / "whole", **flags | {"max_steps": step})
+    assert_same_checkpoint(tmp_path / "whole", tmp_path / "stopped", step)
+
+
+@pytest.mark.slow
 def test_two_trainings_do_not_share_a_folder(digits, tmp_path, refusal):
     flags = {"net": "mlp", "max_steps": 1_000_000, "save_iter": 0}
     with start(digits, tmp_path, **flags) as first:

@@ -32,6 +32,10 @@ _UNREADABLE = tf.errors.NotFoundError, tf.errors.PermissionDeniedError
 _COLORSPACES = {1: "Grayscale", 3: "RGB"}
 
 
+class DamageError(ValueError):
+    """Names a record that is damaged, or that has a label that is not allowed."""
+
+
 @dataclasses.dataclass(frozen=True)
 class ImageRecord:
     """One labelled image as it is stored.
@@ -195,7 +199,7 @@ def naming_damage(
       image_shape: see `find_damage`.
 
     Raises:
-      ValueError: a record is damaged.
+      DamageError: a record is damaged.
       UnreadableError: a file cannot be read.
     """
     try:
@@ -209,7 +213,7 @@ def naming_damage(
             print(f"Looking for the damaged record in {len(paths)} files.", flush=True)
         damages = filter(None, (find_damage(path, labels, image_shape) for path in paths))
         if damage := next(damages, None):
-            raise ValueError(damage) from None
+            raise DamageError(damage) from None
         raise
 
 
