@@ -83,7 +83,8 @@ def restart_with_huge_pages() -> None:
     if not (is_main and can_be_read_again and is_first) or environment == dict(os.environ):
         return
     if "tensorflow" not in sys.modules:
-        sys.stdout.flush()
+        if sys.stdout is not None:  # None: it was closed from the start
+            sys.stdout.flush()
         with contextlib.suppress(OSError):
             command = [sys.executable, "-X", _MARK, *sys.orig_argv[1:]]
             os.execve(sys.executable, command, environment)

@@ -65,7 +65,7 @@ class _Output(io.FileIO):
                 _lost_by.append(number)  # Python itself ignores SIGPIPE
         elif not self._missing:
             self._missing = error.strerror
-            if self.fileno() != _STDERR:
+            if self.fileno() != _STDERR and sys.stderr is not None:  # else 2 may be another file
                 line = f"Lines cannot be printed: {error.strerror}; the process goes on.\n"
                 with contextlib.suppress(OSError):  # often it is the same file
                     os.write(_STDERR, line.encode())
@@ -73,7 +73,11 @@ class _Output(io.FileIO):
 
 def _protected(stream: TextIO) -> TextIO:
     # Others are no output of the process, or were replaced by a program that reads them.
-    if type(stream) is not io.TextIOWrapper or stream.fileno() not in (_STDOUT, _STDERR):
+    try:
+        is_output = type(stream) is io.TextIOWrapper and stream.fileno() in (_STDOUT, _STDERR)
+    except (OSError, ValueError):  # it has no descriptor, or is closed
+        return stream
+    if not is_output:
         return stream
     stream.flush()
     output = _Output(stream.fileno(), "w", closefd=False)

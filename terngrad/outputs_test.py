@@ -1,5 +1,6 @@
 """Prints of a training to an output that is lost."""
 
+import io
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 
 import pytest
 
+from terngrad import outputs
 from terngrad.testing.limits import HANG_SECS
 
 TO_A_LOST_READER = """
@@ -73,3 +75,15 @@ def test_a_full_disk_costs_only_lines_and_both_outputs_say_so(tmp_path, options)
     why = "No space left on device"
     assert done.stderr == f"Lines cannot be printed: {why}; the process goes on.\n"
     assert (done.returncode, log.read_text()) == (0, f"\nLines are missing here: {why}.\nline 3\n")
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_an_output_without_a_descriptor_stays_as_it_is(monkeypatch, is_closed):
+    stream = io.TextIOWrapper(io.BytesIO())
+    if is_closed:
+        stream.close()
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(sys, "stderr", None)
+    outputs.protect()
+    assert sys.stdout is stream
+    assert sys.stderr is None

@@ -61,7 +61,7 @@ class Kind:
 def at_least(low: int, special: int | None = None, high: int = INT32_MAX) -> Kind:
     """Integers in [low, high], and `special` (-1 in most flags with a value for "all" or "as ...").
 
-    TensorFlow cannot compute with those above `high`, or it would end the process.
+    What is above `high` would not fit where it is used: TensorFlow would end the process.
     """
     also = "" if special is None else f", or {special}"
     allowed = f"an integer >= {low} and <= {high}{also}"

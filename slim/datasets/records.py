@@ -28,7 +28,13 @@ _SAMPLED_IMAGES = 9
 _ANY_HEADER = 32  # added to the window size: zlib then reads its own format and gzip's
 _FRAME_BYTES = 16  # of a record besides its data: length (8), checksums of length and data (4, 4)
 _BAD = tf.errors.DataLossError, tf.errors.InvalidArgumentError
-_UNREADABLE = tf.errors.NotFoundError, tf.errors.PermissionDeniedError
+_UNREADABLE = (
+    tf.errors.NotFoundError,
+    tf.errors.PermissionDeniedError,
+    tf.errors.UnknownError,  # of a bad disk
+    tf.errors.AbortedError,  # of a stale network disk
+    tf.errors.FailedPreconditionError,
+)
 _COLORSPACES = {1: "Grayscale", 3: "RGB"}
 
 
@@ -204,8 +210,11 @@ def naming_damage(
     """
     try:
         yield
-    except _UNREADABLE:
+    except _UNREADABLE as error:
         files.check_readable(paths)
+        if path := next((path for path in paths if path in error.message), None):
+            reason = error.message.splitlines()[0].rpartition("; ")[2]
+            raise files.UnreadableError(f"{path}: cannot be read ({reason})") from None
         raise
     except _BAD:
         files.check_readable(paths)

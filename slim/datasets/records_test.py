@@ -296,6 +296,13 @@ def test_a_file_that_vanishes_is_named(tmp_path):
     assert records.typical_shape([paths[1]]) is None
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/mem"), reason="needs a file that opens only")
+def test_a_file_that_opens_but_cannot_be_read_is_named():
+    said = r"^/proc/self/mem: cannot be read \(Input/output error"
+    with pytest.raises(OSError, match=said), records.naming_damage(["/proc/self/mem"]):
+        list(tf.data.TFRecordDataset(["/proc/self/mem"]))
+
+
 def test_a_label_that_is_not_allowed_is_named_with_those_that_are(tmp_path):
     path = _write(tmp_path / "records")  # all labelled 3
     assert records.find_damage(path, range(3, 5)) is None

@@ -39,8 +39,8 @@ class ReducerState(tf.Module):
       step: int64 scalar, number of calls of the reducer.
       memory: what the codecs of this process keep between steps, by name; empty without feedback
         and with exact sums. It differs between processes. What belongs to the share of the sums
-        that this process has is named with its size: with another number of processes the shares
-        are others, and nothing is restored to them.
+        that this process has is named with its size: nothing is restored to the other shares that
+        another number of processes has.
     """
 
     def __init__(self, step: tf.Variable, memory: Mapping[str, tf.Variable]) -> None:
