@@ -212,7 +212,8 @@ def naming_damage(
         yield
     except _UNREADABLE as error:
         files.check_readable(paths)
-        if path := next((path for path in paths if path in error.message), None):
+        named = [path for path in paths if path in error.message]
+        if path := max(named, key=len, default=None):  # a name may begin as another one
             reason = error.message.splitlines()[0].rpartition("; ")[2]
             raise files.UnreadableError(f"{path}: cannot be read ({reason})") from None
         raise
