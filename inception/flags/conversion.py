@@ -5,7 +5,16 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from inception.flags.table import BOOLEAN, MAX_THREADS, TEXT, Checked, at_least, flag, refuse
+from inception.flags.table import (
+    BOOLEAN,
+    MAX_SIDE,
+    MAX_THREADS,
+    TEXT,
+    Checked,
+    at_least,
+    flag,
+    refuse,
+)
 from slim.conversion.options import Form, Options
 
 _data = functools.partial(flag, "Data")
@@ -43,7 +52,7 @@ class PicturesConfig(SharedConversionConfig):
     validation_shards: int = _data(at_least(1), 2, "record files for validation", "files")
     raw_pixel: bool = _data(BOOLEAN, False, "store uint8 pixels instead of JPEG")
     resize_dimen: int = _data(
-        at_least(0),
+        at_least(0, high=MAX_SIDE),
         0,
         "with --raw_pixel: side of the square that pictures are resized to; 0 = as they are",
         "pixels",

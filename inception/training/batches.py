@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 from absl import logging
@@ -77,9 +77,14 @@ def num_evaluated(config: EvalConfig, dataset: Dataset) -> int:
 
 @contextlib.contextmanager
 def naming_bad_records(
-    config: TrainConfig | EvalConfig, problem: Problem, dataset: Dataset | None
+    config: TrainConfig | EvalConfig,
+    problem: Problem,
+    dataset: Dataset | None,
+    before_search: Callable[[], str] = lambda: "",
 ) -> Iterator[None]:
     """Names the first damaged or mislabelled record if it makes the block fail.
+
+    For `before_search` see `records.naming_damage`.
 
     Raises:
       DamageError: names the file and the record, what is wrong, and what is allowed.
@@ -87,7 +92,7 @@ def naming_bad_records(
     """
     labels = range(config.labels_offset, config.labels_offset + problem.num_classes)
     files, shape = (dataset.files, dataset.image_shape) if dataset else ((), records.ANY_SHAPE)
-    with records.naming_damage(files, labels, shape):
+    with records.naming_damage(files, labels, shape, before_search=before_search):
         yield
 
 

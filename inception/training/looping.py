@@ -25,11 +25,13 @@ def run_loop(
     *,
     saves_last: bool = True,
     counted: Callable[[], Counted] | None = None,
+    before_search: Callable[[], str] = lambda: "",
 ) -> tuple[str | None, bool]:
     """Trains from the stepper's step on; for arguments and results see `Loop`.
 
     `traffic` returns the bytes that a worker exchanges in a step, by variable; `counted`, see
-    `SummaryWriter`, what it has exchanged, if its exchange does not count that.
+    `SummaryWriter`, what it has exchanged, if its exchange does not count that; `before_search` is
+    called before the records are searched for a bad one.
 
     Raises:
       ValueError: a record is bad, or the training diverged.
@@ -57,7 +59,7 @@ def run_loop(
             unsaved=_newest_or_none(config.train_dir) if is_chief else "see the chief's log",
         )
         before = _counted(prepared)
-        with naming_bad_records(config, prepared.problem, prepared.dataset):
+        with naming_bad_records(config, prepared.problem, prepared.dataset, before_search):
             ended = loop.run(prepared.checkpoint, stop)
         _log_sent(prepared, before)
         return ended

@@ -61,6 +61,10 @@ class Saver:
         finally:
             self._saving.release()
 
+    def save_alone(self) -> str:
+        """Does `save_copy` in a process alone, also after a step that failed; "" in others."""
+        return "" if self._prepared.connection else self.save_copy()  # a copy is of a whole step
+
     def save_while_stuck(self, number: signal.Signals, is_over: threading.Event) -> None:
         """Saves and logs it while the steps wait for another worker, until the training is over.
 
@@ -103,8 +107,7 @@ class Saver:
                 raise end(128 + stop.signal) from error
             raise MembershipError(text) from error
         except (DamageError, UnreadableError) as error:
-            # A copy, which is that of a whole step.
-            saved = "" if self._prepared.connection else self.save_copy()
+            saved = self.save_alone()
             raise type(error)(f"{error}; {saved}" if saved else str(error)) from None
 
     def _copy(self) -> str:

@@ -77,7 +77,10 @@ def _run(prepared: PreparedTraining, stop: StopRequest, saver: Saver) -> tuple[s
         is_stopped=lambda: bool(prepared.stopped.numpy()),
         may_leave=prepared.group.may_leave,
     )
-    return run_loop(prepared, stepper, saver.save, training.traffic, stop)
+    return run_loop(
+        *(prepared, stepper, saver.save, training.traffic, stop),
+        before_search=saver.save_alone,
+    )
 
 
 def how_to_go_on(saved: str) -> str:

@@ -339,7 +339,7 @@ def test_law_10_a_damaged_record_is_named(digits, tmp_path, refusal):
 
 
 @pytest.mark.slow
-def test_a_damaged_record_loses_no_whole_step(digits, tmp_path, refusal, run_here):
+def test_a_damaged_record_loses_no_whole_step(digits, tmp_path, refusal, run_here, capsys):
     broken, flags = tmp_path / "broken", {"net": "mlp", "batch_size": 1000, "save_iter": 0}
     shutil.copytree(digits, broken)
     with open(broken / "train-mnist.tfrecord", "r+b") as file:
@@ -348,6 +348,9 @@ def test_a_damaged_record_loses_no_whole_step(digits, tmp_path, refusal, run_her
     said = refusal(broken, tmp_path / "stopped", **flags)
     saved = re.search(r"is damaged \(.*\); saved (\S+/stopped/model\.ckpt-(\d+))$", said)
     assert saved and saved[1] == checkpoints.latest_checkpoint(str(tmp_path / "stopped"))
+    # The search takes long where there are many records: a kill then must not lose the steps.
+    said = capsys.readouterr().out
+    assert f"Looking for the damaged record in 1 files; saved {saved[1]}.\n" in said
     step = int(saved[2])
     run_here(digits, tmp_path / "whole", **flags | {"max_steps": step})
     assert_same_checkpoint(tmp_path / "whole", tmp_path / "stopped", step)

@@ -14,7 +14,7 @@ import json
 import operator
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import tensorflow as tf
 
@@ -195,7 +195,11 @@ def find_damage(
 
 @contextlib.contextmanager
 def naming_damage(
-    paths: Sequence[str], labels: range | None = None, image_shape: ImageShape = ANY_SHAPE
+    paths: Sequence[str],
+    labels: range | None = None,
+    image_shape: ImageShape = ANY_SHAPE,
+    *,
+    before_search: Callable[[], str] = lambda: "",
 ) -> Iterator[None]:
     """Turns TensorFlow's error about records that the block reads into one that names them.
 
@@ -203,6 +207,8 @@ def naming_damage(
       paths: the record files that the block reads; they are searched only after an error.
       labels: see `find_damage`.
       image_shape: see `find_damage`.
+      before_search: called before files are searched, which may take long; returns a text for the
+        log.
 
     Raises:
       DamageError: a record is damaged.
@@ -220,7 +226,9 @@ def naming_damage(
     except _BAD:
         files.check_readable(paths)
         if paths:
-            print(f"Looking for the damaged record in {len(paths)} files.", flush=True)
+            done = before_search()
+            where = f"in {len(paths)} files" + (f"; {done}" if done else "")
+            print(f"Looking for the damaged record {where}.", flush=True)
         damages = filter(None, (find_damage(path, labels, image_shape) for path in paths))
         if damage := next(damages, None):
             raise DamageError(damage) from None

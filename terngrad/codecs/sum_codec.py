@@ -31,6 +31,7 @@ from terngrad.ops.reference import ReferenceKernels
 from terngrad.parts import Parts
 from terngrad.planes import GROUP, SUM_BLOCK, padded, plane_count
 
+KEPT_SUMS = "kept_sums/"  # begins the names of what an owner keeps
 _CPU = "/CPU:0"  # the sums are there, also where gradients are on GPUs
 
 SumMemory = list[tf.Tensor]  # what an owner keeps of its means, float32, a tensor for each piece
@@ -76,7 +77,7 @@ class SumCodec:
         self._pieces = list(self._cut(first, end))
         of_codec = [codec.variables[piece.place] for piece in self._pieces]
         self.names = [
-            f"kept_sums/{variable}/{piece.first}"
+            f"{KEPT_SUMS}{variable}/{piece.first}"
             for variable, piece in zip(of_codec, self._pieces, strict=True)
         ]
         self._variables = of_codec

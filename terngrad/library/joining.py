@@ -36,6 +36,7 @@ _TYPES = {
     "engine": (str, f"auto, {', '.join(ENGINES)}"),
     "control_port": _INTEGERS,
     "tls": (Tls | None, "a terngrad.Tls, or None"),
+    "allow_insecure_network": (bool, "True and False"),
     "timeout_secs": _NUMBERS,
     "elastic": (numbers.Integral, "True and False"),  # a bool is one
     "min_size": _INTEGERS,

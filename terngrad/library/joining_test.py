@@ -54,6 +54,7 @@ def test_wrong_arguments_of_join_are_named(arguments, why):
         ("elastic_wait_secs", "2", "numbers"),
         ("timeout_secs", None, "numbers"),
         ("elastic", "no", "True and False"),
+        ("allow_insecure_network", "yes", "True and False"),
         ("network_interface", 3, "names of network interfaces"),
     ],
 )

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from terngrad.cluster.progress import CALL, STEP
 from terngrad.codecs.factory import make_codecs, payloads
+from terngrad.codecs.sum_codec import KEPT_SUMS
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, EXACT, Layout, make_layout
 from terngrad.library import graphs
 from terngrad.library.arrays import plain
@@ -47,7 +48,7 @@ class ReducerState(tf.Module):
         """Holds these variables."""
         super().__init__()
         self.step = step
-        of_share = lambda name: name.startswith("kept_sums/")
+        of_share = lambda name: name.startswith(KEPT_SUMS)
         self.memory = {
             f"{name}/{variable.shape[0]}" if of_share(name) else name: variable
             for name, variable in memory.items()

@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 import tensorflow as tf
 
 from terngrad.codecs.codec import Codec, NodeMemory
-from terngrad.codecs.sum_codec import SumCodec, SumMemory
+from terngrad.codecs.sum_codec import KEPT_SUMS, SumCodec, SumMemory
 from terngrad.exchange.exchange import Exchange
 from terngrad.training import checkpoints
 
 Memories = Sequence[Sequence[NodeMemory]]  # by codec, then by local node
-_KEPT_SUMS, _OWNER = "kept_sums/", "owner_of_sums"
+_OWNER = "owner_of_sums"
 _NO_BUCKETS = zlib.crc32(b"[]")  # earlier versions of the programs saved this for all buckets
 
 
@@ -115,7 +115,7 @@ class Memory:
           sums: what codes all sums again whose memory is here, also that of `add`.
         """
         if exchange.owner is not None and any(
-            name.startswith(_KEPT_SUMS) for name in self.variables
+            name.startswith(KEPT_SUMS) for name in self.variables
         ):
             self._exchange = exchange
             # Names and shapes of the variables alone do not say how shares are cut.
@@ -129,7 +129,7 @@ class Memory:
         if not self._exchange:
             return
         for name, variable in self.variables.items():
-            if name.startswith(_KEPT_SUMS):
+            if name.startswith(KEPT_SUMS):
                 variable.assign(tf.zeros_like(variable))
         self.variables[_OWNER].assign(self._owner(self._exchange))
 

@@ -33,6 +33,7 @@ import tensorflow as tf
 
 from terngrad.cluster.addresses import (
     CONTROL_PORT_ABOVE,
+    LAST_PORT,
     Interface,
     host_and_port,
     is_loopback,
@@ -62,7 +63,6 @@ _STEP_SECS = 0.5
 _SEND_SECS = 0.3  # for what others need of a step that this worker has made
 _CLOSE_SECS = 5.0  # likewise, where it leaves for good; nobody waits for it then
 _POLL_SECS = 0.05
-_LAST_PORT = 65535
 
 
 def leavers(unreached: Mapping[int, Collection[int]], coordinator: int) -> frozenset[int]:
@@ -97,7 +97,7 @@ def listen_for_members(own: str, interface: Interface | None = None) -> socket.s
     """
     host, port = split_address(own)
     known = port + CONTROL_PORT_ABOVE
-    if not is_loopback(host) and known <= _LAST_PORT:
+    if not is_loopback(host) and known <= LAST_PORT:
         with contextlib.suppress(PortError):
             return listen(host, known, interface=interface)
     return listen(host, 0, interface=interface)
