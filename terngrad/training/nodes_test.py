@@ -25,7 +25,8 @@ _LONGEST_SECS = 120.0  # only a failing test takes so long
 @pytest.mark.parametrize(
     ("policy", "leave_early"),
     [
-        *[(name, True) for name in ("ternary", "antithetic", "5-level", "255-level", "mixed")],
+        *[(name, True) for name in ("ternary", "antithetic", "channel", "block", "mixed")],
+        *[(name, True) for name in ("5-level", "7-level", "15-level", "255-level")],
         *[(name, True) for name in ("ternary-feedback", "5-level-feedback")],
         *[(name, False) for name in ("unpacked", "own scale")],
     ],
