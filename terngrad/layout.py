@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,6 +47,32 @@ WHY_FEEDBACK_NEEDS_ALL = "what clipping cuts off would pile up in the codec's me
 _CODEC_OF_BITS = {bits: name for name, bits in BITS_OF_CODEC.items()}
 GRAD_BITS = (32, 16, 8, 4, 3, 2, 1)
 DRAWS = ("independent", "antithetic")
+
+
+class SuitedSettings(NamedTuple):
+    """The settings of a policy that a codec takes where its user names the codec only.
+
+    Attributes:
+      clip_factor, scale_by, draws, size_to_binarize: see `Policy`.
+    """
+
+    clip_factor: float = 0.0
+    scale_by: str = "variable"
+    draws: str = DRAWS[0]
+    size_to_binarize: int = 1
+
+
+_SUITED = {name: SuitedSettings(clip_factor=2.5) for name in MAX_CODES}  # the paper's
+# Where levels lie close, clipping seems to cost more precision than noise does: docs/results.md.
+_SUITED["15-level"] = SuitedSettings(clip_factor=5.0)
+_SUITED["255-level"] = SuitedSettings()
+# Small variables are few of a large net's bytes, and much of what a small net's precision needs.
+_SUITED["7-level"] = SuitedSettings(4.0, "channel", "antithetic", size_to_binarize=1024)
+
+
+def suited_settings(codec: str) -> SuitedSettings:
+    """Returns the settings that suit a codec; those of a name that is not known have no effect."""
+    return _SUITED.get(codec, SuitedSettings())
 
 
 def codec_of(grad_bits: int) -> str:

@@ -21,6 +21,7 @@ from slim.datasets import dataset_factory
 from slim.datasets.dataset_info import DatasetInfo
 from terngrad.cluster.managed.find import find
 from terngrad.cluster.managed.role import ManagedError
+from terngrad.layout import suited_settings
 
 # The defaults that follow the data set.
 _NET: Callable[[DatasetInfo], str] = lambda info: info.net
@@ -78,6 +79,7 @@ def _define(
 def train_config(values: FlagValues) -> TrainConfig:
     """Returns the config of a program that trains; names flags without effect."""
     config = read_train(values)
+    say_suited(values)
     if config.save_tower != -1:
         print(f"--save_tower={config.save_tower}: {_ONE_COPY}")
     log_inert(inert(values), values)
@@ -87,7 +89,30 @@ def train_config(values: FlagValues) -> TrainConfig:
 def read_train(values: FlagValues) -> TrainConfig:
     """Returns the flags as they were given, and the data set's defaults."""
     _follow_dataset(values, _TRAINING)
+    follow_codec(values)
     return table.read(TrainConfig, values)
+
+
+def follow_codec(values: FlagValues) -> None:
+    """Gives the flags that are not set what suits --codec, if that is set."""
+    for name, value in _suited(values).items():
+        values[name].value = value
+
+
+def say_suited(values: FlagValues) -> None:
+    """Prints what follows --codec."""
+    if chosen := [f"--{name}={value}" for name, value in _suited(values).items()]:
+        print(f"--codec={values.codec} takes {' '.join(chosen)}.")
+
+
+def _suited(values: FlagValues) -> dict[str, Any]:
+    settings = suited_settings(values.codec)._asdict().items()
+    defaults = suited_settings("")._asdict()
+    return {
+        name: value
+        for name, value in settings
+        if value != defaults[name] and not values[name].present
+    }
 
 
 def distributed_config(values: FlagValues) -> tuple[TrainConfig, LargeBatch]:

@@ -118,7 +118,7 @@ class Trainer(Threads):
         _CODEC,
         "",
         f"what writes gradients, in the place of grad_bits: {', '.join(CODEC_NAMES)}, or "
-        "MODULE:CLASS",
+        "MODULE:CLASS; flags that are not set take what suits the codec: docs/one-machine.md",
     )
     draws: str = _terngrad(
         one_of(*DRAWS),

@@ -106,6 +106,22 @@ def test_flags_of_local_steps_that_have_no_effect_are_named(arguments, why, caps
     assert capsys.readouterr().out.rstrip() == why
 
 
+def test_a_codec_by_its_name_takes_what_suits_it_unless_flags_say_otherwise(capsys):
+    config = train("--codec=7-level", "--clip_factor=5")
+    assert (config.grad_bits, config.clip_factor, config.scale_by) == (3, 5.0, "channel")
+    assert (config.draws, config.size_to_binarize) == ("antithetic", 1024)
+    taken = "--scale_by=channel --draws=antithetic --size_to_binarize=1024"
+    assert capsys.readouterr().out == f"--codec=7-level takes {taken}.\n"
+
+
+@pytest.mark.parametrize("flag", ["--grad_bits=3", "--codec=255-level", "--codec=a:B", "--codec="])
+def test_a_number_of_bits_and_other_codecs_keep_the_defaults(flag, capsys):
+    config, plain = train(flag), train()
+    for name in ("clip_factor", "scale_by", "draws", "size_to_binarize"):
+        assert getattr(config, name) == getattr(plain, name)
+    assert not capsys.readouterr().out
+
+
 def test_the_choice_of_a_tower_is_one_line(capsys):
     train("--save_tower=0")
     evaluation("--tower=0")
@@ -156,7 +172,9 @@ def test_a_value_that_cannot_be_honoured_is_named_with_what_is_allowed(argument,
 
 @pytest.mark.parametrize(("codec", "bits"), BITS_OF_CODEC.items())
 def test_a_codec_that_has_a_number_of_bits_is_the_same_as_that(codec, bits):
-    assert train(f"--codec={codec}") == train(f"--grad_bits={bits}")
+    plain = ("--clip_factor=0", "--scale_by=variable", "--draws=independent")
+    named = train(f"--codec={codec}", *plain, "--size_to_binarize=1")
+    assert named == train(f"--grad_bits={bits}")
     assert train(f"--codec={codec}", f"--grad_bits={bits}").codec == ""
 
 

@@ -272,12 +272,14 @@ def _cluster_flags(values: FlagValues) -> list[str]:
 def train_config(values: FlagValues) -> TrainConfig:
     """Returns the config of the program that trains; names flags without effect."""
     config = read_train(values)
+    command_line.say_suited(values)
     log_inert(inert(values), values)
     return config
 
 
 def read_train(values: FlagValues) -> TrainConfig:
     """Returns the config of the program that trains."""
+    command_line.follow_codec(values)
     return table.read(TrainFlags, values).config()
 
 

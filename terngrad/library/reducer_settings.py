@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from terngrad import parts
 from terngrad.codecs.registry import CODECS
@@ -18,32 +18,12 @@ from terngrad.layout import (
     SUM_CODEC_NAMES,
     WHY_FEEDBACK_NEEDS_ALL,
     Policy,
+    suited_settings,
 )
 
 _BITS = {name: BITS_OF_CODEC[name] for name in MAX_CODES} | {"float32": 32, "float16": 16}
 _FLOATS = ("float32", "float16")
 DEFAULT_GRADIENTS = "7-level"
-
-
-class _Suited(NamedTuple):
-    """What a codec takes where the caller names nothing.
-
-    Attributes:
-      clip_factor, scale_by, draws, size_to_binarize: see `Reducer`.
-    """
-
-    clip_factor: float = 0.0
-    scale_by: str = "variable"
-    draws: str = "independent"
-    size_to_binarize: int = 1
-
-
-_SUITED = {name: _Suited(clip_factor=2.5) for name in MAX_CODES}  # the paper's
-# Where levels lie close, clipping seems to cost more precision than noise does: docs/results.md.
-_SUITED["15-level"] = _Suited(clip_factor=5.0)
-_SUITED["255-level"] = _Suited()
-# Small variables are few of a large net's bytes, and much of what a small net's precision needs.
-_SUITED[DEFAULT_GRADIENTS] = _Suited(4.0, "channel", "antithetic", size_to_binarize=1024)
 
 
 def with_suited(gradients: str | type, **settings: Any) -> dict[str, Any]:
@@ -54,7 +34,7 @@ def with_suited(gradients: str | type, **settings: Any) -> dict[str, Any]:
       settings: further arguments of `Reducer`; may have None for `clip_factor`, `scale_by`,
         `draws` and `size_to_binarize`.
     """
-    suited = _SUITED.get(gradients, _Suited()) if isinstance(gradients, str) else _Suited()
+    suited = suited_settings(gradients if isinstance(gradients, str) else "")
     left = {name: value for name, value in suited._asdict().items() if settings[name] is None}
     return {"gradients": gradients, **settings, **left}
 
