@@ -16,11 +16,16 @@ RECIPE=(
   --save_iter "${SAVE_ITER}"
   --num_gpus "${NUM_GPUS}"
   --num_nodes "${NUM_NODES}"
-  --grad_bits "${GRAD_BITS}"
-  --clip_factor "${CLIP_FACTOR}"
   --floating_grad_epoch "${FLOATING_GRAD_EPOCH}"
-  --size_to_binarize "${SIZE_TO_BINARIZE}"
 )
+if [[ "${CODEC}" ]]; then
+  RECIPE+=(--codec "${CODEC}")
+  # The program takes what suits the codec; a run's name says so.
+  GRAD_BITS="${CODEC}" CLIP_FACTOR=suited SIZE_TO_BINARIZE=suited
+else
+  RECIPE+=(--grad_bits "${GRAD_BITS}" --clip_factor "${CLIP_FACTOR}")
+  RECIPE+=(--size_to_binarize "${SIZE_TO_BINARIZE}")
+fi
 # Recipes that do not have these settings leave them to the program.
 for setting in DROPOUT_KEEP_PROB NUM_EPOCHS_PER_DECAY LEARNING_RATE_DECAY_FACTOR; do
   [[ ! "${!setting:-}" ]] || RECIPE+=("--${setting,,}" "${!setting}")

@@ -25,6 +25,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 : "${NUM_EXAMPLES:=1281167}"    # training images
 : "${MAX_STEPS:=}"              # empty: EPOCHS of NUM_EXAMPLES images
 : "${GRAD_BITS:=1}"
+: "${CODEC:=}"                  # in the place of GRAD_BITS: a codec by its name, such as 7-level
 : "${CLIP_FACTOR:=2.5}"         # 0.0 = no clipping
 : "${SAVE_ITER:=5000}"          # steps between checkpoints
 : "${SEED:=123}"
@@ -41,6 +42,8 @@ global_batch=$((TRAIN_BATCH_SIZE * $1))
 : "${MAX_STEPS:=$((EPOCHS * NUM_EXAMPLES / global_batch))}"
 warmup_epochs=$((global_batch > 1024 ? 5 : 0))
 read -ra more_flags <<< "${MPI_FLAGS}"
+codec=(--grad_bits "${GRAD_BITS}" --clip_factor "${CLIP_FACTOR}")
+[[ ! "${CODEC}" ]] || codec=(--codec "${CODEC}") # which brings what suits it
 
 exec "${path}" -np "$1" "${more_flags[@]}" "${PYTHON}" -m inception.imagenet_distributed_train \
   --variable_update="${ENGINE}" \
@@ -60,7 +63,6 @@ exec "${path}" -np "$1" "${more_flags[@]}" "${PYTHON}" -m inception.imagenet_dis
   --learning_rate_power 3 \
   --weight_decay "${WEIGHT_DECAY}" \
   --dropout_keep_prob "${DROPOUT_KEEP_PROB}" \
-  --grad_bits "${GRAD_BITS}" \
-  --clip_factor "${CLIP_FACTOR}" \
+  "${codec[@]}" \
   --save_iter "${SAVE_ITER}" \
   --seed "${SEED}"

@@ -123,6 +123,11 @@ def test_a_recipe_gives_its_programs_flags_that_they_know(script, fake):
             {"GRAD_BITS": "32"},
             "cifar10_cifar10_alexnet_24_adam_32_0.0002_2.5_0_0.004_0.9_1_128_2",
         ),
+        (
+            "lenet",
+            {"CODEC": "7-level"},
+            "mnist_lenet_28_momentum_7-level_0.01_suited_0_0.0005_0.9_suited_64_4",
+        ),
     ],
 )
 def test_a_run_has_the_name_of_its_settings(script, settings, name, fake, tmp_path):
@@ -130,6 +135,8 @@ def test_a_run_has_the_name_of_its_settings(script, settings, name, fake, tmp_pa
     subprocess.run(command, env=os.environ | settings, check=True)
     (run,) = tmp_path.glob("*_training_data/*")
     assert run.name.startswith(f"{name}_")
+    ((_, *arguments),) = (call for call in fake() if call[0].endswith("_train"))
+    assert ("--codec" in arguments) == ("CODEC" in settings) == ("--grad_bits" not in arguments)
 
 
 def test_a_net_is_fine_tuned_in_two_stages(fake, tmp_path):
