@@ -30,7 +30,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 
 from benchmarks import report
 from benchmarks.workers import paced_mnist
@@ -432,9 +431,9 @@ def _compared(options: _Options, steps: int, folders: Sequence[str]) -> dict[str
 
 
 def _weights(checkpoint: str) -> dict[str, np.ndarray]:
-    reader = tf.train.load_checkpoint(checkpoint)
-    names = [n for n in reader.get_variable_to_shape_map() if _KEPT.search(n)]
-    return {name: reader.get_tensor(name) for name in names}
+    with checkpoints.opened(checkpoint) as reader:
+        names = [n for n in reader.get_variable_to_shape_map() if _KEPT.search(n)]
+        return {name: reader.get_tensor(name) for name in names}
 
 
 def _draw(watch: _Watch, path: str) -> None:

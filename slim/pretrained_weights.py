@@ -43,18 +43,19 @@ _SCOPES = {"lenet_slim": "LeNet", "cifarnet": "CifarNet"}
 _LAYERS = {("lenet_slim", "fc4"): "logits"}
 
 
-def read_tf_slim(path: str, net: str) -> Weights:
+def read_tf_slim(path: str, net: str, reader: tf.train.CheckpointReader | None = None) -> Weights:
     """Reads a checkpoint that TF-Slim wrote with TensorFlow 1, in either of its two formats.
 
     Args:
       path: the checkpoint, without the endings of its files.
       net: name of the net, e.g. "inception_v3".
+      reader: of the checkpoint; None opens it here.
 
     Raises:
       ValueError: the file is no readable checkpoint, or it holds no weight of a net.
     """
     try:
-        reader = tf.train.load_checkpoint(path)
+        reader = reader or tf.train.load_checkpoint(path)
         names = sorted(reader.get_variable_to_shape_map())
         arrays = {name: reader.get_tensor(name) for name in names if _suite_name(name, net)}
     except (tf.errors.OpError, ValueError, IndexError) as error:  # IndexError: it is too short

@@ -57,7 +57,8 @@ def read(path: str, net: str, variables: Mapping[str, tf.Variable]) -> Weights:
     if checkpoints.is_of_suite(path):
         arrays = checkpoints.read_weights(path, averages=False)
         return Weights(_SUITE, arrays)
-    return pretrained_weights.read_tf_slim(path, net)
+    with checkpoints.opened(path) as reader:
+        return pretrained_weights.read_tf_slim(path, net, reader)
 
 
 def _file(given: str) -> str:
@@ -65,13 +66,23 @@ def _file(given: str) -> str:
     flag = "pretrained_model_checkpoint_path"
     given = given.removesuffix(".index")
     if os.path.isdir(given):
-        newest = checkpoints.find(given, print) or tf.train.latest_checkpoint(given)
+        newest = checkpoints.find(given, print) or _newest_of_tf_slim(given)
         if not newest:
             raise refuse(flag, given, "the folder holds no checkpoint")
         return newest
     if not os.path.isfile(given) and not os.path.isfile(f"{given}.index"):
         raise refuse(flag, given, "there is no such checkpoint, folder or weight file")
     return given
+
+
+def _newest_of_tf_slim(folder: str) -> str | None:
+    """Returns the newest checkpoint of a folder by TensorFlow's state file; None if there is none.
+
+    `tf.train.latest_checkpoint` would take the folder's name for a pattern.
+    """
+    state = tf.train.get_checkpoint_state(folder)
+    path = state.model_checkpoint_path if state else ""
+    return path if os.path.isfile(path) or os.path.isfile(f"{path}.index") else None
 
 
 def _fresh(config: TrainConfig, weights: Weights, names: Iterable[str]) -> list[str]:

@@ -95,6 +95,16 @@ def test_the_newest_checkpoint_of_a_folder_is_taken(tmp_path):
     np.testing.assert_array_equal(here["fc3/kernel"], there["fc3/kernel"])
 
 
+@pytest.mark.parametrize("write", [write_suite, write_tf_slim])
+def test_a_folder_may_have_the_letters_of_a_pattern_in_its_name(tmp_path, write):
+    there, here = variables(seed=1), variables(seed=2)
+    folder = tmp_path / r"a [b] \*?"
+    folder.mkdir()
+    write(folder, there)
+    pretrained.load(config(folder), here)
+    np.testing.assert_array_equal(here["fc3/kernel"], there["fc3/kernel"])
+
+
 def test_excluded_scopes_start_afresh(tmp_path):
     there, here = variables(seed=1), variables(seed=2)
     before = here["fc4/kernel"].numpy()

@@ -188,7 +188,8 @@ def load() -> Nvrtc:
 def candidates() -> list[str]:
     """Returns where NVRTC may be: existing files, then names that the loader may find."""
     folders = [*_package_folders(), *_toolkit_folders()]
-    found = [path for folder in folders for path in sorted(glob.glob(f"{folder}/libnvrtc.so*"))]
+    patterns = [f"{glob.escape(folder)}/libnvrtc.so*" for folder in folders]
+    found = [path for pattern in patterns for path in sorted(glob.glob(pattern))]
     return [*found, *_SYSTEM]
 
 

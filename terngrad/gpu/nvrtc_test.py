@@ -85,16 +85,16 @@ def test_law_10_a_file_that_is_no_nvrtc_is_named(tmp_path, monkeypatch):
 
 
 def test_a_package_goes_before_the_toolkit_and_the_loader(tmp_path, monkeypatch):
-    for place in ("nvidia/cuda_nvrtc/lib", "nvidia/cu13/lib", "toolkit/lib64"):
+    for place in ("nvidia/cuda_nvrtc/lib", "nvidia/cu13/lib", "[toolkit]/lib64"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "libnvrtc.so.12").touch()
     spec = mock.Mock(submodule_search_locations=[str(tmp_path / "nvidia")])
     monkeypatch.setattr(nvrtc.importlib.util, "find_spec", lambda name: spec)
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "toolkit"))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "[toolkit]"))
     found = nvrtc.candidates()
     assert [path.removeprefix(str(tmp_path)) for path in found[:3]] == [
         "/nvidia/cuda_nvrtc/lib/libnvrtc.so.12",
         "/nvidia/cu13/lib/libnvrtc.so.12",
-        "/toolkit/lib64/libnvrtc.so.12",
+        "/[toolkit]/lib64/libnvrtc.so.12",
     ]
     assert found[-1] == "libnvrtc.so"

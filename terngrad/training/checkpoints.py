@@ -10,12 +10,14 @@ checkpoints, see memory.py.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import glob
 import hashlib
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -176,6 +178,24 @@ def find(location: str, log: Callable[[str], None]) -> str | None:
     return latest_checkpoint(location)
 
 
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[tf.train.CheckpointReader]:
+    """Opens a checkpoint of any program, given by its path without the endings of its files.
+
+    Raises:
+      OpError, ValueError: it is not readable.
+    """
+    if not re.search(r"[][*?\\]", path):
+        yield tf.train.load_checkpoint(path)
+        return
+    # TensorFlow takes the path for a pattern, but escaped it opens no file: so it gets other names.
+    with tempfile.TemporaryDirectory() as folder:
+        plain = os.path.join(folder, _NAME)
+        for file in filter(os.path.isfile, (path, *_files(path))):
+            os.symlink(os.path.abspath(file), plain + file.removeprefix(path))
+        yield tf.train.load_checkpoint(plain)
+
+
 def at_step(directory: str, step: int) -> str | None:
     """Returns the path of the folder's complete checkpoint of a step; None if there is none."""
     found = [path for path in all_checkpoints(directory) if step_of(path) == step]
@@ -263,7 +283,8 @@ def _write(path: str, state: State, settings: str) -> None:
 def _shapes(path: str) -> dict[str, list[int]]:
     """Returns the shapes of all that is stored, by TensorFlow's names."""
     try:
-        return tf.train.load_checkpoint(path).get_variable_to_shape_map()
+        with opened(path) as reader:
+            return reader.get_variable_to_shape_map()
     except (tf.errors.OpError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{path} is not a readable checkpoint: {reason}") from error
@@ -323,10 +344,10 @@ def _arrays(path: str, keys: Iterable[str]) -> Iterator[np.ndarray]:
 
 def _tensors(path: str, names: Iterable[str]) -> Iterator[np.ndarray]:
     """Yields the stored values of TensorFlow's names; a string is a value of type bytes."""
-    reader = tf.train.load_checkpoint(path)
     try:
-        for name in names:
-            yield reader.get_tensor(name)
+        with opened(path) as reader:
+            for name in names:
+                yield reader.get_tensor(name)
     except (tf.errors.OpError, IndexError) as error:  # IndexError: the file is too short
         raise ValueError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
 

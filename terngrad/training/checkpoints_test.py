@@ -42,6 +42,18 @@ def test_what_was_saved_is_restored(tmp_path):
     np.testing.assert_array_equal(state["slots/momentum/fc/kernel"], np.full((2, 3), 7.0))
 
 
+@pytest.mark.parametrize("name", ["a [b]", "[!a]", r"a\b", "a*?"])
+def test_a_folder_may_have_the_letters_of_a_pattern_in_its_name(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)  # the path may be relative
+    path = checkpoints.save(name, make_state(1.0), 7, settings="net=lenet")
+    state = make_state(0.0)
+    checkpoints.restore(path, state)
+    np.testing.assert_array_equal(state["variables/fc/kernel"], np.full((2, 3), 1.0))
+    assert checkpoints.settings_of(path) == "net=lenet"
+    os.remove(f"{path}.sha256")  # as of an earlier version
+    assert checkpoints.damage(path) == ""
+
+
 def test_the_newest_is_found_by_step_not_by_name(tmp_path):
     for step in (900, 1000, 99):
         checkpoints.save(str(tmp_path), make_state(), step)
