@@ -23,7 +23,9 @@ await() {
 
 # Ends, with what makes them, if a folder has no records for training.
 require_records() { # FOLDER MODULE_AND_ARGUMENTS
-  compgen -G "$1/train-*" > /dev/null || die "no records in $1; make them with: ${PYTHON} -m $2"
+  # From within: the folder's name may have the letters of a pattern, and CDPATH is not for it.
+  (CDPATH='' cd -- "$1" 2> /dev/null && compgen -G 'train-*' > /dev/null) \
+    || die "no records in $1; make them with: ${PYTHON} -m $2"
 }
 
 check_experiment_id() { # TEXT

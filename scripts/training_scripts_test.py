@@ -139,6 +139,16 @@ def test_a_run_has_the_name_of_its_settings(script, settings, name, fake, tmp_pa
     assert ("--codec" in arguments) == ("CODEC" in settings) == ("--grad_bits" not in arguments)
 
 
+@pytest.mark.parametrize("name", ["ö [a] -b", "-n", r"a\b*?"])
+def test_records_are_found_in_a_folder_of_any_name(fake, tmp_path, monkeypatch, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "train-mnist.tfrecord").touch()
+    monkeypatch.chdir(tmp_path)  # the name may be relative
+    monkeypatch.setenv("DATA_DIR", name)
+    subprocess.run(["bash", _REPO / _LENET], check=True)
+    assert any(name in arguments for arguments in fake())
+
+
 def test_a_net_is_fine_tuned_in_two_stages(fake, tmp_path):
     script = _REPO / "slim/scripts/finetune_inception_v3_on_flowers.sh"
     subprocess.run(["bash", script], check=True)
