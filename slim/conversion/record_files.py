@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import functools
 import hashlib
 import json
@@ -91,7 +90,7 @@ def run(
       OSError: a file cannot be written.
     """
     os.makedirs(folder, exist_ok=True)
-    with _alone_in(folder):
+    with files.alone_in(folder):
         _run(folder, jobs, class_names, options, write)
 
 
@@ -124,20 +123,6 @@ def _run(
             missing = {path: share for path, share in job.shares().items() if path not in kept}
             write(missing, job.source, options, bar, set_broken)
     print_summary(folder, expected, len(kept))
-
-
-@contextlib.contextmanager
-def _alone_in(folder: str) -> Iterator[None]:
-    """Locks a folder; the system releases the lock of a killed process."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(f"{folder}: another conversion writes there") from None
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def check_form(folder: str, splits: Iterable[str], form: Form) -> None:

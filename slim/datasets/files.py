@@ -1,8 +1,9 @@
-"""Files that are written atomically, and downloads."""
+"""Files that are written atomically, folders that one process writes to, and downloads."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import http.client
 import os
@@ -70,6 +71,24 @@ def _sync(path: str) -> None:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def alone_in(folder: str) -> Iterator[None]:
+    """Locks a folder; the system releases the lock of a killed process.
+
+    Raises:
+      ValueError: another process has locked it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(f"{folder}: another conversion writes there") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def progress_bar() -> rich.progress.Progress:
     """Returns a progress bar on stderr; where that is no terminal, a line now and then."""
     if not sys.stderr.isatty():
@@ -115,18 +134,64 @@ def download(url: str, path: str, is_whole: Callable[[str], bool]) -> None:
       is_whole: checks a finished download, given its path, before it gets its final name.
 
     Raises:
-      ValueError: there is no network, or the download fails the check and was removed.
+      ValueError: there is no network, another process downloads to the folder, or the download
+        fails the check and was removed.
     """
     if os.path.exists(path):
         return
-    partial = f"{path}.partial"
+    folder, partial = os.path.dirname(path), f"{path}.partial"
+    have = _size(partial)
     try:
-        _append_rest(url, partial)
+        with _rest(url, have) as response:
+            os.makedirs(folder, exist_ok=True)  # only now: without network no folder is left
+            with alone_in(folder):
+                if os.path.exists(path):
+                    return  # another process has just finished it
+                if _size(partial) != have:
+                    raise ValueError(f"{folder}: another conversion writes there")
+                if response:
+                    _append(response, partial, os.path.basename(url))
+                _finish(url, partial, path, is_whole)
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise ValueError(
             f"cannot download {url} ({reason}); name a folder that has it with --source_dir"
         ) from None
+
+
+def _size(path: str) -> int:
+    return os.path.getsize(path) if os.path.exists(path) else 0
+
+
+def _rest(
+    url: str, have: int
+) -> contextlib.AbstractContextManager[http.client.HTTPResponse | None]:
+    """Asks for all but the first bytes of `url`; gives None if nothing is missing."""
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        return urllib.request.urlopen(request, timeout=_TIMEOUT_SECS)
+    except urllib.error.HTTPError as error:
+        if have and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return contextlib.nullcontext()
+        raise
+
+
+def _append(response: http.client.HTTPResponse, path: str, name: str) -> None:
+    """Appends a response to a file, or replaces the file if the response is the whole."""
+    resumes = response.status == http.client.PARTIAL_CONTENT
+    missing = int(response.headers.get("Content-Length", 0))
+    with open(path, "ab" if resumes else "wb") as file, progress_bar() as bar:
+        task = bar.add_task(name, total=missing or None)
+        while chunk := response.read(_CHUNK_BYTES):
+            file.write(chunk)
+            bar.advance(task, len(chunk))
+            missing -= len(chunk)
+    if missing > 0:
+        raise OSError(f"the connection ended {missing} bytes early; start again to continue")
+
+
+def _finish(url: str, partial: str, path: str, is_whole: Callable[[str], bool]) -> None:
+    """Checks a download and gives it its final name."""
     if not is_whole(partial):
         os.remove(partial)
         raise ValueError(
@@ -134,27 +199,3 @@ def download(url: str, path: str, is_whole: Callable[[str], bool]) -> None:
             "with a login page); it was removed"
         )
     os.replace(partial, path)
-
-
-def _append_rest(url: str, path: str) -> None:
-    """Appends the missing rest of `url` to `path`."""
-    have = os.path.getsize(path) if os.path.exists(path) else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
-    try:
-        response = urllib.request.urlopen(request, timeout=_TIMEOUT_SECS)
-    except urllib.error.HTTPError as error:
-        if have and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
-            return  # nothing is missing
-        raise
-    with response:
-        resumes = response.status == http.client.PARTIAL_CONTENT
-        missing = int(response.headers.get("Content-Length", 0))
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "ab" if resumes else "wb") as file, progress_bar() as bar:
-            task = bar.add_task(os.path.basename(url), total=missing or None)
-            while chunk := response.read(_CHUNK_BYTES):
-                file.write(chunk)
-                bar.advance(task, len(chunk))
-                missing -= len(chunk)
-    if missing > 0:
-        raise OSError(f"the connection ended {missing} bytes early; start again to continue")

@@ -87,6 +87,38 @@ def test_without_network_the_error_names_source_dir(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_two_downloads_into_one_folder_do_not_mix(tmp_path, server):
+    path, refusals = str(tmp_path / "file"), []
+
+    def is_content(partial):
+        """Starts another download before this one is done."""
+        with pytest.raises(ValueError) as refusal:
+            files.download(f"{server.url}/plain", path, _is_content)
+        refusals.append(str(refusal.value))
+        return _is_content(partial)
+
+    files.download(f"{server.url}/file", path, is_content)
+    assert refusals == [f"{tmp_path}: another conversion writes there"]
+    assert _is_content(path) and os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("made", ["file.partial", "file"])
+def test_what_another_download_made_meanwhile_stays(tmp_path, server, monkeypatch, made):
+    connect, path = files.urllib.request.urlopen, str(tmp_path / "file")
+
+    def slow_connect(*args, **kwargs):
+        response = connect(*args, **kwargs)
+        (tmp_path / made).write_bytes(_CONTENT)
+        return response
+
+    monkeypatch.setattr(files.urllib.request, "urlopen", slow_connect)
+    is_partial = made.endswith(".partial")
+    refused = pytest.raises(ValueError, match="another conversion writes there")
+    with refused if is_partial else contextlib.nullcontext():
+        files.download(f"{server.url}/cut", path, _is_content)
+    assert _is_content(tmp_path / made) and os.listdir(tmp_path) == [made]
+
+
 def test_replacing_renames_on_success_and_removes_on_failure(tmp_path):
     path = tmp_path / "labels.txt"
     with files.replacing_text(str(path)) as file:
