@@ -153,27 +153,17 @@ def export(
       with_preprocessing: the model takes uint8 pixels of images of any size, and preprocesses them.
 
     Raises:
-      ValueError: there is no checkpoint, or it does not say what it was trained for.
-      OSError: the output cannot be written; nothing is left behind.
+      ValueError: there is no checkpoint, or it does not say what it was trained for; or the output
+        cannot be written, and nothing is left behind.
     """
     found = load(location, averages=averages)
     model = portable(found.model())
     if with_preprocessing:
         model = preprocessing.with_preprocessing(model, found.preprocessing)
-    folder, name = os.path.split(os.path.abspath(output))
-    os.makedirs(folder, exist_ok=True)
-    scratch_folder = functools.partial(tempfile.TemporaryDirectory, prefix=".export", dir=folder)
-    with scratch_folder() as scratch, scratch_folder() as replaced:
-        written = os.path.join(scratch, name)
-        _write(model, written, format_name)
-        if format_name == "keras":
-            names_file = f"{os.path.splitext(name)[0]}.labels.txt"
-            dataset_info.write_labels(folder, found.class_names, names_file)
-        else:
-            dataset_info.write_labels(written, found.class_names)
-        if os.path.isdir(output):
-            os.rename(output, os.path.join(replaced, name))
-        os.replace(written, output)
+    try:
+        _publish(model, found.class_names, output, format_name)
+    except OSError as error:
+        raise refuse("output", output, f"cannot be written: {error.strerror or error}") from error
     takes = "uint8 pixels of any size" if with_preprocessing else f"{found.image_size} pixels"
     contained = "contained " if with_preprocessing else ""
     print(
@@ -182,11 +172,31 @@ def export(
     )
 
 
+def _publish(
+    model: keras.Model, class_names: tuple[str, ...], output: str, format_name: str
+) -> None:
+    """Writes a model and the names of its classes under temporary names, then renames them."""
+    folder, name = os.path.split(os.path.abspath(output))
+    os.makedirs(folder, exist_ok=True)
+    scratch_folder = functools.partial(tempfile.TemporaryDirectory, prefix=".export", dir=folder)
+    with scratch_folder() as scratch, scratch_folder() as replaced:
+        written = os.path.join(scratch, name)
+        _write(model, written, format_name)
+        if format_name == "keras":
+            names_file = f"{os.path.splitext(name)[0]}.labels.txt"
+            dataset_info.write_labels(folder, class_names, names_file)
+        else:
+            dataset_info.write_labels(written, class_names)
+        if os.path.isdir(output):
+            os.rename(output, os.path.join(replaced, name))
+        os.replace(written, output)
+
+
 def _write(model: keras.Model, path: str, format_name: str) -> None:
     try:
         model.save(path) if format_name == "keras" else model.export(path, verbose=False)
     except tf.errors.OpError as error:
-        raise OSError(f"{path} cannot be written: {first_line(error)}") from error
+        raise OSError(first_line(error)) from error
 
 
 def portable(model: keras.Model) -> keras.Model:

@@ -1,11 +1,15 @@
 """A portable model computes what the net does, with layers of Keras only."""
 
+import errno
 import json
 import os
+import re
+from unittest import mock
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from inception.training import trained_net
 from slim.nets import nets_factory
@@ -27,18 +31,49 @@ def test_a_portable_model_is_loaded_by_keras_alone_and_gives_the_same_logits(tmp
     np.testing.assert_allclose(loaded(images), model(images), rtol=1e-4, atol=1e-6)
 
 
-def test_an_export_replaces_an_earlier_one_of_any_name(tmp_path, monkeypatch):
+@pytest.fixture(name="checkpoint")
+def _checkpoint(tmp_path):
     weights = nets_factory.named_variables(nets_factory.build_net("mlp", num_classes=10))
     state = {f"variables/{name}": v for name, v in weights.items()}
     settings = json.dumps({"net": "mlp", "dataset_name": "mnist", "image_size": -1})
-    path = checkpoints.save(str(tmp_path / "train"), state, 1, settings=settings)
+    return checkpoints.save(str(tmp_path / "train"), state, 1, settings=settings)
+
+
+def _export(checkpoint, output, format_name):
+    settings = {"averages": False, "with_preprocessing": False}
+    trained_net.export(checkpoint, str(output), format_name, **settings)
+
+
+def test_an_export_replaces_an_earlier_one_of_any_name(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(trained_net, "_write", lambda model, path, format_name: os.mkdir(path))
     output = tmp_path / "replaced"
     for _ in range(2):
-        trained_net.export(
-            path, str(output), "savedmodel", averages=False, with_preprocessing=False
-        )
+        _export(checkpoint, output, "savedmodel")
         assert os.listdir(output) == ["labels.txt"]
         (output / "labels.txt").unlink()
         (output / "earlier").touch()
     assert sorted(os.listdir(tmp_path)) == ["replaced", "train"]
+
+
+@pytest.mark.parametrize(
+    ("method", "output", "error"),
+    [
+        ("save", "net.keras", OSError(errno.ENOSPC, "disk full")),
+        ("export", "net", tf.errors.ResourceExhaustedError(None, None, "disk full\nat some place")),
+    ],
+)
+def test_law_10_an_output_that_cannot_be_written_is_named(
+    checkpoint, tmp_path, monkeypatch, method, output, error
+):
+    monkeypatch.setattr(keras.Model, method, mock.Mock(side_effect=error))
+    path = tmp_path / output
+    why = re.escape(f"flag --output={path}: cannot be written: disk full")
+    with pytest.raises(ValueError, match=f"^{why}$"):
+        _export(checkpoint, path, "keras" if method == "save" else "savedmodel")
+    assert os.listdir(tmp_path) == ["train"]
+
+
+def test_law_10_a_folder_that_cannot_be_made_is_named(checkpoint):
+    why = "^flag --output=/proc/none/net.keras: cannot be written: No such file or directory$"
+    with pytest.raises(ValueError, match=why):
+        _export(checkpoint, "/proc/none/net.keras", "keras")
