@@ -24,7 +24,8 @@ from terngrad.connect.log_limiter import LogLimiter
 _MAX_OPEN_FILES = 1 << 16
 _OTHER_FILES = 64  # for snapshots, logs, event files and threads that start later
 GRACE_SECS = 5.0  # for workers to learn the outcome and leave, perhaps after they reconnect
-_END_SECS = 2.0
+_LEAVE_SECS = 2.0  # for streams to end by themselves
+_END_SECS = 2.0  # for the threads of those that did not
 _SPARE_THREADS = 16  # for workers that reconnect before their last streams have ended
 
 
@@ -143,7 +144,7 @@ class Streams:
         """Ends all streams, after a moment in which they may end by themselves."""
         if self._listener:
             self._listener.close()
-            deadline = time.monotonic() + _END_SECS
+            deadline = time.monotonic() + _LEAVE_SECS
             while not self._alive.is_idle and time.monotonic() < deadline:
                 time.sleep(0.01)
             self._is_ending = True

@@ -207,7 +207,7 @@ def test_law_10_a_push_that_is_no_code_ends_the_training_with_its_senders_name(w
         assert reason == f"worker 2 (worker2:1) failed: {refused}"
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("no_grace")
 def test_an_error_of_a_ps_ends_the_training_and_is_reported(capfd):
     def fail(operation, parts):
         raise MemoryError("no room")
@@ -224,7 +224,7 @@ def test_an_error_of_a_ps_ends_the_training_and_is_reported(capfd):
         outcome = servers[0].wait()
         assert re.fullmatch(rf"worker \d \(.*\) failed: {reason}", outcome)
         assert operations.cancelled.wait(SECS)
-        assert all(client.failure for client in clients)
+        wait_until(lambda: all(client.failure for client in clients), "for both to learn it")
     assert "Traceback" in capfd.readouterr().err
 
 
@@ -246,7 +246,9 @@ def test_a_late_answer_to_an_abandoned_round_does_not_replace_the_current_one():
 
 
 @pytest.mark.usefixtures("no_grace")
-def test_a_stopped_ps_reports_no_worker_as_dead(capsys):
+def test_a_stopped_ps_reports_no_worker_as_dead(capsys, monkeypatch):
+    monkeypatch.setattr("terngrad.connect.streams._LEAVE_SECS", 0.0)  # nobody leaves
+    monkeypatch.setattr("terngrad.exchange.parameter_server.worker.client.END_SECS", 0.0)
     with serving() as ((server,), hosts), joined(hosts):
         server.stop()
         assert server.wait() is None
