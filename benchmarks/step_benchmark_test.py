@@ -59,18 +59,17 @@ def test_steps_are_timed_and_their_bytes_are_counted(has_networks, run, tmp_path
         assert 0.5 < sent[kind] / sent["ternary"] < 2.0
     assert png.stat().st_size > 0
 
-    kinds = f"--kinds=float32,ternary,{KERAS}"
+    kinds = f"--kinds=ternary,{KERAS}"
     served = sent_by(run("step_benchmark", *flags, "--engines=parameter_server", kinds))
-    assert set(served) == {"float32", "ternary"}  # the library has no group on a ps here
-    assert served["float32"] / served["ternary"] > 32 / 1.4
+    assert set(served) == {"ternary"}  # the library has no group on a ps here
+    assert sent["float32"] / served["ternary"] > 32 / 1.4  # two hosts send all values either way
 
 
 @pytest.mark.slow
 def test_a_step_with_local_steps_sends_its_share_of_an_exchange(has_networks, run):
-    in_each, *local = "7 levels by channel", *LOCAL_STEPS
-    kinds = f"--kinds={','.join((in_each, *local))}"
+    in_each, local = "7 levels by channel", next(iter(LOCAL_STEPS))
     # With momentum local steps on two random images a step diverge.
-    flags = ("--rates=unshaped", "--batch_size=2", "--steps=64", "--rounds=2", "--optimizer=adam")
-    sent = sent_by(run("step_benchmark", *flags, kinds))
-    for kind in local:  # the changes of many steps have fewer zeros than gradients of two images
-        assert 1 < LOCAL_STEPS[kind] * sent[kind] / sent[in_each] < 4
+    flags = ("--rates=unshaped", "--batch_size=2", "--steps=16", "--rounds=2", "--optimizer=adam")
+    sent = sent_by(run("step_benchmark", *flags, f"--kinds={in_each},{local}"))
+    # The changes of many steps have fewer zeros than gradients of two images.
+    assert 1 < LOCAL_STEPS[local] * sent[local] / sent[in_each] < 4
