@@ -2,7 +2,7 @@
 
 Importing TensorFlow takes some 4 s of a core, most of the time of many processes that tests start.
 Forked programs differ from others in two ways: all share one hash seed, and /proc shows the command
-in one word.
+in one word. Servers that they start beside themselves (own_server.py) are forked, too.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import TextIO
 
 import setproctitle
 
+from terngrad.library import own_server
 from terngrad.testing.limits import HANG_SECS
 
 # TensorFlow, then what most programs import; none of these is run as a program itself.
@@ -41,11 +43,9 @@ class ForkedProgram:
     Attributes:
       pid: process id.
       stdout: what the program prints.
-      stderr: what it prints to stderr; None if that is part of stdout.
-      stdin: None, since it reads nothing.
+      stderr: what it prints to stderr; None if that is part of stdout, or of this process' stderr.
+      stdin: what it reads; None if that is nothing.
     """
-
-    stdin: None = None
 
     def __init__(
         self,
@@ -55,6 +55,7 @@ class ForkedProgram:
         *,
         in_own_group: bool = False,
         own_stderr: bool = False,
+        is_server: bool = False,
         cwd: str = ".",
         siblings: Iterable[ForkedProgram] | None = None,
     ) -> None:
@@ -66,6 +67,7 @@ class ForkedProgram:
           env: its whole environment.
           in_own_group: whether it leads a new session and process group.
           own_stderr: whether stderr is read separately.
+          is_server: whether it reads stdin, and shares the stderr of this process.
           cwd: its folder.
           siblings: None = multiprocessing's fork server starts the program. Otherwise this process
             forks itself, and the child closes its copies of the outputs of these programs. This
@@ -80,13 +82,19 @@ class ForkedProgram:
             inherited = [other.stdout.fileno() for other in siblings if not other.stdout.closed]
         pipes = [context.Pipe(duplex=False) for _ in range(1 + own_stderr)]
         writers = [writer for _, writer in pipes]
-        own = (module, list(arguments), dict(env), in_own_group, os.path.abspath(cwd), writers)
-        self._process = context.Process(target=_run, args=(*own, inherited))
+        stdin: Connection | None = None
+        self.stdin: TextIO | None = None
+        if is_server:
+            stdin, write = context.Pipe(duplex=False)
+            self.stdin = os.fdopen(os.dup(write.fileno()), "w")
+            write.close()
+            writers.append(Connection(os.dup(2), readable=False))
+        own = (module, list(arguments), dict(env), in_own_group, os.path.abspath(cwd))
+        self._process = context.Process(target=_run, args=(*own, stdin, writers, inherited))
         self._process.start()
         outputs = [os.fdopen(os.dup(reader.fileno()), errors="replace") for reader, _ in pipes]
-        for reader, writer in pipes:
-            reader.close()
-            writer.close()
+        for end in (*(reader for reader, _ in pipes), *writers, *([stdin] if stdin else [])):
+            end.close()
         self.stdout: TextIO = outputs[0]
         self.stderr: TextIO | None = outputs[1] if own_stderr else None
         self.pid: int = self._process.pid
@@ -123,6 +131,20 @@ class ForkedProgram:
     def kill(self) -> None:
         """Sends SIGKILL."""
         self.send_signal(signal.SIGKILL)
+
+
+class _ForkedServers:
+    """Takes the place of the module subprocess in a program that starts a server of its own."""
+
+    PIPE, TimeoutExpired = subprocess.PIPE, subprocess.TimeoutExpired
+
+    @staticmethod
+    def Popen(  # noqa: N802
+        command: Sequence[str], env: Mapping[str, str], **_: object
+    ) -> ForkedProgram:
+        """Starts `python -u -m MODULE ARGUMENT...` in a session of its own."""
+        module, *arguments = command[command.index("-m") + 1 :]
+        return ForkedProgram(module, arguments, env, in_own_group=True, is_server=True)
 
 
 def run(
@@ -164,11 +186,16 @@ def _run(
     env: dict[str, str],
     in_own_group: bool,
     cwd: str,
+    stdin: Connection | None,
     outputs: list[Connection],
     inherited: list[int] | None,
 ) -> None:
     if in_own_group:
         os.setsid()
+    if stdin:
+        os.dup2(stdin.fileno(), 0)
+        stdin.close()
+        sys.stdin = os.fdopen(0, closefd=False)
     for standard, output in ((1, outputs[0]), (2, outputs[-1])):
         os.dup2(output.fileno(), standard)
     for output in outputs:
@@ -181,6 +208,8 @@ def _run(
     sys.stdout, sys.stderr = (_unbuffered(standard) for standard in (1, 2))
     os.environ.clear()
     os.environ.update(env)
+    own_server.subprocess = _ForkedServers
+    forkserver._forkserver.ensure_running = lambda: None  # it would start another: one runs
     sys.argv = [module, *arguments]
     sys.path[:0] = [path for path in env.get("PYTHONPATH", "").split(os.pathsep) if path]
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.processes import Started
+from terngrad.testing.processes import Started, wait_until
 
 FAMILY = """
 import subprocess, sys, time
@@ -48,3 +48,32 @@ def test_a_process_that_outlives_its_program_is_seen_and_ended_with_its_group():
         run.process.wait()
         assert run.outlived(0.1)
     assert not run.outlived()
+
+
+SERVER = """
+import sys
+print(sys.stdin.readline().strip(), "tensorflow" in sys.modules, flush=True)
+print("was asked", file=sys.stderr, flush=True)
+sys.stdin.read()
+"""
+WORKER = """
+import os, sys, time
+from terngrad.library import own_server
+command = [sys.executable, "-u", "-m", "terngrad.testing.programs.snippet", sys.argv[1]]
+server = own_server.subprocess.Popen(command, env=os.environ)
+server.stdin.write("a request\\n")
+server.stdin.flush()
+print("answer:", server.stdout.readline(), server.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_a_server_of_a_forked_program_is_forked_with_tensorflow_and_ends_with_it():
+    command = [sys.executable, "-m", "terngrad.testing.programs.snippet", WORKER, SERVER]
+    with Started(command) as program:
+        program.wait_for("^answer: a request True$")
+        program.wait_for("^was asked$")
+        server = int(program.wait_for(r"^ \d+$"))
+        assert runs(server)
+    wait_until(lambda: not runs(server), "for the end of the server")
