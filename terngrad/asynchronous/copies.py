@@ -31,7 +31,6 @@ from terngrad.codecs.feedback_codec import STEPS
 from terngrad.draws import DrawKey
 from terngrad.layout import FEEDBACK_CODES, FLOAT, PULL_CODECS
 from terngrad.ops.gradient_kernels import GradientKernels
-from terngrad.ops.reference import ReferenceKernels
 from terngrad.parts import Parts
 from terngrad.planes import SUM_BLOCK, plane_count
 from terngrad.service.messages import Reply
@@ -73,7 +72,7 @@ class ChangeCode:
         """
         self._encoder = PULL_CODECS[codec]
         self._max_code = FEEDBACK_CODES[self._encoder]
-        self._kernels = ReferenceKernels() if kernels.on_gpu else kernels
+        self._kernels = kernels.of_cpu
         self._packing = kernels.packing
         self._shapes = [(size,) for size in sizes]
         self._ends = list(itertools.accumulate(sizes))[:-1]  # of all variables but the last

@@ -20,7 +20,9 @@ from terngrad.asynchronous.copies import (
 from terngrad.asynchronous.messages import exactly
 from terngrad.asynchronous.plan import Plan
 from terngrad.asynchronous.row import make_shards
+from terngrad.gpu import ops
 from terngrad.layout import Policy
+from terngrad.ops.native import NativeKernels
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import GROUP, SUM_BLOCK, pack_integers
 from terngrad.service.messages import Reply
@@ -219,6 +221,15 @@ def change_of(size, share, seed=0):
     draws = np.random.default_rng(seed)
     values = draws.choice(np.float32([1.0, -1.0, 3.0, -3.0]), size)
     return np.where(draws.random(size) < share, values, np.float32(0))
+
+
+@pytest.mark.usefixtures("native_library")
+def test_changes_beside_gradients_on_gpus_have_the_native_kernels_of_the_cpu(monkeypatch):
+    monkeypatch.setattr(ops, "prepare", lambda: ("sm_90",))
+    code = code_of(ops.GpuKernels())
+    assert type(code._kernels) is NativeKernels
+    change = change_of(code.size, 0.5)
+    assert code.write(change).content == code_of().write(change).content
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.05, 0.5, 1.0])

@@ -26,8 +26,7 @@ from terngrad.codecs.integer_codec import SCALE_BYTES, IntegerCodec
 from terngrad.draws import DrawKey
 from terngrad.exchange.exchange import CodedPayload, Exchange, LocalBucket, Summed
 from terngrad.layout import FEEDBACK_CODES, SUM_CODECS
-from terngrad.ops.gradient_kernels import GradientKernels, Sums
-from terngrad.ops.reference import ReferenceKernels
+from terngrad.ops.gradient_kernels import Sums
 from terngrad.parts import Parts
 from terngrad.planes import GROUP, SUM_BLOCK, padded, plane_count
 
@@ -118,7 +117,7 @@ class SumCodec:
         self, words: tf.Tensor, units: tf.Tensor, nodes: tf.Tensor, memory: SumMemory
     ) -> tuple[tf.Tensor, tf.Tensor, SumMemory]:
         """Returns the codes of the own share, their scales, and the rounding errors."""
-        pieces, kernels = self._pieces, self._kernels
+        pieces, kernels = self._pieces, self._codec.kernels.of_cpu
         if not pieces:
             # No codes, but made of the sums: TensorFlow may drop an operation without a use.
             return words[:, : plane_count(self._max_code)], tf.zeros([0]), []
@@ -163,11 +162,6 @@ class SumCodec:
             variable: CodedPayload(size * padding / 8 * planes, SCALE_BYTES * parts.count, own)
             for variable, size, parts in each
         }
-
-    @property
-    def _kernels(self) -> GradientKernels:
-        own = self._codec.kernels
-        return ReferenceKernels() if own.on_gpu else own
 
     def _values(self, share: Callable[[int], tuple[int, int]]) -> tuple[int, int]:
         """Returns the first and the end of the bucket's values in a share of its groups."""

@@ -52,6 +52,12 @@ class GpuKernels(NativeKernels):
           ValueError: see base class.
         """
         super().__init__(path)
+        self._of_cpu = NativeKernels(path)
         self.path = "gpu"  # of the ops
         targets = prepare()
         self.title = f"native kernels (GPUs: {', '.join(targets)})"
+
+    @property
+    def of_cpu(self) -> NativeKernels:
+        """See base class."""
+        return self._of_cpu

@@ -116,6 +116,11 @@ class GradientKernels(abc.ABC):
         """
         return f"{self.family}{' on GPUs' if self.on_gpu else ''}"
 
+    @property
+    def of_cpu(self) -> GradientKernels:
+        """Kernels for tensors on the CPU: native ones beside native ones on GPUs."""
+        return self
+
     def are_there(self, variables: Sequence[tf.Variable]) -> bool:
         """Returns whether variables are together on one device of the kind of these kernels."""
         devices = {variable.device for variable in variables}

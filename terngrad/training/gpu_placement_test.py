@@ -6,10 +6,13 @@ import pytest
 import tensorflow as tf
 
 from terngrad.codecs.factory import make_codecs
+from terngrad.codecs.sum_codec import sum_codecs
 from terngrad.connect.config import ConnectConfig
 from terngrad.exchange import sockets
+from terngrad.exchange.local import LocalExchange
 from terngrad.gpu import ops
 from terngrad.layout import Policy, make_layout
+from terngrad.ops.library import PATHS
 from terngrad.testing.addresses import free_addresses
 from terngrad.training.memory import Memory
 from terngrad.training.reduction import Reduction
@@ -64,3 +67,19 @@ def test_only_codes_scales_and_their_sums_leave_the_gpu(kernels, policy, on_gpu,
         for tensor in op.inputs if "CPU" in op.device else ():
             if "GPU" in tensor.op.device and tensor.dtype != tf.uint32:
                 assert tensor.shape.num_elements() <= limit, tensor
+
+
+def test_means_are_coded_again_by_the_native_kernels_of_the_cpu(kernels):
+    policy = Policy(grad_bits=1, sum_codec="ternary", size_to_binarize=0)
+    codecs = make_codecs(make_layout(["v/kernel"], [(64, 48)], policy), kernels)
+    (maker,) = sum_codecs(codecs, LocalExchange(1, kernels))
+
+    @tf.function(autograph=False)
+    def code(words):
+        with tf.device("/CPU:0"):
+            return maker._code(words, tf.constant([0.1]), tf.constant(1), maker.init())
+
+    graph = code.get_concrete_function(tf.TensorSpec([96, 2], tf.uint32)).graph
+    ops = {op.type: op for op in graph.get_operations() if op.type.startswith("Terngrad")}
+    assert ops.keys() == {f"Terngrad{op}" for op in ("Decode", "Correct", "Encode", "Subtract")}
+    assert all(op.get_attr("path").decode() in PATHS for op in ops.values())
