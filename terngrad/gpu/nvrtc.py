@@ -63,6 +63,7 @@ class Nvrtc:
             self._library = ctypes.CDLL(path)
             self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
             self.version = self._version()
+            self._load_builtins()
             self.architectures = self._architectures()
             self._library.nvrtcGetCUBIN  # noqa: B018 - since 11.1
         except OSError as error:
@@ -75,6 +76,13 @@ class Nvrtc:
         major, minor = ctypes.c_int(), ctypes.c_int()
         self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
         return Version(major.value, minor.value)
+
+    def _load_builtins(self) -> None:
+        """Loads what NVRTC opens by its name, as 13.0 lacks the path to its own folder."""
+        folder, name = os.path.dirname(self.path), ".".join(map(str, self.version))
+        path = os.path.join(folder, f"libnvrtc-builtins.so.{name}")
+        if folder and os.path.exists(path):  # else the loader has to find both
+            ctypes.CDLL(path)
 
     def _architectures(self) -> tuple[int, ...]:
         count = ctypes.c_int()

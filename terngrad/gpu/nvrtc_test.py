@@ -1,11 +1,14 @@
 """NVRTC: where it is found, what it compiles, and how it refuses. No GPU is needed."""
 
+import ctypes
 from unittest import mock
 
 import pytest
 
 from terngrad.gpu import nvrtc
+from terngrad.ops import build
 from terngrad.ops.library import UnavailableError
+from terngrad.testing import native
 from terngrad.testing.gpu import ARCHITECTURES
 
 KERNEL = """
@@ -82,6 +85,30 @@ def test_law_10_a_file_that_is_no_nvrtc_is_named(tmp_path, monkeypatch):
         nvrtc.load.__wrapped__()
     with pytest.raises(UnavailableError, match=r"^libc.so.6 is too old: it lacks nvrtcGetErrorStr"):
         nvrtc.Nvrtc("libc.so.6")
+
+
+_FUNCTIONS = """
+extern "C" {
+int nvrtcVersion(int* major, int* minor) { *major = 99, *minor = 4; return 0; }
+int nvrtcGetNumSupportedArchs(int* count) { *count = 1; return 0; }
+int nvrtcGetSupportedArchs(int* found) { *found = 90; return 0; }
+const char* nvrtcGetErrorString(int status) { return "error"; }
+int nvrtcGetCUBIN(void* program, char* code) { return 0; }
+}
+"""
+
+
+def test_nvrtc_finds_the_builtins_that_lie_beside_it(tmp_path):
+    """As those of 13.0, which has no path to its own folder."""
+    builtins, source = "libnvrtc-builtins.so.99.4", tmp_path / "functions.cc"
+    source.write_text(_FUNCTIONS)
+    for name in ("libnvrtc.so.99", builtins):
+        options = ["-shared", "-fPIC", f"-Wl,-soname,{name}", str(source)]
+        build.run([native.compiler(), *options, "-o", str(tmp_path / name)])
+    with pytest.raises(OSError, match=builtins):
+        ctypes.CDLL(builtins)
+    assert nvrtc.Nvrtc(str(tmp_path / "libnvrtc.so.99")).version == (99, 4)
+    ctypes.CDLL(builtins)
 
 
 def test_a_package_goes_before_the_toolkit_and_the_loader(tmp_path, monkeypatch):
