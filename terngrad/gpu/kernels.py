@@ -9,6 +9,7 @@ is unused for long is removed there.
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import os
 import tempfile
@@ -35,7 +36,7 @@ def cached(name: str, make: Callable[[], bytes]) -> bytes:
     If the folder cannot be read or written, a warning says so.
 
     Args:
-      name: file name with a digest of all that decides the content.
+      name: file name with all that decides the content, or a digest of it.
       make: returns the content.
     """
     path = os.path.join(folder(), name)
@@ -45,8 +46,6 @@ def cached(name: str, make: Callable[[], bytes]) -> bytes:
         _warn(path, error)
         return make()
     if content is not None:
-        with contextlib.suppress(OSError):  # the file of another user, which may be used, too
-            os.utime(path)  # notes the use
         return content
     content = make()
     try:
@@ -62,14 +61,18 @@ def _warn(path: str, error: OSError) -> None:
 
 
 def _read(path: str) -> bytes | None:
-    """Returns a file's content; None if there is no whole file."""
+    """Returns a file's content and notes its use; None if there is no whole file."""
     try:
         with open(path, "rb") as file:
             sealed = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
     content, digest = sealed[:-_DIGEST_BYTES], sealed[-_DIGEST_BYTES:]
-    return content if hashlib.sha256(content).digest() == digest else None
+    if hashlib.sha256(content).digest() != digest:
+        return None
+    with contextlib.suppress(OSError):  # the file of another user, which may be used, too
+        os.utime(path)
+    return content
 
 
 def _write(path: str, content: bytes) -> None:
@@ -89,22 +92,39 @@ def _write(path: str, content: bytes) -> None:
 def code(capability: int) -> bytes:
     """Returns the kernels' code for a card.
 
+    Where there is no NVRTC, code that any version of it has made for this card will do.
+
     Args:
       capability: the card's compute capability, such as 90 for 9.0.
 
     Raises:
-      UnavailableError: the card is too old, or NVRTC is not found or cannot compile them.
+      UnavailableError: the card is too old, or NVRTC cannot compile them, or it is not found and
+        the cache does not have them.
     """
-    compiler = nvrtc.load()
-    target, texts = compiler.target(capability), sources()
-    name = f"kernels-{target}-{_digest(texts, target, compiler.version)}.bin"
+    texts = sources()
     try:
-        return cached(name, lambda: compiled(compiler, target, texts).code)
+        compiler = nvrtc.load()
+    except UnavailableError:
+        kept = _kept(f"sm_{capability}", texts)
+        if kept is None:
+            raise
+        return kept
+    target, version = compiler.target(capability), ".".join(map(str, compiler.version))
+    try:
+        return cached(_name(target, texts, version), lambda: compiled(compiler, target, texts).code)
     except nvrtc.CompileError as error:
         lines = str(error).splitlines()
         first = next((line for line in lines if "error" in line), lines[0])
-        version = ".".join(map(str, compiler.version))
         raise UnavailableError(f"NVRTC {version} cannot compile the kernels: {first}") from None
+
+
+def _kept(target: str, texts: Mapping[str, str]) -> bytes | None:
+    """Returns what the cache has for a target, whatever NVRTC made it; of several the last used."""
+    pattern = os.path.join(glob.escape(folder()), _name(target, texts, "*"))
+    with contextlib.suppress(OSError):  # another process may remove them
+        paths = sorted(glob.glob(pattern), key=os.path.getmtime, reverse=True)
+        return next((content for path in paths if (content := _read(path)) is not None), None)
+    return None
 
 
 def compiled(
@@ -123,8 +143,8 @@ def sources() -> dict[str, str]:
     return {name: content.decode() for name, content in sorted(build.texts(SOURCE).items())}
 
 
-def _digest(texts: Mapping[str, str], target: str, version: nvrtc.Version) -> str:
-    """Returns a digest of all that decides the code."""
-    parts = [target, *map(str, version), *nvrtc.OPTIONS]
-    parts += [part for name, text in texts.items() for part in (name, text)]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+def _name(target: str, texts: Mapping[str, str], version: str) -> str:
+    """Returns a file name with all that decides the code."""
+    parts = [*nvrtc.OPTIONS, *(part for name, text in texts.items() for part in (name, text))]
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+    return f"kernels-{target}-{digest}-{version}.bin"

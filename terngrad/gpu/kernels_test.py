@@ -83,6 +83,26 @@ def test_law_10_a_missing_nvrtc_is_named(texts):
         kernels.code(90)
 
 
+def test_without_nvrtc_code_of_the_cache_is_used_whatever_version_made_it(texts, tmp_path):
+    some = mock.Mock(spec=nvrtc.Nvrtc, architectures=(80, 90))
+    some.target = lambda capability: nvrtc.Nvrtc.target(some, capability)
+    for version in (nvrtc.Version(12, 9), nvrtc.Version(13, 0)):
+        some.version, some.compile.return_value = version, nvrtc.Compiled(b"%d" % version[0], "")
+        with mock.patch.object(nvrtc, "load", return_value=some):
+            kernels.code(90)
+    older, newer = sorted((tmp_path / "terngrad").iterdir())
+    os.utime(newer, (0, 0))
+    with mock.patch.object(nvrtc, "load", side_effect=UnavailableError("no NVRTC")):
+        assert kernels.code(90) == b"12"
+        older.write_bytes(b"damaged")
+        assert kernels.code(90) == b"13"
+        with pytest.raises(UnavailableError, match="no NVRTC"):
+            kernels.code(80)
+        texts["h.h"] += "// changed\n"
+        with pytest.raises(UnavailableError, match="no NVRTC"):
+            kernels.code(90)
+
+
 def test_law_10_an_nvrtc_that_cannot_compile_the_kernels_is_named(compiler, texts, tmp_path):
     texts["h.h"] = "no kernel\n"
     with (
