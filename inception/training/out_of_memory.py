@@ -11,7 +11,8 @@ import tensorflow as tf
 from terngrad.exchange.operation_errors import reason
 
 # TensorFlow raises its ResourceExhaustedError also for a full disk and for long messages.
-_MEMORY = re.compile(r"MemoryError|OOM|[Oo]ut of memory|[Ff]ailed to allocate")
+_MEMORY = re.compile(r"MemoryError|OOM|OUT_OF_MEMORY|[Oo]ut of memory|[Ff]ailed to allocate")
+_OF_GPU = re.compile(r"CUDA_ERROR|device:GPU|allocator GPU")
 
 
 @contextlib.contextmanager
@@ -33,7 +34,8 @@ def naming_out_of_memory() -> Iterator[None]:
 
 def _worded(what: str) -> MemoryError:
     what = what.strip().removeprefix("MemoryError:").strip()
+    where = "on the GPU (see nvidia-smi)" if _OF_GPU.search(what) else "(see ulimit -v)"
     return MemoryError(
         f"out of memory{f' ({what})' if what else ''}: "
-        "needs a smaller --batch_size or --net, or more memory (see ulimit -v)"
+        f"needs a smaller --batch_size or --net, or more memory {where}"
     )

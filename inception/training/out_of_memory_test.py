@@ -37,6 +37,23 @@ def test_law_10_one_line_says_that_there_is_no_memory_and_what_helps(error, what
     assert str(raised.value) == f"out of memory{what}: {HELPS}"
 
 
+@pytest.mark.parametrize(
+    "what",
+    [
+        "OOM when allocating tensor with shape[9] and type float on "
+        "/job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc",
+        "terngrad_stats: CUDA_ERROR_OUT_OF_MEMORY, out of memory",
+        "terngrad_stats: CUDA_ERROR_OUT_OF_MEMORY",
+    ],
+)
+def test_law_10_too_little_memory_of_a_gpu_is_not_the_processs(what):
+    error = tf.errors.ResourceExhaustedError(None, None, GRAPH % what)
+    helps = "needs a smaller --batch_size or --net, or more memory on the GPU (see nvidia-smi)"
+    with pytest.raises(MemoryError) as raised, naming_out_of_memory():
+        raise error
+    assert str(raised.value) == f"out of memory ({what}): {helps}"
+
+
 def test_errors_about_something_else_stay_as_they_are():
     full = tf.errors.ResourceExhaustedError(None, None, "No space left on device")
     with pytest.raises(tf.errors.ResourceExhaustedError), naming_out_of_memory():

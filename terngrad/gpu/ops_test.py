@@ -5,8 +5,9 @@ import tensorflow as tf
 from tensorflow.python.framework.kernels import get_registered_kernels_for_op
 
 from terngrad.gpu import kernels, ops
-from terngrad.ops import library
+from terngrad.ops import build, library
 from terngrad.ops.library import UnavailableError
+from terngrad.testing import native
 
 _ON_HOST = {  # inputs that the host reads, by op
     "TerngradStats": [],
@@ -29,6 +30,31 @@ def test_an_op_has_a_kernel_for_gpus_whose_host_reads_only_scalars_and_handles(o
     assert list(registered["GPU"].host_memory_arg) == _ON_HOST[op]
     (constraint,) = registered["GPU"].constraint  # else ops of CPU tensors would go to a GPU
     assert (constraint.name, list(constraint.allowed_values.list.s)) == ("path", [b"gpu"])
+
+
+_LAUNCHED = """
+#include <cstdio>
+#include "terngrad/cc/kernels/gpu.h"
+int main(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    std::printf("%d ", terngrad::Launched(argv[i]).raw_code());
+  }
+}
+"""
+
+
+@pytest.mark.slow
+def test_a_launch_that_fails_is_no_lost_process_and_lack_of_memory_is_named(tmp_path):
+    _, flags, link_flags = build.tensorflow()
+    source, program = tmp_path / "launched.cc", str(tmp_path / "launched")
+    source.write_text(_LAUNCHED)
+    found_at_run_time = f"-Wl,-rpath,{tf.sysconfig.get_lib()}"
+    options = ["-w", "-O0", "-I.", *flags, str(source), *link_flags, found_at_run_time]
+    build.run([native.compiler(), *options, "-o", program])
+    texts = ["", "stats: CUDA_ERROR_OUT_OF_MEMORY, out of memory", "stats: CUDA_ERROR_UNKNOWN"]
+    codes = [int(code) for code in native.output([program, *texts]).split()]
+    # None of operation_errors.LOSSES:
+    assert codes == [0, tf.errors.RESOURCE_EXHAUSTED, tf.errors.UNKNOWN]
 
 
 @pytest.fixture

@@ -58,9 +58,14 @@ class OpGpu {
   gpu::Stream stream_ = nullptr;
 };
 
-// Returns the status of a launch, which says why it failed, or nothing.
+// Returns the status of a launch, which says why it failed, or nothing. Its
+// code is none of a lost process (terngrad/exchange/operation_errors.py).
 inline absl::Status Launched(const std::string& error) {
-  return error.empty() ? absl::OkStatus() : absl::InternalError(error);
+  if (error.empty()) return absl::OkStatus();
+  if (error.find("CUDA_ERROR_OUT_OF_MEMORY") != std::string::npos) {
+    return absl::ResourceExhaustedError(error);
+  }
+  return absl::UnknownError(error);
 }
 
 // Calls run(place) with scratch memory for a table of items.
