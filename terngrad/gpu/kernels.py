@@ -9,11 +9,12 @@ is unused for long is removed there.
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 import hashlib
 import os
+import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Mapping
 
 from terngrad.gpu import nvrtc
@@ -33,7 +34,7 @@ def folder() -> str:
 def cached(name: str, make: Callable[[], bytes]) -> bytes:
     """Returns the cached content of a name; makes and caches it if it is missing or damaged.
 
-    If the folder cannot be read or written, a warning says so.
+    If the folder cannot be read or written, a line on stderr says so.
 
     Args:
       name: file name with all that decides the content, or a digest of it.
@@ -57,7 +58,13 @@ def cached(name: str, make: Callable[[], bytes]) -> bytes:
 
 def _warn(path: str, error: OSError) -> None:
     text = f"{os.path.dirname(path)}: {error.strerror or error}; each process compiles its kernels"
-    warnings.warn(f"GPU kernels are not kept in {text}", RuntimeWarning, stacklevel=3)
+    _print_once(f"GPU kernels are not kept in {text}")
+
+
+@functools.cache
+def _print_once(line: str) -> None:
+    # Not a warning: it would name a line of this file, which the user cannot mend.
+    print(line, file=sys.stderr, flush=True)
 
 
 def _read(path: str) -> bytes | None:
