@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,8 @@ def found(environment: Mapping[str, str] = os.environ) -> list[str]:
     """Returns the GPUs that a program would use: those named in its environment, or all."""
     visible = environment.get(_VISIBLE)
     if visible is not None:
-        return [gpu for gpu in visible.split(",") if gpu not in ("", "-1")]
+        is_valid = lambda gpu: gpu and not gpu.startswith("-")  # CUDA hides what comes after others
+        return list(itertools.takewhile(is_valid, map(str.strip, visible.split(","))))
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         listed = subprocess.run(
             ["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=_ANSWER_SECS

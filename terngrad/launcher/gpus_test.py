@@ -20,7 +20,16 @@ def test_without_a_driver_there_is_no_gpu(tmp_path, monkeypatch):
     assert gpus.found({}) == []
 
 
-@pytest.mark.parametrize(("named", "expected"), [("4,MIG-a", ["4", "MIG-a"]), ("", []), ("-1", [])])
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ("4,MIG-a", ["4", "MIG-a"]),
+        ("", []),
+        ("-1", []),
+        ("0,-1,1", ["0"]),  # CUDA hides the rest, too
+        ("0, 2,,1", ["0", "2"]),
+    ],
+)
 def test_the_environment_may_name_the_gpus(named, expected):
     assert gpus.found({"CUDA_VISIBLE_DEVICES": named}) == expected
 
