@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import itertools
 import os
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_DEVICES = "/dev/nvidia[0-9]*"  # one for each GPU, besides others such as nvidiactl
 _ANSWER_SECS = 10.0  # of the driver
 _GROWS = "TF_FORCE_GPU_ALLOW_GROWTH"  # else a process allocates all memory of its GPU
 
@@ -26,7 +28,8 @@ def found(environment: Mapping[str, str] = os.environ) -> list[str]:
         )
         gpus = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
         return [str(i) for i, _ in enumerate(gpus)]
-    return []
+    # Containers often lack that program. They have the devices that they may use.
+    return [str(i) for i, _ in enumerate(glob.glob(_DEVICES))]
 
 
 def variables(

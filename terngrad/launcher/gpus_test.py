@@ -15,9 +15,16 @@ def test_gpus_are_those_that_are_installed(tmp_path, monkeypatch, count, expecte
     assert gpus.found({}) == expected
 
 
-def test_without_a_driver_there_is_no_gpu(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [((), []), (("nvidia2", "nvidia5", "nvidiactl", "nvidia-uvm"), ["0", "1"])],
+)
+def test_without_nvidia_smi_the_devices_are_counted(tmp_path, monkeypatch, devices, expected):
+    for name in devices:
+        (tmp_path / name).touch()
+    monkeypatch.setattr(gpus, "_DEVICES", gpus._DEVICES.replace("/dev", str(tmp_path)))
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert gpus.found({}) == []
+    assert gpus.found({}) == expected
 
 
 @pytest.mark.parametrize(
