@@ -55,9 +55,13 @@ def test_law_10_a_driver_without_a_function_is_named():
         ({"failing_cuInit": 100}, "the NVIDIA driver cannot start: CUDA error 100"),
         ({"failing_cuDeviceGet": 101}, "GPU 0: CUDA_ERROR_INVALID_DEVICE"),
         ({"failing_cuDevicePrimaryCtxRetain": 2}, "GPU 0: CUDA_ERROR_OUT_OF_MEMORY, out of memory"),
-        (
-            {"failing_cuModuleLoadData": 222, "version": 12020},
-            "the driver, of CUDA 12.2, is older than the NVRTC that compiled the kernels: CUDA err",
+        *(
+            (
+                {"failing_cuModuleLoadData": status, "version": 12020},
+                "the driver, of CUDA 12.2, cannot load the kernels; it may be older than the NVRTC "
+                f"that compiled them: CUDA error {status}",
+            )
+            for status in (200, 209, 218, 222)
         ),
         ({"failing_cuModuleLoadData": 2}, "the kernels cannot be loaded: CUDA_ERROR_OUT_OF_MEM"),
     ],

@@ -9,9 +9,11 @@ namespace terngrad {
 namespace gpu {
 namespace {
 
+// Of code that is too new for the driver: machine code, then PTX.
+constexpr Status kInvalidImage = 200;
+constexpr Status kNoBinaryForGpu = 209;
 constexpr Status kInvalidPtx = 218;
 constexpr Status kUnsupportedPtxVersion = 222;
-constexpr Status kNoBinaryForGpu = 209;
 
 // Scratch memory begins with the table.
 int64_t TableEnd(int64_t table_bytes) { return (table_bytes + 7) / 8 * 8; }
@@ -88,15 +90,16 @@ std::string Gpu::Load(const void* code) {
   const Current current(*this);
   if (!current.error().empty()) return current.error();
   const Status status = driver_.cuModuleLoadData(&module_, code);
-  if (status == kNoBinaryForGpu || status == kInvalidPtx ||
-      status == kUnsupportedPtxVersion) {
+  if (status == kInvalidImage || status == kNoBinaryForGpu ||
+      status == kInvalidPtx || status == kUnsupportedPtxVersion) {
     int version = 0;
     driver_.cuDriverGetVersion(&version);
     const std::string number = std::to_string(version / 1000) + "." +
                                std::to_string(version % 1000 / 10);
     return Describe(driver_,
                     ("the driver, of CUDA " + number +
-                     ", is older than the NVRTC that compiled the kernels")
+                     ", cannot load the kernels; it may be older than the "
+                     "NVRTC that compiled them")
                         .c_str(),
                     status);
   }
