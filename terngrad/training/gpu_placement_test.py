@@ -115,6 +115,13 @@ def test_updates_with_sums_are_made_where_the_weights_are(kernels, make):
     assert handles and set(handles) == {_GPU}
 
 
+def test_a_graph_with_a_gpu_in_it_is_imported(kernels):
+    graph, _ = traced(kernels, Policy(grad_bits=1))
+    with tf.Graph().as_default() as imported:
+        tf.import_graph_def(graph.as_graph_def(), name="")
+    assert placed_in(imported) == placed_in(graph)
+
+
 def test_means_are_coded_again_by_the_native_kernels_of_the_cpu(kernels):
     policy = Policy(grad_bits=1, sum_codec="ternary", size_to_binarize=0)
     codecs = make_codecs(make_layout(["v/kernel"], [(64, 48)], policy), kernels)
