@@ -15,23 +15,17 @@ compute-sanitizer --tool memcheck python -m benchmarks.gpu_check --rounds=0   # 
 
 from __future__ import annotations
 
-import datetime
-import platform
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
 
 from benchmarks.gpu import backends, laws, timings
 from benchmarks.gpu.backends import Backend, NoGpuError
 from benchmarks.gpu.laws import Finding
-from benchmarks.gpu.options import parser, write_figures
+from benchmarks.gpu.options import environment, parser, write_figures
 from benchmarks.gpu.timings import Timing
-from terngrad.gpu import device, nvrtc
+from terngrad.gpu import device
 from terngrad.ops.library import UnavailableError
 
 
@@ -64,7 +58,11 @@ def main(arguments: Sequence[str] | None = None, backend: Backend | None = None)
     except (NoGpuError, UnavailableError) as error:
         sys.exit(f"gpu_check: {error}")
     opened = time.perf_counter() - start
-    conditions = environment(backend) | {"seed": options.seed, "seconds to open": round(opened, 2)}
+    conditions = environment(backend.describe()) | {
+        "arrays": backend.name,
+        "seed": options.seed,
+        "seconds to open": round(opened, 2),
+    }
     for name, value in conditions.items():
         print(f"- {name}: {value}")
     findings = list(laws.check(backend, options.seed))
@@ -83,35 +81,6 @@ def main(arguments: Sequence[str] | None = None, backend: Backend | None = None)
         _write(options.json, conditions, findings, measured, goals)
     if wrong := sum(finding.wrong for finding in findings):
         sys.exit(f"gpu_check: {wrong} values are not what they must be")
-
-
-def environment(backend: Backend) -> dict[str, object]:
-    """Returns date, commit, GPU, driver and versions."""
-    command = ["git", "describe", "--always", "--dirty"]
-    found = subprocess.run(
-        command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-    )
-    try:
-        compiler = ".".join(map(str, nvrtc.load().version))
-    except UnavailableError:  # the code was in the cache
-        compiler = "none"
-    return {
-        "date": datetime.date.today().isoformat(),
-        "commit": found.stdout.strip() or "unknown",
-        "GPU": backend.describe(),
-        "driver": _driver(),
-        "NVRTC": compiler,
-        "arrays": backend.name,
-        "Python": f"{platform.python_version()}, NumPy {np.__version__}",
-    }
-
-
-def _driver() -> str:
-    path = Path("/proc/driver/nvidia/version")
-    try:
-        return path.read_text().splitlines()[0].partition(":")[2].strip()
-    except (OSError, IndexError):
-        return "unknown"
 
 
 def _goals_of(measured: Iterable[Timing]) -> list[Goal]:

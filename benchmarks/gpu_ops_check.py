@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from benchmarks.gpu import laws
 from benchmarks.gpu.laws import CODES, SCALE_BY, SHAPES, Finding, wrong_in
-from benchmarks.gpu.options import parser, write_figures
+from benchmarks.gpu.options import environment, parser, write_figures
 from benchmarks.gpu.timings import NETS
 from terngrad.draws import DrawKey
 from terngrad.gpu.ops import GpuKernels
@@ -69,7 +69,13 @@ def main(arguments: Sequence[str] | None = None, targets: Sequence[Target] = ())
         right, checked, beside = targets or _targets()
     except UnavailableError as error:
         sys.exit(f"gpu_ops_check: {error}")
-    print(f"- {checked.kernels.title}, TensorFlow {tf.__version__}, seed {options.seed}")
+    conditions = environment(_card()) | {
+        "kernels": checked.kernels.title,
+        "TensorFlow": tf.__version__,
+        "seed": options.seed,
+    }
+    for name, value in conditions.items():
+        print(f"- {name}: {value}")
     findings = list(_check(right, checked, np.random.default_rng(options.seed)))
     laws.print_findings(findings)
     times = {}
@@ -79,14 +85,19 @@ def main(arguments: Sequence[str] | None = None, targets: Sequence[Target] = ())
             print(f"- {target.kernels.title}: {times[target.kernels.title]}")
     if options.json:
         content = {
-            "kernels": checked.kernels.title,
-            "TensorFlow": tf.__version__,
+            "environment": conditions,
             "laws": [finding._asdict() for finding in findings],
             "milliseconds": times,
         }
         write_figures("gpu_ops_check", options.json, content)
     if wrong := sum(finding.wrong for finding in findings):
         sys.exit(f"gpu_ops_check: {wrong} values are not what they must be")
+
+
+def _card() -> str:
+    for gpu in tf.config.get_visible_devices("GPU"):
+        return tf.config.experimental.get_device_details(gpu).get("device_name", "unknown")
+    return "none"
 
 
 def _targets() -> list[Target]:

@@ -40,7 +40,10 @@ def test_bits_agree_and_times_are_written(tmp_path, capsys):
     path = tmp_path / "figures.json"
     gpu_ops_check.main(["--seed=3", "--rounds=2", f"--json={path}"], _targets(NativeKernels()))
     printed, figures = capsys.readouterr().out, json.loads(path.read_text())
-    assert "seed 3\n" in printed and "WRONG" not in printed
+    assert "- seed: 3\n" in printed and "WRONG" not in printed
+    conditions = figures["environment"]
+    assert conditions["seed"] == 3 and conditions["TensorFlow"] == tf.__version__
+    assert {"date", "commit", "GPU", "driver", "NVRTC"} <= conditions.keys()
     assert "- updates as on the CPU: 5 cases, " in printed
     assert all(finding["values"] for finding in figures["laws"])
     native, reference = figures["milliseconds"].values()

@@ -1,15 +1,24 @@
-"""The options of the programs that check a GPU, and the file with their figures."""
+"""The options of the programs that check a GPU, where they ran, and the file with their figures."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
 import json
 import os
+import platform
 import secrets
+import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NoReturn
+
+import numpy as np
+
+from terngrad.gpu import nvrtc
+from terngrad.ops.library import UnavailableError
 
 
 class _Parser(argparse.ArgumentParser):
@@ -50,6 +59,38 @@ def _new_file(path: str) -> str:
 def _is_special(path: str) -> bool:
     """Whether there is a device or a pipe, which a file must not replace."""
     return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
+
+
+def environment(gpu: str) -> dict[str, object]:
+    """Returns date, commit, GPU, driver and versions.
+
+    Args:
+      gpu: its name.
+    """
+    command = ["git", "describe", "--always", "--dirty"]
+    found = subprocess.run(
+        command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
+    try:
+        compiler = ".".join(map(str, nvrtc.load().version))
+    except UnavailableError:  # the code was in the cache
+        compiler = "none"
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": found.stdout.strip() or "unknown",
+        "GPU": gpu,
+        "driver": _driver(),
+        "NVRTC": compiler,
+        "Python": f"{platform.python_version()}, NumPy {np.__version__}",
+    }
+
+
+def _driver() -> str:
+    path = Path("/proc/driver/nvidia/version")
+    try:
+        return path.read_text().splitlines()[0].partition(":")[2].strip()
+    except (OSError, IndexError):
+        return "unknown"
 
 
 def write_figures(program: str, path: str, content: Mapping[str, object]) -> None:
