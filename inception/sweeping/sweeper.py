@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from absl import flags
 from optuna.trial import TrialState
 
 from inception.cluster import namespaces
@@ -221,8 +222,21 @@ class Sweeper:
             self._report.lost(place.label)
 
     def _run(self, place: Place, running: RunningTrial) -> Outcome:
+        try:
+            spec = self._commands.spec(running, self._folder / running.folder, place)
+        except (ValueError, flags.Error) as error:  # a random point that the program refuses
+            end, pruned = TrialEnd(Outcome.FAILED, str(error)), False
+        else:
+            end, pruned = self._follow(place, running, spec)
+        again = self._study.end(running, end, pruned, self._retries)
+        self._report.ended(running, place.label, again)
+        return end.outcome
+
+    def _follow(
+        self, place: Place, running: RunningTrial, spec: TrialSpec
+    ) -> tuple[TrialEnd, bool]:
+        """Runs a trial at a place; returns its end, and whether it was pruned."""
         end, pruned = TrialEnd(Outcome.LOST), False
-        spec = self._commands.spec(running, self._folder / running.folder, place)
         with place.start(spec) as connection:
             self._connections.add(connection)
             if self._stop.is_set():
@@ -234,9 +248,7 @@ class Sweeper:
                     pruned = True
                     connection.stop()
             self._connections.discard(connection)
-        again = self._study.end(running, end, pruned, self._retries)
-        self._report.ended(running, place.label, again)
-        return end.outcome
+        return end, pruned
 
 
 def _check_effects(settings: SweepFlags, trained: Program, plan: Plan) -> None:
@@ -245,7 +257,7 @@ def _check_effects(settings: SweepFlags, trained: Program, plan: Plan) -> None:
     hosts += ["--ps_hosts=127.0.0.1:2"] if settings.ps else []
     found = []
     for values in plan.queued():
-        with contextlib.suppress(ValueError):  # the trial will fail, and name the reason
+        with contextlib.suppress(ValueError, flags.Error):  # the trial will fail and say why
             found.append(trained.inert(plan.training(point_of(values))[1], hosts))
     for name, values in plan.space.items():
         reasons = [inert[name] for inert in found if name in inert]

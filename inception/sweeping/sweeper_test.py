@@ -1,5 +1,6 @@
 """What a sweep says of the flags that it is asked to try, before it starts a trial."""
 
+import contextlib
 import csv
 
 import pytest
@@ -88,3 +89,51 @@ def test_a_sweep_over_two_lists_ranks_its_trials_and_draws_pictures(sweep, tmp_p
         assert f"Picture: {tmp_path / name}\n" in printed
     best = printed.partition("Repeat the best trial: ")[2]
     assert "--grad_bits=1 " in best and "--initial_learning_rate=0.2 " in best
+
+
+class Place:
+    """Where each trial ends at once, without a program."""
+
+    label, slot, slots = "here", 0, 1
+
+    def __init__(self):
+        self.specs = []
+
+    @contextlib.contextmanager
+    def start(self, spec):
+        self.specs.append(spec)
+        yield self
+
+    def events(self):
+        yield TrialEnd(Outcome.DONE, "", 1.0, 100, Evaluation(20, 0.5, 1.0))
+
+    def stop(self):
+        pass
+
+
+@pytest.fixture
+def run_at_places(monkeypatch, tmp_path):
+    """Runs a sweep in a folder, at places without programs; returns the rows of trials.csv."""
+
+    def run(*own):
+        place = Place()
+        monkeypatch.setattr(sweeper.places, "on_this_machine", lambda jobs: [place])
+        sweeper.sweep(settings_of(f"--sweep_dir={tmp_path}", *own), ["--batch_size=8"])
+        with (tmp_path / "trials.csv").open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("space", "reason"),
+    [
+        ("num_nodes=2..3", "flag --batch_size=8: must be a multiple of the 3 nodes"),
+        ("grad_bits=1..8", "flag --grad_bits=6: must be 32, 16, "),
+    ],
+)
+def test_a_point_that_the_program_refuses_is_a_failed_trial(run_at_places, space, reason):
+    found = run_at_places("--random=5", f"--space={space}")
+    states = [row["state"] for row in found]
+    assert set(states) == {"done", "failed"} and len(states) == 5
+    assert any(row["reason"].startswith(reason) for row in found)
