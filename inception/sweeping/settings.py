@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import shlex
 from collections.abc import Sequence
+from urllib.parse import quote
 
 from inception.flags.table import (
     NAMES,
@@ -21,6 +22,7 @@ from inception.flags.table import (
 _search, _trials, _machines = (
     functools.partial(flag, group) for group in ("Search", "Trials", "Machines")
 )
+_STUDY = "sweep"
 _WORDS = Kind(lambda text: tuple(shlex.split(text)), "flags, quoted as for a shell")
 
 
@@ -96,7 +98,12 @@ class SweepFlags(Checked):
         "Optuna journal file, or URL of a database such as sqlite:////tmp/s.db; not set = "
         "study.journal in sweep_dir",
     )
-    study: str = _trials(TEXT, "sweep", "name of the study in the storage")
+    study: str = _trials(
+        TEXT,
+        _STUDY,
+        "name of the study in the storage; results of others than sweep are in study_NAME in "
+        "sweep_dir",
+    )
 
     jobs: int = _machines(
         at_least(1),
@@ -141,6 +148,11 @@ class SweepFlags(Checked):
     def space_flag(self) -> str:
         """The flag that holds the values to try."""
         return "grid" if self.grid else "space"
+
+    @property
+    def study_folder(self) -> str:
+        """Folder of the study's trials and results within --sweep_dir, which studies may share."""
+        return "" if self.study == _STUDY else f"study_{quote(self.study, safe='')}"
 
     @property
     def method(self) -> str:

@@ -24,6 +24,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -66,7 +67,7 @@ class RunningTrial:
     Attributes:
       trial: Optuna's trial.
       point: the values to try, as texts.
-      folder: name of its folder.
+      folder: its folder, within that of the sweep.
     """
 
     trial: optuna.Trial
@@ -114,13 +115,19 @@ class Study:
       optuna: the study as Optuna knows it.
     """
 
-    def __init__(self, storage: BaseStorage, name: str, plan: Plan) -> None:
+    def __init__(self, storage: BaseStorage, name: str, plan: Plan, folder: str = "") -> None:
         """Opens the study, or makes it and queues its trials.
+
+        Args:
+          storage: holds the study.
+          name: of the study.
+          plan: its trials.
+          folder: of its trials, within the sweep's folder. Trials that have one already keep it.
 
         Raises:
           ValueError: the study has another plan.
         """
-        self._plan = plan
+        self._plan, self._folder = plan, Path(folder)
         self._lock = threading.Lock()
         self._mine: dict[int, optuna.Trial] = {}
         self._without_heartbeat: dict[int, float] = {}  # when this sweep first saw such a trial
@@ -167,7 +174,7 @@ class Study:
             self.optuna.tell(number, state=TrialState.FAIL)
             return None
         if "folder" not in trial.user_attrs:
-            trial.set_user_attr("folder", f"trial_{number:04d}")
+            trial.set_user_attr("folder", str(self._folder / f"trial_{number:04d}"))
         self._mine[number] = trial
         return RunningTrial(trial, point_of(trial.params), trial.user_attrs["folder"])
 

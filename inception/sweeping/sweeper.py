@@ -43,18 +43,20 @@ def sweep(settings: SweepFlags, given: Sequence[str]) -> None:
     trained = program.find_program(settings.program, settings.eval_program)
     plan = make_plan(settings, trained, given)
     folder = Path(settings.sweep_dir).absolute()
+    results = folder / settings.study_folder
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        results.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise refuse("sweep_dir", settings.sweep_dir, f"cannot be made: {error.strerror}") from None
-    study = Study(open_storage(settings.storage or str(folder / _JOURNAL)), settings.study, plan)
-    report = Report(study, plan, folder)
+    storage = open_storage(settings.storage or str(folder / _JOURNAL))
+    study = Study(storage, settings.study, plan, settings.study_folder)
+    report = Report(study, plan, results)
     commands = Commands(trained, plan, settings.eval_flags)
     with _places(settings) as found:
         report.begin([place.label for place in found])
         Sweeper(study, commands, folder, settings.retries, report).run(found)
     report.finish()
-    _check_results(study, folder)
+    _check_results(study, results)
 
 
 def _check_results(study: Study, folder: Path) -> None:

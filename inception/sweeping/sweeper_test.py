@@ -113,13 +113,13 @@ class Place:
 
 @pytest.fixture
 def run_at_places(monkeypatch, tmp_path):
-    """Runs a sweep in a folder, at places without programs; returns the rows of trials.csv."""
+    """Runs a sweep in a folder, at places without programs; returns the rows of its trials.csv."""
 
-    def run(*own):
+    def run(*own, results="."):
         place = Place()
         monkeypatch.setattr(sweeper.places, "on_this_machine", lambda jobs: [place])
         sweeper.sweep(settings_of(f"--sweep_dir={tmp_path}", *own), ["--batch_size=8"])
-        with (tmp_path / "trials.csv").open(newline="") as file:
+        with (tmp_path / results / "trials.csv").open(newline="") as file:
             return list(csv.DictReader(file))
 
     return run
@@ -137,3 +137,11 @@ def test_a_point_that_the_program_refuses_is_a_failed_trial(run_at_places, space
     states = [row["state"] for row in found]
     assert set(states) == {"done", "failed"} and len(states) == 5
     assert any(row["reason"].startswith(reason) for row in found)
+
+
+def test_studies_in_one_folder_have_trials_and_results_of_their_own(run_at_places, tmp_path):
+    first, others = run_at_places("--grid=grad_bits=1"), ["--study=two/..", "--grid=seed=1,2"]
+    named = run_at_places(*others, results="study_two%2F..")
+    assert [row["trial"] for row in first] == ["trial_0000"]
+    assert [row["trial"] for row in named] == [f"study_two%2F../trial_000{i}" for i in range(2)]
+    assert run_at_places("--grid=grad_bits=1") == first

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from terngrad.launcher import gpus
 _STEP = re.compile(r"^Succesfully loaded model from .* at step=(\d+)\.$")
 _METRICS = re.compile(r"precision @ 1 = ([\d.]+) recall @ 5 = ([\d.]+) ")
 _BYTES = re.compile(r"(?: sends| pushes| at most|Sent) (\d+) bytes a step")
+_COMMAND = "command"  # file of a trial's folder: its training, without the name of the folder
 _SECONDS = "seconds"  # file of a trial's folder: time of training so far, over all attempts
 
 
@@ -35,7 +37,26 @@ def run(spec: TrialSpec, stop: threading.Event, report: Callable[[Evaluation], N
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # an earlier attempt may still be saving
+        if other := _other_training(spec, folder / _COMMAND):
+            reason = f"{folder} holds another training ({other}); choose another --sweep_dir"
+            return TrialEnd(Outcome.FAILED, reason)
         return _Attempt(spec, lock, stop, report).run()
+
+
+def _other_training(spec: TrialSpec, file: Path) -> str:
+    """Returns the training that a trial's folder is of, if it is another one; else notes this one.
+
+    A study that was made anew gives its trials the folders of the former one's. Folders from before
+    2026-11-30 have no such file.
+    """
+    command = shlex.join(word for word in spec.train if not word.startswith("--train_dir="))
+    if file.exists():
+        known = file.read_text().strip()
+        return known if known != command else ""
+    written = file.with_suffix(".partial")
+    written.write_text(f"{command}\n")
+    written.replace(file)
+    return ""
 
 
 class _Attempt:

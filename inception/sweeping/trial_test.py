@@ -144,6 +144,20 @@ def test_a_trial_whose_process_is_lost_is_reported_as_lost(spec):
     assert again.end.outcome is Outcome.DONE
 
 
+def test_the_folder_of_another_training_is_refused_and_left_as_it_is(spec):
+    given = spec()
+    again = dataclasses.replace(given, train=[*given.train, f"--train_dir={given.folder}/train"])
+    other = dataclasses.replace(given, train=[*given.train, "--grad_bits=1"])
+    assert run(again).end.outcome is Outcome.DONE
+    log = os.path.join(given.folder, "train.log")
+    size = os.path.getsize(log)
+    end = run(other).end
+    assert end.outcome is Outcome.FAILED
+    assert end.reason.startswith(f"{given.folder} holds another training (stand_in_train ")
+    assert end.reason.endswith("; choose another --sweep_dir") and os.path.getsize(log) == size
+    assert run(given).end.outcome is Outcome.DONE
+
+
 def test_seconds_add_up_over_attempts(spec):
     first = run(spec("\n    time.sleep(0.3)")).end.seconds
     assert run(spec()).end.seconds > first >= 0.3
