@@ -36,8 +36,7 @@ def main(values: FlagValues, given: Sequence[str]) -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     from inception.sweeping import sweeper
 
-    with app.reporting_stop("the trainings saved; the same command goes on."):
-        sweeper.sweep(settings, given)
+    sweeper.sweep(settings, given)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from typing import Any
 
 import optuna
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FrozenTrial, TrialState
 
 from inception.flags.table import refuse
@@ -40,6 +40,10 @@ from terngrad.launcher.state import start_mark
 
 _LOST_SECS = 120.0  # a sweep on another machine that was silent for so long is lost
 BEAT_SECS = 20.0  # between two heartbeats
+
+_LINE = b'{"op_code":'  # so each line of a journal begins
+_LOCK_SECS = 30.0  # the lock of a journal is held for less, if its sweep lives
+_LOCK_POLL_SECS = 0.5
 
 _Heartbeat = Mapping[str, Any]
 _PLAN = "plan"
@@ -75,19 +79,85 @@ class RunningTrial:
     folder: str
 
 
+class _JournalLock(JournalFileSymlinkLock):
+    """Optuna's lock of a journal. Whoever takes it removes a line that was cut off.
+
+    A full disk or a crash cuts a line off. The next one would be joined to it, and no sweep could
+    read the journal again.
+    """
+
+    def __init__(self, file: str) -> None:
+        super().__init__(file)
+        self._file = file
+
+    def acquire(self) -> bool:
+        taken = super().acquire()
+        try:
+            _remove_cut_line(self._file)
+        except BaseException:
+            self.release()
+            raise
+        return taken
+
+
+class _Journal(JournalFileBackend):
+    """Optuna's journal file, mended when it is opened. Errors of writing name the file."""
+
+    def __init__(self, file: str) -> None:
+        self._file, lock = file, _JournalLock(file)
+        super().__init__(file, lock)
+        with open(file, "rb") as lines:
+            if not _LINE.startswith(lines.read(len(_LINE))):
+                raise ValueError("its first line is none of a journal")
+        _remove_dangling_lock(f"{file}.lock")
+        lock.acquire()
+        lock.release()
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        try:
+            super().append_logs(logs)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._file) from None
+
+
+def _remove_cut_line(journal: str) -> None:
+    """Removes the last line of a journal if it has no end."""
+    with open(journal, "rb+") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        if file.read() in (b"", b"\n"):
+            return
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def _remove_dangling_lock(lock: str) -> None:
+    """Removes the lock of a killed sweep that named the journal by another path than this one.
+
+    Such a lock is a link to no file. Optuna knows no age of it, and would wait forever.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        while os.path.islink(lock) and not os.path.exists(lock):
+            if time.time() - os.lstat(lock).st_mtime > _LOCK_SECS:
+                os.unlink(lock)
+            else:
+                time.sleep(_LOCK_POLL_SECS)
+
+
 def open_storage(place: str) -> BaseStorage:
     """Opens a file, which becomes an Optuna journal, or a database by its URL.
 
     Raises:
       ValueError: that is not possible.
     """
-    if "://" not in place:
-        return JournalStorage(JournalFileBackend(place))
+    is_file = "://" not in place
     try:
-        return RDBStorage(place)
-    except Exception as error:  # of SQLAlchemy, its drivers, or Optuna
+        return JournalStorage(_Journal(os.path.abspath(place))) if is_file else RDBStorage(place)
+    except OSError as error:
+        raise refuse("storage", place, f"cannot be opened: {error.strerror}") from error
+    except Exception as error:  # of SQLAlchemy, its drivers, or Optuna, which checks no journal
         reason = str(error).strip().splitlines()[0]
-        raise refuse("storage", place, f"cannot be opened: {reason}") from error
+        why = "is no Optuna journal, or a damaged one" if is_file else "cannot be opened"
+        raise refuse("storage", place, f"{why}: {reason}") from error
 
 
 def _count(trial: FrozenTrial | optuna.Trial, name: str) -> int:

@@ -1,6 +1,9 @@
 """Sweeps share a study: each point is tried once, and none is lost with a sweep."""
 
 import dataclasses
+import errno
+import json
+import os
 
 import optuna
 import pytest
@@ -227,6 +230,65 @@ def test_law_10_another_plan_is_refused(storage):
 def test_law_10_a_database_that_cannot_be_opened_is_reported():
     with pytest.raises(ValueError, match=r"flag --storage=no://x: cannot be opened: "):
         study.open_storage("no://x")
+
+
+@pytest.mark.parametrize("cut", [1, 3, 40])
+def test_a_line_of_the_journal_that_was_cut_off_is_removed(tmp_path, cut):
+    file = tmp_path / "journal"
+    opened = Study(study.open_storage(str(file)), "s", GRID)
+    running = opened.next()
+    with file.open("a") as journal:
+        journal.write('{"op_code":6,"worker_id":"x"'[:-cut] or "{")  # as on a full disk
+    opened.end(running, done(), pruned=False, retries=0)
+    opened.next()
+    os.truncate(file, file.stat().st_size - cut)  # as after a crash
+    again = Study(study.open_storage(str(file)), "s", GRID)
+    assert len(run_all(again)) == 2
+    assert again.trial(running.trial.number).state is TrialState.COMPLETE
+    assert all(json.loads(line) for line in file.read_text().splitlines())
+
+
+def test_the_lock_of_a_killed_sweep_that_points_nowhere_is_removed(tmp_path, monkeypatch):
+    lock = tmp_path / "journal.lock"
+    lock.symlink_to("folder/journal")
+    monkeypatch.setattr(study, "_LOCK_SECS", 0.0)
+    study.open_storage(str(tmp_path / "journal"))
+    assert not lock.is_symlink()
+
+
+def test_the_lock_of_a_journal_points_to_it_also_if_its_path_is_relative(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    seen = []
+    monkeypatch.setattr(study, "_remove_cut_line", lambda file: seen.append(os.readlink(lock)))
+    lock = tmp_path / "folder" / "journal.lock"
+    study.open_storage("folder/journal")
+    assert seen == [str(tmp_path / "folder" / "journal")]
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"a":1}\n', b"\xff\x00\n", b"text\n", b"[1]\n", b"text", b"x\ny", b'{"a":1}']
+)
+def test_law_10_a_file_that_is_no_journal_is_reported_and_left_alone(tmp_path, content):
+    file = tmp_path / "file"
+    file.write_bytes(content)
+    message = rf"^flag --storage={file}: is no Optuna journal, or a damaged one: .+$"
+    with pytest.raises(ValueError, match=message):
+        study.open_storage(str(file))
+    assert file.read_bytes() == content
+
+
+def test_law_10_a_journal_that_cannot_be_made_or_written_is_named(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=r"^flag --storage=.*/no/j: cannot be opened: No such"):
+        study.open_storage(str(tmp_path / "no" / "j"))
+    storage = study.open_storage(str(tmp_path / "journal"))
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/journal'$"):
+        Study(storage, "s", GRID)
 
 
 def test_a_process_is_alive_until_it_ends():

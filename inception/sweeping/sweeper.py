@@ -12,6 +12,7 @@ from pathlib import Path
 from absl import flags
 from optuna.trial import TrialState
 
+from inception import app
 from inception.cluster import namespaces
 from inception.flags import table
 from inception.flags.table import Flag, refuse
@@ -54,7 +55,9 @@ def sweep(settings: SweepFlags, given: Sequence[str]) -> None:
     commands = Commands(trained, plan, settings.eval_flags)
     with _places(settings) as found:
         report.begin([place.label for place in found])
-        Sweeper(study, commands, folder, settings.retries, report).run(found)
+        running = Sweeper(study, commands, folder, settings.retries, report)
+        with app.reporting_stop("the trainings saved; the same command goes on."):
+            running.run(found)
     report.finish()
     _check_results(study, results)
 

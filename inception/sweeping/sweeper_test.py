@@ -145,3 +145,18 @@ def test_studies_in_one_folder_have_trials_and_results_of_their_own(run_at_place
     assert [row["trial"] for row in first] == ["trial_0000"]
     assert [row["trial"] for row in named] == [f"study_two%2F../trial_000{i}" for i in range(2)]
     assert run_at_places("--grid=grad_bits=1") == first
+
+
+def stop(*_):
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_says_that_trainings_saved_only_if_they_ran(run_at_places, monkeypatch, capsys):
+    monkeypatch.setattr(sweeper.Sweeper, "run", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_at_places("--grid=grad_bits=1")
+    assert "SIGINT: the trainings saved; the same command goes on." in capsys.readouterr().out
+    monkeypatch.setattr(sweeper, "open_storage", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run_at_places("--grid=grad_bits=1")
+    assert "saved" not in capsys.readouterr().out
