@@ -47,8 +47,13 @@ class Report:
             flush=True,
         )
 
-    def ended(self, running: RunningTrial, place: str, again: bool) -> None:
-        """Prints how a trial ended, and the best one so far."""
+    def ended(self, running: RunningTrial, place: str, again: bool | None) -> None:
+        """Prints how a trial ended, and the best one so far; see `Study.end` for `again`."""
+        if again is None:
+            why = "another sweep has taken it over, because this one was silent"
+            with self._lock:
+                print(f"{timestamp()}: {running.folder} at {place}: {why}", flush=True)
+            return
         results = self._study.results()
         trial = self._study.trial(running.trial.number)
         done = sum(t.state.is_finished() for t in results)

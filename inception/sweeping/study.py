@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FrozenTrial, TrialState
@@ -285,7 +286,7 @@ class Study:
         kept = {"point": _identity(trial)[0]}
         kept |= {"folder": attributes["folder"]} if "folder" in attributes else {}
         counts = {"attempt": _count(trial, "attempt") + 1, "losses": losses}
-        with contextlib.suppress(ValueError, optuna.exceptions.UpdateFinishedTrialError):
+        with contextlib.suppress(ValueError, UpdateFinishedTrialError):
             self.optuna.tell(trial.number, state=TrialState.FAIL)
         self.optuna.enqueue_trial(trial.params, user_attrs=kept | counts)
 
@@ -299,23 +300,29 @@ class Study:
         if not self._plan.pruner:
             return False
         with self._lock:
-            running.trial.report(evaluation.precision, evaluation.step)
+            try:
+                running.trial.report(evaluation.precision, evaluation.step)
+            except UpdateFinishedTrialError:
+                return True  # another sweep has taken it over and waits for its end
             return running.trial.should_prune()
 
-    def end(self, running: RunningTrial, end: TrialEnd, pruned: bool, retries: int) -> bool:
+    def end(self, running: RunningTrial, end: TrialEnd, pruned: bool, retries: int) -> bool | None:
         """Notes how a trial ended; returns whether it is queued again.
 
         A trial that was stopped is queued again unless it was pruned, and one that died up to
-        `retries` times.
+        `retries` times. None: this sweep was silent, and another one has taken the trial over.
         """
         outcome = "pruned" if pruned and end.outcome is Outcome.STOPPED else end.outcome.value
         with self._lock:
             trial = running.trial
-            trial.set_user_attr("outcome", outcome)
+            del self._mine[trial.number]
+            try:
+                trial.set_user_attr("outcome", outcome)
+            except UpdateFinishedTrialError:
+                return None
             for name in ("reason", "seconds", "bytes_sent"):
                 trial.set_user_attr(name, getattr(end, name))
             trial.set_user_attr("evaluation", end.last and dataclasses.asdict(end.last))
-            del self._mine[trial.number]
             died = outcome in (Outcome.DIED, Outcome.LOST)
             losses = _count(trial, "losses") + died
             if outcome == Outcome.STOPPED or (died and losses <= retries):
@@ -342,7 +349,8 @@ class Study:
         """Notes that the trials of this sweep run; to be called every BEAT_SECS."""
         with self._lock:
             for trial in self._mine.values():
-                trial.set_user_attr("alive", heartbeat())
+                with contextlib.suppress(UpdateFinishedTrialError):  # `end` will say so
+                    trial.set_user_attr("alive", heartbeat())
 
     def results(self) -> list[FrozenTrial]:
         """Returns the trials that count: the last attempt of each point."""

@@ -202,6 +202,23 @@ def test_trials_of_a_living_sweep_are_left_to_it(storage):
     assert running.point not in [other.point for other in run_all(second)]
 
 
+@pytest.mark.parametrize("place", ["{}/journal", "sqlite:///{}/database"])
+def test_a_sweep_that_was_silent_leaves_its_trial_to_the_one_that_took_it_over(
+    tmp_path, monkeypatch, place
+):
+    plan = dataclasses.replace(GRID, space={"x": Choices("1")}, total=1, pruner="median")
+    silent, other = (Study(study.open_storage(place.format(tmp_path)), "s", plan) for _ in "12")
+    monkeypatch.setattr(study, "heartbeat", lambda: DEAD)
+    running = silent.next()
+    monkeypatch.undo()
+    assert len(run_all(other)) == 1
+    silent.beat()
+    assert silent.report(running, Evaluation(5, 0.5, 1.0))  # so its training ends
+    assert silent.end(running, TrialEnd(Outcome.STOPPED), True, 2) is None
+    assert silent.is_over() and not silent.next()
+    assert {trial.state for trial in silent.results()} == {TrialState.COMPLETE}
+
+
 def test_a_trial_below_the_median_of_the_others_is_pruned(storage):
     plan = dataclasses.replace(RANDOM, total=8, pruner="median")
     opened = Study(storage, "s", plan)

@@ -160,3 +160,14 @@ def test_ctrl_c_says_that_trainings_saved_only_if_they_ran(run_at_places, monkey
     with pytest.raises(KeyboardInterrupt):
         run_at_places("--grid=grad_bits=1")
     assert "saved" not in capsys.readouterr().out
+
+
+def test_a_trial_that_another_sweep_has_taken_over_is_reported(run_at_places, monkeypatch, capsys):
+    real = sweeper.Study.end
+
+    def end(study, *arguments):
+        return None if real(study, *arguments) is False else True
+
+    monkeypatch.setattr(sweeper.Study, "end", end)
+    assert [row["state"] for row in run_at_places("--grid=grad_bits=1")] == ["done"]
+    assert "trial_0000 at here: another sweep has taken it over, because" in capsys.readouterr().out
