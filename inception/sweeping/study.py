@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.exceptions import UpdateFinishedTrialError
+from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FrozenTrial, TrialState
@@ -45,6 +45,7 @@ BEAT_SECS = 20.0  # between two heartbeats
 _LINE = b'{"op_code":'  # so each line of a journal begins
 _LOCK_SECS = 30.0  # the lock of a journal is held for less, if its sweep lives
 _LOCK_POLL_SECS = 0.5
+_DATABASE_SECS = 60.0  # how long a sweep waits for a locked SQLite database
 
 _Heartbeat = Mapping[str, Any]
 _PLAN = "plan"
@@ -151,8 +152,13 @@ def open_storage(place: str) -> BaseStorage:
       ValueError: that is not possible.
     """
     is_file = "://" not in place
+    # SQLite's own wait for a lock, 5 s, is less than a copy or a backup may take.
+    waits = place.startswith("sqlite") and "timeout=" not in place
+    settings = {"connect_args": {"timeout": _DATABASE_SECS}} if waits else None
     try:
-        return JournalStorage(_Journal(os.path.abspath(place))) if is_file else RDBStorage(place)
+        if is_file:
+            return JournalStorage(_Journal(os.path.abspath(place)))
+        return RDBStorage(place, settings)
     except OSError as error:
         raise refuse("storage", place, f"cannot be opened: {error.strerror}") from error
     except Exception as error:  # of SQLAlchemy, its drivers, or Optuna, which checks no journal
@@ -346,8 +352,11 @@ class Study:
         return None if None in values else values
 
     def beat(self) -> None:
-        """Notes that the trials of this sweep run; to be called every BEAT_SECS."""
-        with self._lock:
+        """Notes that the trials of this sweep run; to be called every BEAT_SECS.
+
+        Without effect if the storage fails just now: the next heartbeat may be in time.
+        """
+        with self._lock, contextlib.suppress(StorageInternalError, OSError):
             for trial in self._mine.values():
                 with contextlib.suppress(UpdateFinishedTrialError):  # `end` will say so
                     trial.set_user_attr("alive", heartbeat())

@@ -1,9 +1,11 @@
 """Sweeps share a study: each point is tried once, and none is lost with a sweep."""
 
+import contextlib
 import dataclasses
 import errno
 import json
 import os
+import sqlite3
 
 import optuna
 import pytest
@@ -306,6 +308,25 @@ def test_law_10_a_journal_that_cannot_be_made_or_written_is_named(tmp_path, monk
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match=r"No space left on device: '.*/journal'$"):
         Study(storage, "s", GRID)
+
+
+def test_a_heartbeat_survives_a_locked_database(tmp_path, monkeypatch):
+    file = tmp_path / "database"
+    monkeypatch.setattr(study, "_DATABASE_SECS", 0.0)
+    plan = dataclasses.replace(GRID, space={"x": Choices("1")}, total=1)
+    opened = Study(study.open_storage(f"sqlite:///{file}"), "s", plan)
+    running = opened.next()
+    with contextlib.closing(sqlite3.connect(file)) as locking:
+        locking.execute("begin exclusive")
+        opened.beat()
+    opened.end(running, done(), pruned=False, retries=0)
+    assert opened.trial(0).state is TrialState.COMPLETE
+
+
+def test_a_locked_database_is_waited_for():
+    with study.open_storage("sqlite://").engine.connect() as connection:
+        (milliseconds,) = connection.exec_driver_sql("pragma busy_timeout").one()
+    assert milliseconds == 1000 * study._DATABASE_SECS
 
 
 def test_a_process_is_alive_until_it_ends():

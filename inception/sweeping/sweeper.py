@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from absl import flags
+from optuna.exceptions import StorageInternalError
 from optuna.trial import TrialState
 
 from inception import app
@@ -49,17 +50,28 @@ def sweep(settings: SweepFlags, given: Sequence[str]) -> None:
         results.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise refuse("sweep_dir", settings.sweep_dir, f"cannot be made: {error.strerror}") from None
-    storage = open_storage(settings.storage or str(folder / _JOURNAL))
-    study = Study(storage, settings.study, plan, settings.study_folder)
-    report = Report(study, plan, results)
-    commands = Commands(trained, plan, settings.eval_flags)
-    with _places(settings) as found:
-        report.begin([place.label for place in found])
-        running = Sweeper(study, commands, folder, settings.retries, report)
-        with app.reporting_stop("the trainings saved; the same command goes on."):
-            running.run(found)
-    report.finish()
+    place = settings.storage or str(folder / _JOURNAL)
+    with _naming_storage(place):
+        study = Study(open_storage(place), settings.study, plan, settings.study_folder)
+        report = Report(study, plan, results)
+        commands = Commands(trained, plan, settings.eval_flags)
+        with _places(settings) as found:
+            report.begin([place.label for place in found])
+            running = Sweeper(study, commands, folder, settings.retries, report)
+            with app.reporting_stop("the trainings saved; the same command goes on."):
+                running.run(found)
+        report.finish()
     _check_results(study, results)
+
+
+@contextlib.contextmanager
+def _naming_storage(place: str) -> Iterator[None]:
+    """Turns an error of the study's database within the block into one that names it."""
+    try:
+        yield
+    except StorageInternalError as error:
+        reason = str(error.__cause__ or error).strip().splitlines()[0]
+        raise refuse("storage", place, f"{reason}; the same command goes on") from error
 
 
 def _check_results(study: Study, folder: Path) -> None:

@@ -5,6 +5,7 @@ import csv
 
 import pytest
 from absl.flags import FlagValues
+from optuna.exceptions import StorageInternalError
 
 from inception import app
 from inception.flags import table
@@ -171,3 +172,12 @@ def test_a_trial_that_another_sweep_has_taken_over_is_reported(run_at_places, mo
     monkeypatch.setattr(sweeper.Study, "end", end)
     assert [row["state"] for row in run_at_places("--grid=grad_bits=1")] == ["done"]
     assert "trial_0000 at here: another sweep has taken it over, because" in capsys.readouterr().out
+
+
+def test_a_database_that_fails_during_the_sweep_is_named_in_one_line(run_at_places, monkeypatch):
+    def fail(*_):
+        raise StorageInternalError("") from RuntimeError("database is locked\n[SQL: UPDATE]")
+
+    monkeypatch.setattr(sweeper.Study, "end", fail)
+    with pytest.raises(ValueError, match=r"^flag --storage=.*/study.journal: database is locked; "):
+        run_at_places("--grid=grad_bits=1")
