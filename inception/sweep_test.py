@@ -145,6 +145,16 @@ def test_a_trial_may_have_several_workers_and_a_failed_one_is_reported(digits, t
         ),
         ([MNIST, "--grid=seed=1", "--ps=1"], [], "flag --ps=1: needs --workers"),
         (
+            [MNIST, "--grid=seed=1", "--workers=2"],
+            [],
+            "flag --workers=2: must be 0: inception.mnist_train trains in one process",
+        ),
+        (
+            ["--program=inception.mnist_distributed_train", "--grid=seed=1"],
+            [],
+            "flag --workers=0: must be at least 1 for inception.mnist_distributed_train",
+        ),
+        (
             [MNIST, "--grid=seed=1", "--pruner=asha", "--objective=bytes"],
             [],
             "flag --pruner=asha: needs the one objective precision",

@@ -16,6 +16,7 @@ from inception.flags import command_line, table, tf_slim
 from inception.flags.command_line import flags_of
 from inception.flags.configs import TrainConfig
 from inception.flags.table import refuse
+from terngrad.cluster.managed.role import LAUNCHED
 
 TRAIN_DIR = "train_dir"
 # Flags that both programs have, but each with a meaning or for a purpose of its own.
@@ -59,6 +60,17 @@ class Program:
         if reader := _reader(values):
             reader.read_train(values)
         return values
+
+    def needs_workers(self, values: FlagValues) -> bool:
+        """Whether trainings with these flags are not one process, so a launcher has to start them.
+
+        slim's program trains alone without a launcher.
+        """
+        if "job_name" not in values or _reader(values) is tf_slim:
+            return False
+        return not (
+            values.worker_hosts or values.cluster == "auto" or values.variable_update in LAUNCHED
+        )
 
     def inert(self, arguments: Sequence[str], launched: Sequence[str]) -> dict[str, str]:
         """Returns the flags that have no effect beside the others, with the reason.

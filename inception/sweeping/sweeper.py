@@ -92,6 +92,11 @@ def make_plan(settings: SweepFlags, trained: Program, given: Sequence[str]) -> P
     values = trained.check(given)
     if TRAIN_DIR in values and values[TRAIN_DIR].present:
         raise refuse(TRAIN_DIR, values[TRAIN_DIR].value, "each trial has its own in --sweep_dir")
+    if settings.workers and "worker_hosts" not in values:
+        why = f"must be 0: {settings.program} trains in one process"
+        raise refuse("workers", settings.workers, why)
+    if not settings.workers and trained.needs_workers(values):
+        raise refuse("workers", 0, f"must be at least 1 for {settings.program}")
     if settings.pruner:
         given = [*given, *program.checkpoints_at(values, settings.evaluations)]
     if settings.workers:

@@ -48,6 +48,19 @@ def test_nothing_is_reported_of_flags_with_effect(capsys):
     assert not capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("module", "given"),
+    [
+        ("slim.train_image_classifier", ["--dataset_dir=/nowhere"]),
+        ("inception.mnist_distributed_train", ["--worker_hosts=127.0.0.1:1"]),
+        ("inception.mnist_distributed_train", ["--variable_update=mpi"]),
+    ],
+)
+def test_a_program_that_needs_no_launcher_is_swept_without_workers(module, given):
+    settings = settings_of(f"--program={module}", "--grid=batch_size=8")
+    assert sweeper.make_plan(settings, program.find_program(module, ""), given).total == 1
+
+
 @pytest.fixture(name="sweep")
 def _sweep(monkeypatch, tmp_path, capsys):
     """Runs a sweep whose trials end at once, as its specification says; returns what it printed."""
