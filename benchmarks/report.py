@@ -122,7 +122,7 @@ def print_table(rows: Sequence[Mapping[str, object]], title: str = "", texts: in
         shown.add_column(column, justify="left" if i < texts else "right")
     for row in rows:
         shown.add_row(*(str(row.get(column, "")) for column in columns))
-    rich.console.Console(width=220).print(shown)
+    rich.console.Console(width=220, markup=False, emoji=False).print(shown)
 
 
 def print_lines(figures: Mapping) -> None:

@@ -130,7 +130,7 @@ def print_table(runs: Mapping[str, Run], title: str) -> None:
             f"{first.payload_bytes / run.payload_bytes:.2f} x",
             f"{run.ms_per_step:.1f}",
         )
-    rich.console.Console(width=100).print(table)
+    rich.console.Console(width=100, markup=False, emoji=False).print(table)
 
 
 def draw(runs: Mapping[str, Run], path: str, title: str) -> None:

@@ -26,3 +26,11 @@ def test_bytes_are_the_mean_over_all_steps_not_over_the_logged_ones(tmp_path):
     assert run.payload_bytes == (1 * 4000 + 79 * 200 + 20 * 100) / 100
     assert run.bits_per_parameter == pytest.approx(8 * run.payload_bytes / 1000)
     assert (run.parameters, run.ms_per_step) == (1000, 100)
+
+
+def test_names_of_runs_that_look_like_markup_are_printed_as_they_are(tmp_path, capsys):
+    _write(tmp_path, {1: 125, 2: 125})
+    run = report.read_run(str(tmp_path), batch_size=8, evaluate=lambda _: [Metrics(0.5, 1.0, 10)])
+    report.print_table({"a[/b]": run, "c[v3]": run}, "t[x]")
+    printed = capsys.readouterr().out
+    assert "t[x]" in printed and " a[/b] " in printed and " c[v3] " in printed

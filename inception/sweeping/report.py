@@ -148,4 +148,6 @@ def _print_table(rows: Sequence[dict[str, Any]]) -> None:
         shown.add_column(name)
     for row in rows:
         shown.add_row(*map(_short, row.values()))
-    console.Console(soft_wrap=True, width=None if sys.stdout.isatty() else 160).print(shown)
+    width = None if sys.stdout.isatty() else 160
+    # A value may look like markup: /data/x[/y] or a:b:c.
+    console.Console(soft_wrap=True, width=width, markup=False, emoji=False).print(shown)

@@ -81,6 +81,15 @@ def _sweep(monkeypatch, tmp_path, capsys):
     return run
 
 
+def test_values_that_look_like_markup_are_in_the_table_as_they_are(sweep):
+    ends = [TrialEnd(Outcome.DONE, "", 1.0, 100, Evaluation(20, 0.5, 1.0))] * 3
+    table, _, _ = sweep("data_dir=/x[/y],/v[v3],/:smile:", ends).partition("All trials: ")
+    (shown,) = [line for line in table.splitlines() if "trial" in line and "state" in line]
+    assert "data_dir" in shown
+    for value in ("/x[/y]", "/v[v3]", "/:smile:"):
+        assert f" {value} " in table.partition(shown)[2]
+
+
 # DONE without a precision counts as failed, too.
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.DONE])
 def test_a_sweep_without_a_complete_trial_has_failed(sweep, outcome, capsys):
