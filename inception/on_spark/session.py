@@ -23,6 +23,7 @@ _MASTER = Kind(
     "a Spark master: spark://HOST:PORT, yarn, k8s://URL, local[N] or local-cluster[N,CORES,MB]",
     lambda text: re.match(r"(spark|k8s)://.|(yarn|local)$|local(-cluster)?\[[^\]]+\]$", text),
 )
+_GAVE_UP = "stopped SparkContext"  # Spark's error once it has called a master in vain for a minute
 _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
@@ -65,6 +66,9 @@ def open_session(
     try:
         session = builder.getOrCreate()
     except Exception as error:  # of pyspark or Java
-        raise refuse("spark", master, reason(error)) from error
+        why = reason(error)
+        if _GAVE_UP in why:
+            why = "no Spark master answers there, or it refused the application"
+        raise refuse("spark", master, why) from error
     session.sparkContext.setLogLevel("OFF")  # the programs report what was lost
     return session
