@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from inception.flags.table import (
+    BOOLEAN,
     NAMES,
     TEXT,
     Checked,
@@ -88,6 +89,9 @@ class SweepFlags(Checked):
     )
     retries: int = _trials(
         at_least(0), 2, "how often a killed or lost trial is tried again", "times"
+    )
+    retry_failed: bool = _trials(
+        BOOLEAN, False, "try failed trials again, for example after missing data were made"
     )
     sweep_dir: str = _trials(
         TEXT, "/tmp/sweep", "folder of the study, a folder for each trial, and the results"

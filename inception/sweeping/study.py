@@ -224,6 +224,13 @@ class Study:
             self.optuna.enqueue_trial(params, user_attrs={"point": str(index), "attempt": 0})
         self.optuna.set_user_attr(_PLAN, plan.description)
 
+    def retry_failed(self) -> None:
+        """Queues the points again whose last attempt failed; each continues in its folder."""
+        with self._lock:
+            for trial in self.results():
+                if trial.state is TrialState.FAIL:
+                    self._queue_again(trial, losses=0)
+
     def next(self) -> RunningTrial | None:
         """Returns a trial to run, or None if there is none to start now."""
         with self._lock:

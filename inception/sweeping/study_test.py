@@ -148,6 +148,24 @@ def test_a_trial_that_failed_is_not_tried_again(storage):
     assert len(run_all(opened)) == 3
 
 
+def test_failed_trials_are_tried_again_in_their_folders_when_that_is_asked_for(storage):
+    opened = Study(storage, "s", GRID)
+    died, lost = TrialEnd(Outcome.DIED, "SIGKILL"), TrialEnd(Outcome.LOST, "no host")
+    good = opened.next()
+    opened.end(good, done(), pruned=False, retries=0)
+    for end in (died, lost, TrialEnd(Outcome.FAILED, "no data")):
+        opened.end(opened.next(), end, pruned=False, retries=0)
+    assert opened.is_over()
+    others = [Study(storage, "s", GRID) for _ in "12"]
+    for other in others:  # both sweeps are given the flag
+        other.retry_failed()
+    trials = run_all(others[1])
+    assert [running.folder for running in trials] == [f"trial_000{i}" for i in (1, 2, 3)]
+    assert {trial.state for trial in others[0].results()} == {TrialState.COMPLETE}
+    others[0].retry_failed()
+    assert others[0].is_over() and len(others[0].results()) == 4
+
+
 def test_a_stopped_sweep_goes_on_with_the_same_trial(storage):
     opened = Study(storage, "s", GRID)
     running = opened.next()

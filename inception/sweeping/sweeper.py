@@ -53,6 +53,8 @@ def sweep(settings: SweepFlags, given: Sequence[str]) -> None:
     place = settings.storage or str(folder / _JOURNAL)
     with _naming_storage(place):
         study = Study(open_storage(place), settings.study, plan, settings.study_folder)
+        if settings.retry_failed:
+            study.retry_failed()
         report = Report(study, plan, results)
         commands = Commands(trained, plan, settings.eval_flags)
         with _places(settings) as found:
@@ -79,7 +81,8 @@ def _check_results(study: Study, folder: Path) -> None:
     results = study.results()
     if not any(trial.state is TrialState.COMPLETE for trial in results):
         raise ValueError(
-            f"none of {len(results)} trials is complete; {folder / FILE} has each one's reason"
+            f"none of {len(results)} trials is complete; {folder / FILE} has each one's reason; "
+            "--retry_failed tries failed trials again"
         )
 
 

@@ -203,3 +203,17 @@ def test_a_database_that_fails_during_the_sweep_is_named_in_one_line(run_at_plac
     monkeypatch.setattr(sweeper.Study, "end", fail)
     with pytest.raises(ValueError, match=r"^flag --storage=.*/study.journal: database is locked; "):
         run_at_places("--grid=grad_bits=1")
+
+
+def test_a_failed_trial_runs_again_only_with_the_flag_for_it(run_at_places, monkeypatch):
+    failed = TrialEnd(Outcome.FAILED, "no data")
+    with monkeypatch.context() as patch, pytest.raises(ValueError, match=r"none .* --retry_failed"):
+        patch.setattr(Place, "events", lambda _: iter([failed]))
+        run_at_places("--grid=grad_bits=1,2")
+    with pytest.raises(ValueError, match="none of 2 trials is complete"):
+        run_at_places("--grid=grad_bits=1,2")
+    found = run_at_places("--grid=grad_bits=1,2", "--retry_failed")
+    assert [(row["trial"], row["state"]) for row in found] == [
+        ("trial_0000", "done"),
+        ("trial_0001", "done"),
+    ]
