@@ -78,12 +78,19 @@ def alone_in(folder: str) -> Iterator[None]:
     Raises:
       ValueError: another process has locked it.
     """
-    descriptor = os.open(folder, os.O_RDONLY)
+    with _locked(folder, os.O_RDONLY, f"{folder}: another conversion writes there"):
+        yield
+
+
+@contextlib.contextmanager
+def _locked(path: str, flags: int, busy: str) -> Iterator[None]:
+    """Opens a file or folder and locks it; ValueError with the text `busy` if it is locked."""
+    descriptor = os.open(path, flags)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(f"{folder}: another conversion writes there") from None
+            raise ValueError(busy) from None
         yield
     finally:
         os.close(descriptor)
@@ -134,8 +141,8 @@ def download(url: str, path: str, is_whole: Callable[[str], bool]) -> None:
       is_whole: checks a finished download, given its path, before it gets its final name.
 
     Raises:
-      ValueError: there is no network, another process downloads to the folder, or the download
-        fails the check and was removed.
+      ValueError: there is no network, another process downloads the file, or the download fails
+        the check and was removed.
     """
     if os.path.exists(path):
         return
@@ -144,11 +151,13 @@ def download(url: str, path: str, is_whole: Callable[[str], bool]) -> None:
     try:
         with _rest(url, have) as response:
             os.makedirs(folder, exist_ok=True)  # only now: without network no folder is left
-            with alone_in(folder):
-                if os.path.exists(path):
-                    return  # another process has just finished it
+            busy = f"{path}: another process downloads it"
+            with _locked(partial, os.O_RDWR | os.O_CREAT, busy):
+                if os.path.exists(path):  # another process has just finished it
+                    os.remove(partial)
+                    return
                 if _size(partial) != have:
-                    raise ValueError(f"{folder}: another conversion writes there")
+                    raise ValueError(busy)
                 if response:
                     _append(response, partial, os.path.basename(url))
                 _finish(url, partial, path, is_whole)

@@ -87,7 +87,7 @@ def test_without_network_the_error_names_source_dir(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_two_downloads_into_one_folder_do_not_mix(tmp_path, server):
+def test_two_downloads_of_a_file_do_not_mix_and_others_are_not_refused(tmp_path, server):
     path, refusals = str(tmp_path / "file"), []
 
     def is_content(partial):
@@ -95,11 +95,12 @@ def test_two_downloads_into_one_folder_do_not_mix(tmp_path, server):
         with pytest.raises(ValueError) as refusal:
             files.download(f"{server.url}/plain", path, _is_content)
         refusals.append(str(refusal.value))
+        files.download(f"{server.url}/plain", str(tmp_path / "other"), _is_content)
         return _is_content(partial)
 
     files.download(f"{server.url}/file", path, is_content)
-    assert refusals == [f"{tmp_path}: another conversion writes there"]
-    assert _is_content(path) and os.listdir(tmp_path) == ["file"]
+    assert refusals == [f"{path}: another process downloads it"]
+    assert _is_content(path) and sorted(os.listdir(tmp_path)) == ["file", "other"]
 
 
 @pytest.mark.parametrize("made", ["file.partial", "file"])
@@ -113,7 +114,7 @@ def test_what_another_download_made_meanwhile_stays(tmp_path, server, monkeypatc
 
     monkeypatch.setattr(files.urllib.request, "urlopen", slow_connect)
     is_partial = made.endswith(".partial")
-    refused = pytest.raises(ValueError, match="another conversion writes there")
+    refused = pytest.raises(ValueError, match="another process downloads it")
     with refused if is_partial else contextlib.nullcontext():
         files.download(f"{server.url}/cut", path, _is_content)
     assert _is_content(tmp_path / made) and os.listdir(tmp_path) == [made]
