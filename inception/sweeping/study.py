@@ -91,6 +91,8 @@ class _JournalLock(JournalFileSymlinkLock):
     def __init__(self, file: str) -> None:
         super().__init__(file)
         self._file = file
+        # A link within the folder, which is right on each machine, wherever it mounts that.
+        self._lock_target_file = os.path.basename(file)
 
     def acquire(self) -> bool:
         taken = super().acquire()
@@ -109,7 +111,7 @@ class _Journal(JournalFileBackend):
         self._file, lock = file, _JournalLock(file)
         super().__init__(file, lock)
         with open(file, "rb") as lines:
-            if not _LINE.startswith(lines.read(len(_LINE))):
+            if lines.read(len(_LINE)) not in (b"", _LINE):
                 raise ValueError("its first line is none of a journal")
         _remove_dangling_lock(f"{file}.lock")
         lock.acquire()
@@ -133,16 +135,19 @@ def _remove_cut_line(journal: str) -> None:
 
 
 def _remove_dangling_lock(lock: str) -> None:
-    """Removes the lock of a killed sweep that named the journal by another path than this one.
+    """Removes the lock of a killed sweep of an earlier version, if it is a link to no file.
 
-    Such a lock is a link to no file. Optuna knows no age of it, and would wait forever.
+    Such a lock named the journal by its path on another machine or from another folder. Optuna
+    knows no age of it, and would wait forever. One that stays the same for long is nobody's.
     """
+    seen, since = 0, time.monotonic()
     with contextlib.suppress(FileNotFoundError):
         while os.path.islink(lock) and not os.path.exists(lock):
-            if time.time() - os.lstat(lock).st_mtime > _LOCK_SECS:
+            if (made := os.lstat(lock).st_mtime_ns) != seen:
+                seen, since = made, time.monotonic()
+            elif time.monotonic() - since > _LOCK_SECS:
                 os.unlink(lock)
-            else:
-                time.sleep(_LOCK_POLL_SECS)
+            time.sleep(_LOCK_POLL_SECS)
 
 
 def open_storage(place: str) -> BaseStorage:
@@ -329,24 +334,27 @@ class Study:
         with self._lock:
             trial = running.trial
             del self._mine[trial.number]
-            try:
-                trial.set_user_attr("outcome", outcome)
-            except UpdateFinishedTrialError:
-                return None
-            for name in ("reason", "seconds", "bytes_sent"):
-                trial.set_user_attr(name, getattr(end, name))
-            trial.set_user_attr("evaluation", end.last and dataclasses.asdict(end.last))
-            died = outcome in (Outcome.DIED, Outcome.LOST)
-            losses = _count(trial, "losses") + died
-            if outcome == Outcome.STOPPED or (died and losses <= retries):
-                self._queue_again(self.trial(trial.number), losses)
-                return True
-            if outcome == Outcome.DONE and (values := self._values(end)):
-                self.optuna.tell(trial, values)
-            else:
-                state = TrialState.PRUNED if outcome == "pruned" else TrialState.FAIL
-                self.optuna.tell(trial, state=state)
-            return False
+            with contextlib.suppress(UpdateFinishedTrialError):
+                return self._ended(trial, outcome, end, retries)
+            return None
+
+    def _ended(self, trial: optuna.Trial, outcome: str, end: TrialEnd, retries: int) -> bool:
+        """Notes how a trial of this sweep ended; returns whether it is queued again."""
+        trial.set_user_attr("outcome", outcome)
+        for name in ("reason", "seconds", "bytes_sent"):
+            trial.set_user_attr(name, getattr(end, name))
+        trial.set_user_attr("evaluation", end.last and dataclasses.asdict(end.last))
+        died = outcome in (Outcome.DIED, Outcome.LOST)
+        losses = _count(trial, "losses") + died
+        if outcome == Outcome.STOPPED or (died and losses <= retries):
+            self._queue_again(self.trial(trial.number), losses)
+            return True
+        if outcome == Outcome.DONE and (values := self._values(end)):
+            self.optuna.tell(trial, values)
+        else:
+            state = TrialState.PRUNED if outcome == "pruned" else TrialState.FAIL
+            self.optuna.tell(trial, state=state)
+        return False
 
     def _values(self, end: TrialEnd) -> list[float] | None:
         """Returns the objectives of a finished trial; None if the training did not report one."""

@@ -297,14 +297,15 @@ def test_the_lock_of_a_journal_points_to_it_also_if_its_path_is_relative(tmp_pat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     seen = []
-    monkeypatch.setattr(study, "_remove_cut_line", lambda file: seen.append(os.readlink(lock)))
+    monkeypatch.setattr(study, "_remove_cut_line", lambda file: seen.append(os.path.realpath(lock)))
     lock = tmp_path / "folder" / "journal.lock"
     study.open_storage("folder/journal")
-    assert seen == [str(tmp_path / "folder" / "journal")]
+    assert seen == [os.path.realpath("folder/journal")]
 
 
 @pytest.mark.parametrize(
-    "content", [b'{"a":1}\n', b"\xff\x00\n", b"text\n", b"[1]\n", b"text", b"x\ny", b'{"a":1}']
+    "content",
+    [b'{"a":1}\n', b"\xff\x00\n", b"text\n", b"[1]\n", b"text", b"x\ny", b'{"a":1}', b'{"op'],
 )
 def test_law_10_a_file_that_is_no_journal_is_reported_and_left_alone(tmp_path, content):
     file = tmp_path / "file"
