@@ -112,7 +112,7 @@ def code(capability: int) -> bytes:
     try:
         compiler = nvrtc.load()
     except UnavailableError:
-        kept = _kept(f"sm_{capability}", texts)
+        kept = _kept(capability, texts)
         if kept is None:
             raise
         return kept
@@ -125,12 +125,17 @@ def code(capability: int) -> bytes:
         raise UnavailableError(f"NVRTC {version} cannot compile the kernels: {first}") from None
 
 
-def _kept(target: str, texts: Mapping[str, str]) -> bytes | None:
-    """Returns what the cache has for a target, whatever NVRTC made it; of several the last used."""
-    pattern = os.path.join(glob.escape(folder()), _name(target, texts, "*"))
-    with contextlib.suppress(OSError):  # another process may remove them
-        paths = sorted(glob.glob(pattern), key=os.path.getmtime, reverse=True)
-        return next((content for path in paths if (content := _read(path)) is not None), None)
+def _kept(capability: int, texts: Mapping[str, str]) -> bytes | None:
+    """Returns what the cache has for a card, whatever NVRTC made it; of several the last used."""
+    # The driver turns PTX, the code for a virtual architecture, into that of a later card.
+    virtual = [f"compute_{older}" for older in range(capability, nvrtc.OLDEST - 1, -1)]
+    for target in (f"sm_{capability}", *virtual):
+        pattern = os.path.join(glob.escape(folder()), _name(target, texts, "*"))
+        with contextlib.suppress(OSError):  # another process may remove them
+            paths = sorted(glob.glob(pattern), key=os.path.getmtime, reverse=True)
+            kept = next((content for path in paths if (content := _read(path)) is not None), None)
+            if kept is not None:
+                return kept
     return None
 
 

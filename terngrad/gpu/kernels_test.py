@@ -97,6 +97,10 @@ def test_without_nvrtc_code_of_the_cache_is_used_whatever_version_made_it(texts,
         assert kernels.code(90) == b"13"
         with pytest.raises(UnavailableError, match="no NVRTC"):
             kernels.code(80)
+    with mock.patch.object(nvrtc, "load", return_value=some):
+        kernels.code(120)  # this NVRTC does not know the card, so it makes PTX
+    with mock.patch.object(nvrtc, "load", side_effect=UnavailableError("no NVRTC")):
+        assert kernels.code(120) == b"13"
         texts["h.h"] += "// changed\n"
         with pytest.raises(UnavailableError, match="no NVRTC"):
             kernels.code(90)
