@@ -52,8 +52,9 @@ def test_a_process_that_outlives_its_program_is_seen_and_ended_with_its_group():
 
 SERVER = """
 import sys
-print(sys.stdin.readline().strip(), "tensorflow" in sys.modules, flush=True)
-print("was asked", file=sys.stderr, flush=True)
+request = sys.stdin.readline().strip()
+print("was asked", file=sys.stderr, flush=True)  # before the worker prints to the same stream
+print(request, "tensorflow" in sys.modules, flush=True)
 sys.stdin.read()
 """
 WORKER = """
