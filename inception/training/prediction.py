@@ -22,7 +22,7 @@ from terngrad.codecs.sum_codec import coded_exchanges, sum_codecs
 from terngrad.exchange.connection import Connection, NetworkSpeed
 from terngrad.exchange.exchange import CodedPayload, Exchange, Payload
 from terngrad.exchange.local import LocalExchange
-from terngrad.layout import DRAWS, EXACT, SUM_CODEC_NAMES, Policy
+from terngrad.layout import DRAWS, EXACT, SUM_CODEC_NAMES, Policy, suited_settings
 from terngrad.ops.gradient_kernels import GradientKernels
 from terngrad.planes import plane_count
 from terngrad.training.nodes import compute_nodes, draw_keys, spread
@@ -142,9 +142,11 @@ def _policies(
 ) -> dict[_Gradients, Policy]:
     """Returns the policies of these codecs, with each sum codec that is allowed with them."""
     replace = functools.partial(dataclasses.replace, policy, sum_codec=EXACT)
+    # What --codec=ternary takes, where a training with float gradients sets none.
+    clip_factor = policy.clip_factor or suited_settings(_TERNARY).clip_factor
     known = {
         _FLOAT: replace(grad_bits=32, codec=""),
-        _TERNARY: replace(grad_bits=1, codec=""),
+        _TERNARY: replace(grad_bits=1, codec="", clip_factor=clip_factor),
         _FEEDBACK: replace(grad_bits=32, codec=_FEEDBACK, clip_factor=0.0, draws=DRAWS[0]),
         own: replace(),
     }

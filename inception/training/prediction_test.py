@@ -19,7 +19,7 @@ from terngrad.exchange.exchange import Payload
 from terngrad.exchange.local import LocalExchange
 from terngrad.exchange.parameter_server.exchange import ParameterServerExchange
 from terngrad.exchange.two_shot import TwoShotExchange
-from terngrad.layout import Policy, make_layout
+from terngrad.layout import Policy, make_layout, suited_settings
 from terngrad.planes import SUM_BLOCK, plane_count
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.conformance import bucket_of
@@ -115,6 +115,13 @@ def test_only_codecs_whose_means_are_sums_are_tried_with_coded_ones():
         *(("float32", "exact"), ("ternary", "exact"), ("ternary", "ternary"), (own, "exact"))
     ]
     assert all(policy.sum_codec == way.sum_codec for way, policy in found.items())
+
+
+def test_ternary_gradients_are_tried_as_their_name_alone_makes_them():
+    found = prediction._policies(("float32", "ternary"), "float32", Policy(), ("exact",))
+    policy = found[prediction._Gradients("ternary")]
+    suited = suited_settings("ternary")._asdict()
+    assert suited == {name: getattr(policy, name) for name in suited}
 
 
 def packing_of(processes, density, nodes=1):
