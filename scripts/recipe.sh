@@ -18,9 +18,9 @@ RECIPE=(
   --num_nodes "${NUM_NODES}"
   --floating_grad_epoch "${FLOATING_GRAD_EPOCH}"
 )
-if [[ "${CODEC}" ]]; then
+if [[ "${CODEC:-}" ]]; then # older copies of recipes lack the setting
   RECIPE+=(--codec "${CODEC}")
-  # The program takes what suits the codec; a run's name says so.
+  # The program takes what suits the codec, and prints it; a run's name says so.
   GRAD_BITS="${CODEC}" CLIP_FACTOR=suited SIZE_TO_BINARIZE=suited
 else
   RECIPE+=(--grad_bits "${GRAD_BITS}" --clip_factor "${CLIP_FACTOR}")

@@ -25,7 +25,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 : "${NUM_EXAMPLES:=1281167}"    # training images
 : "${MAX_STEPS:=}"              # empty: EPOCHS of NUM_EXAMPLES images
 : "${GRAD_BITS:=1}"
-: "${CODEC:=}"                  # in the place of GRAD_BITS: a codec by its name, such as 7-level
+: "${CODEC:=}"                  # by its name, such as 7-level; replaces GRAD_BITS, CLIP_FACTOR
 : "${CLIP_FACTOR:=2.5}"         # 0.0 = no clipping
 : "${SAVE_ITER:=5000}"          # steps between checkpoints
 : "${SEED:=123}"

@@ -20,7 +20,7 @@ DATASET_NAME=imagenet
 : "${BASE_LR:=0.04}"
 : "${LR_DECAY_TYPE:=polynomial}"
 : "${GRAD_BITS:=1}"
-: "${CODEC:=}"                  # in the place of GRAD_BITS: a codec by its name, such as 7-level
+: "${CODEC:=}"                  # by its name, such as 7-level; replaces GRAD_BITS, CLIP_FACTOR, SIZE_TO_BINARIZE
 : "${WEIGHT_DECAY:=0.00001}"    # the paper uses 0.00004 with float gradients
 : "${DROPOUT_KEEP_PROB:=0.92}"  # the paper keeps 0.8 with float gradients
 : "${CLIP_FACTOR:=2.5}"         # 0.0 = no clipping

@@ -17,7 +17,7 @@ DATASET_NAME=mnist
 : "${LR_DECAY_TYPE:=polynomial}"
 : "${WEIGHT_DECAY:=0.0005}"
 : "${GRAD_BITS:=1}"
-: "${CODEC:=}"                  # in the place of GRAD_BITS: a codec by its name, such as 7-level
+: "${CODEC:=}"                  # by its name, such as 7-level; replaces GRAD_BITS, CLIP_FACTOR, SIZE_TO_BINARIZE
 : "${CLIP_FACTOR:=0.0}"         # 0.0 = no clipping
 : "${FLOATING_GRAD_EPOCH:=0}"   # 0 = never
 : "${SIZE_TO_BINARIZE:=1}"      # 1 = variables of any size

@@ -18,7 +18,7 @@ DATASET_NAME=imagenet
 : "${NUM_EPOCHS_PER_DECAY:=20}"
 : "${LEARNING_RATE_DECAY_FACTOR:=0.1}"
 : "${GRAD_BITS:=1}"
-: "${CODEC:=}"                  # in the place of GRAD_BITS: a codec by its name, such as 7-level
+: "${CODEC:=}"                  # by its name, such as 7-level; replaces GRAD_BITS, CLIP_FACTOR, SIZE_TO_BINARIZE
 : "${WEIGHT_DECAY:=0.0005}"
 : "${DROPOUT_KEEP_PROB:=0.5}"
 : "${CLIP_FACTOR:=2.5}"         # 0.0 = no clipping

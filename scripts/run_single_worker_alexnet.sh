@@ -23,7 +23,7 @@
 : "${WEIGHT_DECAY:=0.0005}"
 : "${DROPOUT_KEEP_PROB:=0.8}"   # the paper keeps 0.5 with float gradients
 : "${GRAD_BITS:=1}"
-: "${CODEC:=}"                  # in the place of GRAD_BITS: a codec by its name, such as 7-level
+: "${CODEC:=}"                  # by its name, such as 7-level; replaces GRAD_BITS, CLIP_FACTOR, SIZE_TO_BINARIZE
 : "${CLIP_FACTOR:=2.5}"         # 0.0 = no clipping
 : "${FLOATING_GRAD_EPOCH:=0}"   # 0 = never
 : "${SIZE_TO_BINARIZE:=9217}"   # smaller variables stay float
