@@ -36,6 +36,15 @@ def test_training_keeps_tf_slims_defaults():
     assert trained.last_step == ENDLESS
 
 
+def test_a_codec_by_its_name_takes_what_suits_it():
+    values = FlagValues()
+    tf_slim.define_train(values)
+    app.parse(values, ["--dataset_dir=/tmp/d", "--codec=7-level", "--draws=independent"])
+    trained = tf_slim.train_config(values)
+    assert (trained.clip_factor, trained.scale_by) == (4.0, "channel")
+    assert (trained.draws, trained.size_to_binarize) == ("independent", 1024)
+
+
 def test_lenet_is_tf_slims():
     assert config(tf_slim.TrainFlags, "--model_name=lenet").net == "lenet_slim"
     assert config(tf_slim.EvalFlags, "--model_name=cifarnet").net == "cifarnet"
