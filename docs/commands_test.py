@@ -49,6 +49,7 @@ _OWN_PARSERS = (
     "terngrad.ops.build",
     "docs.draw_architecture",
     "docs.draw_augmentation",
+    "docs.draw_codecs",
     "docs.write_flags",
     "tensorboard.main",
 )
