@@ -22,11 +22,11 @@ _INERT: tuple[tuple[Callable[[TrainConfig], bool], tuple[str, ...], str], ...] =
     ),
     (
         lambda c: c.local_steps == 1,
-        ("local_overlap", "outer_learning_rate", "outer_momentum", "outer_feedback"),
+        ("local_overlap", "outer_learning_rate", "outer_momentum"),
         "--local_steps=1",
     ),
     (
-        lambda c: c.local_steps > 1 and c.codec_name in BITS_OF_CODEC and not c.codes_sums,
+        lambda c: c.codec_name in BITS_OF_CODEC and not c.codes_sums,
         ("outer_feedback",),
         "a codec without feedback",
     ),

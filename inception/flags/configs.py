@@ -189,7 +189,8 @@ class Trainer(Threads):
     outer_feedback: float = _terngrad(
         number(0, 1),
         1.0,
-        "local steps: the share of its memory that a codec with feedback adds to the next delta",
+        "the share of its memory that a codec with feedback adds to the next gradient, or to the "
+        "next delta of local steps",
     )
 
     bucket_elements: int = _terngrad(

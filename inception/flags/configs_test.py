@@ -99,6 +99,11 @@ def test_adam_keeps_the_learning_rate_fixed_and_says_so_if_asked_otherwise(capsy
             "--outer_feedback: has no effect with a codec without feedback.",
         ),
         (["--local_steps=4", "--outer_feedback=0.5", "--codec=ternary-feedback"], ""),
+        (["--outer_feedback=0.5", "--codec=ternary-feedback"], ""),
+        (
+            ["--outer_feedback=0.5", "--grad_bits=1"],
+            "--outer_feedback: has no effect with a codec without feedback.",
+        ),
     ],
 )
 def test_flags_of_local_steps_that_have_no_effect_are_named(arguments, why, capsys):

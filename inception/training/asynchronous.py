@@ -156,6 +156,7 @@ def _reduction(prepared: PreparedTraining) -> Reduction:
         prepared.devices,
         training.memories[0],  # without local steps there is one fragment
         first_node=prepared.group.rank * config.nodes,  # among those of all workers
+        memory_decay=config.outer_feedback,
     )
 
 

@@ -67,6 +67,22 @@ def test_law_8_a_training_goes_on_with_its_memory_or_says_that_it_has_none(tmp_p
 
 
 @pytest.mark.slow
+def test_a_share_of_the_memory_counts_in_the_next_step(tmp_path, train_here):
+    """With a share of 0 it counts for nothing: a training goes on without it as with it."""
+    names = ("none", "lost", "half", "all")
+    none, lost, half, whole = (tmp_path / name for name in names)
+    train_here(none, max_steps=4, outer_feedback=0)
+    train_here(lost, max_steps=2, outer_feedback=0)
+    shutil.rmtree(lost / "worker_0")
+    train_here(lost, max_steps=4, outer_feedback=0)
+    assert are_equal(newest_state(none), newest_state(lost))
+    train_here(half, max_steps=4, outer_feedback=0.5)
+    train_here(whole, max_steps=4)
+    assert not are_equal(newest_state(half), newest_state(none))
+    assert not are_equal(newest_state(half), newest_state(whole))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("ps", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_law_8_all_workers_of_a_training_go_on_with_their_memories(tmp_path, train_here, ps):
     command = [sys.executable, "-m", "inception.testing.forked_launch", f"--ps={ps}", "2"]
@@ -85,13 +101,14 @@ def test_law_8_all_workers_of_a_training_go_on_with_their_memories(tmp_path, tra
 
 def test_an_asynchronous_worker_has_one_memory_of_its_codecs():
     settings = {"codec": FLAGS["codec"], "net": "mlp", "num_nodes": 2, "batch_size": 8}
+    settings["outer_feedback"] = 0.5
     config = TrainConfig(dataset_name="mnist", benchmark_mode=True, **settings)
     training = build_training(config, problem_of(config), 10.0, ["/CPU:0"])
     prepared = SimpleNamespace(
         config=config, training=training, devices=["/CPU:0"], group=Group(1, 2)
     )
     reduction = asynchronous._reduction(prepared)
-    assert reduction.first_node == 2
+    assert (reduction.first_node, reduction.memory_decay) == (2, 0.5)
     ids = lambda memory: {name: id(variable) for name, variable in memory.variables.items()}
     assert ids(reduction.memory) == ids(training.memory) != {}
 

@@ -82,7 +82,14 @@ class RunnerFactory:
     def make(self, codecs: Sequence[Codec], memory: Memory | None = None) -> Runner:
         """Returns the runner of the variables of `codecs`; float epochs have no memory."""
         reduction = Reduction(
-            codecs, self.exchange, self.rounds, self.config.seed, self.devices, memory, self._noted
+            codecs,
+            self.exchange,
+            self.rounds,
+            self.config.seed,
+            self.devices,
+            memory,
+            self._noted,
+            memory_decay=self.config.outer_feedback,
         )
         if self.config.local_steps > 1:
             return self._runner(self._local_step(reduction), codecs)
@@ -125,7 +132,6 @@ class RunnerFactory:
         )
 
     def _local_step(self, reduction: Reduction) -> LocalStep:
-        reduction.memory_decay = self.config.outer_feedback
         return LocalStep(
             self.classifier,
             reduction,

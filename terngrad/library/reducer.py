@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import numbers
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -153,9 +152,15 @@ class Reducer:
             draws=draws,
             sum_codec=sum_codec,
         )
-        check_settings(**coding, seed=seed, nodes=nodes, bucket_elements=bucket_elements)
+        check_settings(
+            **coding,
+            seed=seed,
+            nodes=nodes,
+            bucket_elements=bucket_elements,
+            memory_decay=memory_decay,
+        )
         seed, nodes, bucket_elements = map(int, (seed, nodes, bucket_elements))  # perhaps NumPy's
-        _check_memory(group, sum_codec, memory_decay)
+        _check_sum_codec(group, sum_codec)
         names, tf_variables = _names_and_variables(
             variables, with_values=group.connection is not None
         )
@@ -432,13 +437,9 @@ def _dense(gradient: Gradient, name: str, shape: tuple[int, ...]) -> tf.Tensor:
     return tf.cast(tf.ensure_shape(value, shape), tf.float32)
 
 
-def _check_memory(group: Group, sum_codec: str, decay: float) -> None:
+def _check_sum_codec(group: Group, sum_codec: str) -> None:
     if sum_codec != EXACT and not group.may_code_sums:
         raise ValueError(
             f"sum_codec is {sum_codec}; allowed is {EXACT} with num_replicas_to_aggregate: a share "
             "of the means belongs to one process, without which no step can be made"
         )
-    if not isinstance(decay, numbers.Real):
-        raise TypeError(f"memory_decay is {decay!r}; allowed are numbers from 0 to 1")
-    if not 0 <= decay <= 1:
-        raise ValueError(f"memory_decay is {decay}; allowed are numbers from 0 to 1")

@@ -51,6 +51,7 @@ def check_settings(
     bucket_elements: int,
     draws: str,
     sum_codec: str = EXACT,
+    memory_decay: float = 1.0,
 ) -> None:
     """Checks what needs no variables; for the arguments see `Reducer`.
 
@@ -83,6 +84,10 @@ def check_settings(
         raise ValueError(
             f"clip_factor is {clip_factor}; allowed is 0 with {gradients}: {WHY_FEEDBACK_NEEDS_ALL}"
         )
+    if not isinstance(memory_decay, numbers.Real):
+        raise TypeError(f"memory_decay is {memory_decay!r}; allowed are numbers from 0 to 1")
+    if not 0 <= memory_decay <= 1:
+        raise ValueError(f"memory_decay is {memory_decay}; allowed are numbers from 0 to 1")
     if not isinstance(scale_by, str):
         raise TypeError(f"scale_by is {scale_by!r}; allowed are {parts.ALLOWED}")
     if not parts.is_known(scale_by):

@@ -104,6 +104,20 @@ def test_a_checkpoint_of_the_state_goes_on_with_the_same_bits(tmp_path):
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_a_share_of_what_was_not_sent_is_added_to_the_next_gradients(share):
+    kept = {"gradients": "ternary-feedback", "memory_decay": share}
+    gradient = [tf.reshape(tf.range(12.0), [4, 3]), tf.constant([1.0, -2.0, 4.0])]
+    reducer = Reducer(variables(), ALONE, **kept)
+    sent = reducer(gradient)
+    corrected = [g + share * (g - s) for g, s in zip(gradient, sent, strict=True)]
+    for found, wanted in zip(
+        reducer(gradient), Reducer(variables(), ALONE, **kept)(corrected), strict=True
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+        assert np.any(np.not_equal(found, 0))
+
+
 def variables():
     return [tf.Variable(tf.zeros([4, 3]), name="kernel"), tf.Variable(tf.zeros([3]), name="kernel")]
 

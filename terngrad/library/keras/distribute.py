@@ -41,6 +41,7 @@ def distribute(
     bucket_elements: int = DEFAULT_BUCKET_ELEMENTS,
     draws: str | None = None,
     sum_codec: str = EXACT,
+    memory_decay: float = 1.0,
 ) -> Optimizer:
     """Makes an optimizer apply the mean gradients of all processes; returns the same optimizer.
 
@@ -70,6 +71,8 @@ def distribute(
       bucket_elements: a bucket takes variables until it holds this many values.
       draws: "independent" or "antithetic"; None = what suits `gradients`, see `terngrad.Reducer`.
       sum_codec: "exact" or "ternary"; see `terngrad.Reducer`.
+      memory_decay: share of its memory that a codec with feedback adds to the next gradients; see
+        `terngrad.Reducer`.
 
     Raises:
       TypeError: `optimizer` is not an optimizer of Keras, or a setting has another type.
@@ -110,6 +113,7 @@ def distribute(
         bucket_elements=bucket_elements,
         draws=draws,
         sum_codec=sum_codec,
+        memory_decay=memory_decay,
     )
     check_settings(**settings)
     kinds = [

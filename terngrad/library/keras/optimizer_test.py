@@ -179,7 +179,7 @@ def fused_cases():
 
 
 @pytest.mark.usefixtures("native_library")
-@pytest.mark.parametrize(("optimizer_class", "own", "settings", "how", "fused"), fused_cases())
+@pytest.mark.parametrize(("optimizer_class", "own", "settings", "how", "fused"), [*fused_cases()])
 def test_fused_updates_give_the_bits_of_decoded_means(
     optimizer_class, own, settings, how, fused, monkeypatch
 ):
@@ -209,6 +209,22 @@ def test_adam_of_another_form_is_not_fused(settings, monkeypatch):
         found, _ = trained_in_graph(optimizer, variables())
     assert not updates
     assert not np.array_equal(found[1], variables()[1])
+
+
+def test_the_share_of_a_memory_that_counts_in_the_next_step_is_the_reducers():
+    def changes(share):
+        how = {"gradients": "ternary-feedback", "memory_decay": share}
+        optimizer = terngrad.keras.distribute(keras.optimizers.SGD(1.0), ALONE, **how)
+        weights = [keras.Variable(np.zeros((4, 3), "float32"))]
+        for _ in range(2):
+            optimizer.apply(gradients(0)[:1], weights)
+            yield weights[0].numpy()
+
+    forgotten, again = changes(0.0)
+    np.testing.assert_array_equal(again, 2 * forgotten)
+    first, second = changes(1.0)
+    np.testing.assert_array_equal(first, forgotten)
+    assert not np.array_equal(second, again)
 
 
 @contextlib.contextmanager
