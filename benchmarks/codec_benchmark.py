@@ -1,6 +1,6 @@
 """What does the codec cost, compared with copying the gradient once?
 
-Times statistics, encoding by each encoder, the passes of error feedback, decoding, the sum of
+Times statistics, encoding by each encoder, the steps of error feedback, decoding, the sum of
 four nodes' codes, and the optimizers' updates on clipped Gaussian values: with the native kernels
 of each instruction set, with the reference ops, and np.copyto of the array. With
 --scale_by=channel the array is a matrix with a scale for each of its 4096 columns.
@@ -141,27 +141,31 @@ def _tasks(kernels: GradientKernels, values: tf.Tensor, own: Parts) -> dict[str,
 def _memory_tasks(
     kernels: GradientKernels, values: tf.Tensor, own: Parts, key: DrawKey
 ) -> dict[str, Task]:
-    """Returns the passes over memory of each codec with feedback, and all of them in a step."""
-    scales = tf.ones([own.count])
-    memory = tf.Variable(0.1 * values, trainable=False)
-    correct = lambda: kernels.correct([values], [memory.read_value()], [own])
-    tasks: dict[str, Task] = {"correct": tf.function(correct, autograph=False)}
-    for name, max_code in FEEDBACK_CODES.items():
-        encode = lambda values, name=name: kernels.encode(
-            values, [0], scales, scales, key, name, [own]
-        )
-        codes, units = encode([values]), scales / max_code
+    """Returns the steps of each codec with feedback on a new gradient, and what makes that one.
 
-        def step(encode: Callable = encode, units: tf.Tensor = units) -> tf.Tensor:
-            (corrected,), _ = correct()
-            codes = encode([corrected])
-            memory.assign(kernels.subtract([corrected], codes, units, [own])[0])
+    A step's gradient is a buffer of its own: corrected and then kept values take its place. What
+    the codec costs is the difference to making it.
+    """
+    scales, one = tf.ones([own.count]), tf.Variable(1.0)
+    memory = tf.Variable(0.1 * values, trainable=False)
+
+    def gradient() -> tf.Tensor:
+        return values * one.read_value()
+
+    def correct() -> tf.Tensor:
+        return kernels.correct([gradient()], [memory.read_value()], [own])[0][0]
+
+    tasks: dict[str, Task] = {"gradient": gradient, "gradient, correct": correct}
+    for name, max_code in FEEDBACK_CODES.items():
+
+        def step(name: str = name, units: tf.Tensor = scales / max_code) -> tf.Tensor:
+            corrected = [correct()]
+            codes = kernels.encode(corrected, [0], scales, scales, key, name, [own])
+            memory.assign(kernels.subtract(corrected, codes, units, [own])[0])
             return codes
 
-        subtract = functools.partial(kernels.subtract, [values], codes, units, [own])
-        tasks[f"subtract {name}"] = subtract
-        tasks[f"step {name}"] = tf.function(step, autograph=False)
-    return tasks
+        tasks[f"gradient, {name}"] = step
+    return {name: tf.function(task, autograph=False) for name, task in tasks.items()}
 
 
 def _updates(kernels: GradientKernels, size: int, optimizer: str, own: Parts) -> dict[str, Task]:
