@@ -41,7 +41,7 @@ class InputMode(enum.Enum):
 
 
 class ClusterError(Exception):
-    """The processes failed too often, or the executors have too few cores for them."""
+    """The processes failed too often, have too few cores of executors, or were stopped before."""
 
 
 def run(
@@ -147,8 +147,9 @@ class Cluster:
 
         Raises:
           ValueError: the cluster's workers read their data themselves, or `epochs` is below 1.
-          ClusterError: a process failed too often.
+          ClusterError: a process failed too often, or `stop` was called before.
         """
+        self._check_not_stopped()
         if self._input_mode is not InputMode.SPARK:
             raise ValueError("train needs a cluster that was made with InputMode.SPARK")
         if epochs < 1:
@@ -174,7 +175,9 @@ class Cluster:
 
         Raises:
           ValueError: Spark cannot read the schema.
+          ClusterError: `stop` was called before.
         """
+        self._check_not_stopped()
         try:
             wanted = self._spark.createDataFrame([], schema).toArrow().schema
         except Exception as error:  # of pyspark
@@ -183,7 +186,11 @@ class Cluster:
         return self._frame(data).mapInArrow(task, schema)
 
     def stop(self) -> None:
-        """Sends SIGTERM to all processes: the suite's programs save and end."""
+        """Sends SIGTERM to all processes: the suite's programs save and end.
+
+        An inference without all its results fails. The cluster starts no other training or
+        inference.
+        """
         self._driver.stop()
 
     def shutdown(self) -> None:
@@ -197,6 +204,10 @@ class Cluster:
         self._driver.close()
         if self._failure:
             raise self._failure
+
+    def _check_not_stopped(self) -> None:
+        if self._driver.is_stopped:
+            raise ClusterError("the cluster was stopped; make another one with run")
 
     def _frame(self, data: DataFrame | RDD) -> DataFrame:
         return data if hasattr(data, "mapInArrow") else self._spark.createDataFrame(data)

@@ -178,10 +178,16 @@ def test_a_request_to_stop_reaches_the_processes(spark, shown):
     assert shown.of("0") == ["ready", "saved"]
 
 
-def test_wrong_numbers_are_refused_before_anything_starts(spark):
+def test_wrong_numbers_and_a_stopped_cluster_are_refused_before_anything_starts(spark):
     with pytest.raises(ValueError, match="num_workers=0, num_ps=0; allowed are 1 and 0 or more"):
         run(spark, print, None, 0)
     cluster = run(spark, print, None, 1, 0, InputMode.SPARK)
     with pytest.raises(ValueError, match="epochs=0; allowed are 1 and more"):
         cluster.train(spark.range(3), 0)
+    cluster.stop()
+    for refused in (cluster.train, lambda frame: cluster.inference(frame, "n long")):
+        with pytest.raises(
+            ClusterError, match="the cluster was stopped; make another one with run"
+        ):
+            refused(spark.range(3))
     cluster.shutdown()

@@ -124,6 +124,7 @@ class Driver:
 
     Attributes:
       port: where it listens.
+      is_stopped: whether `stop` was called.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class Driver:
         self._placement = Placement(0, 0, ())
         self._outputs: set[ssl.SSLSocket] = set()  # bring lines
         self._controls: set[ssl.SSLSocket] = set()  # take requests
-        self._stopped = False
+        self.is_stopped = False
         self._changed = threading.Condition()
         server = socket.create_server(("", 0))
         self.port = server.getsockname()[1]
@@ -162,7 +163,7 @@ class Driver:
     def stop(self) -> None:
         """Asks all processes, also late ones, to save and end."""
         with self._changed:
-            self._stopped = True
+            self.is_stopped = True
             for connection in self._controls:
                 _ask_to_stop(connection)
 
@@ -206,7 +207,7 @@ class Driver:
             if hello["needs_addresses"]:
                 _send(connection, json.dumps(self._answer(process, address)))
             with self._known(connection, self._controls):
-                if self._stopped:
+                if self.is_stopped:
                     _ask_to_stop(connection)
                 lines.readline()  # the process sends nothing more; this waits for its end
 

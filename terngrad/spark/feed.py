@@ -132,13 +132,20 @@ def write_rows(batches: Iterable[pa.RecordBatch], pipe: IO[bytes], epochs: int) 
     leaves it open, since its end would mean that there are no more rows.
 
     Returns:
-      The number of rows of an epoch.
+      The number of rows of an epoch, up to the batch at which the reader closed the pipe.
     """
     rows = 0
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal rows
+        for batch in batches:
+            rows += batch.num_rows
+            yield batch
+
     with contextlib.ExitStack() as stack:
         copy = stack.enter_context(tempfile.TemporaryFile()) if epochs > 1 else None
         with contextlib.suppress(BrokenPipeError):
-            rows = _write_epoch(batches, pipe, copy)
+            _write_epoch(counted(), pipe, copy)
             for _ in range(epochs - 1):
                 copy.seek(0)
                 shutil.copyfileobj(copy, pipe)
@@ -148,19 +155,18 @@ def write_rows(batches: Iterable[pa.RecordBatch], pipe: IO[bytes], epochs: int) 
     return rows
 
 
-def _write_epoch(batches: Iterable[pa.RecordBatch], pipe: IO[bytes], copy: IO[bytes] | None) -> int:
+def _write_epoch(
+    batches: Iterable[pa.RecordBatch], pipe: IO[bytes], copy: IO[bytes] | None
+) -> None:
     writers: list[pa.RecordBatchStreamWriter] = []
-    rows = 0
     for batch in batches:
         if not writers:
             # Stops reading at the pipe's error, which the caller takes for the end.
             writers = [pa.ipc.new_stream(file, batch.schema) for file in (copy, pipe) if file]
         for writer in writers:
             writer.write_batch(batch)
-        rows += batch.num_rows
     for writer in writers:
         writer.close()
-    return rows
 
 
 def _cut(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:

@@ -140,7 +140,8 @@ class _Process:
           epochs: how often it gets them.
 
         Raises:
-          RuntimeError: it failed; with its last line.
+          RuntimeError: it failed, with its last line; or it was asked to end before it had given a
+            result for each row.
           Exception: the rows failed.
         """
         forwarding = threading.Thread(target=self._forward_output)
@@ -152,7 +153,7 @@ class _Process:
             write_rows(batches, os.fdopen(self._rows, "wb"), epochs)
         status = self._process.wait()
         forwarding.join()
-        if status and not self._is_asked:
+        if status and (self._results >= 0 or not self._is_asked):
             how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
             raise RuntimeError(f"{how}: {self._last}" if self._last else how)
 
@@ -171,7 +172,10 @@ class _Process:
                         rows += batch.num_rows
                         yield batch
         wanted = written.result()
-        if self._process.wait() == 0 and rows != wanted:
+        status = self._process.wait()
+        if self._is_asked and (status or rows != wanted):
+            raise RuntimeError("the cluster was stopped")
+        if status == 0 and rows != wanted:
             raise RuntimeError(f"{wanted} rows gave {rows} results; each needs one")
 
     def _write_rows(self, batches: Iterable, written: Future[int]) -> None:

@@ -1,6 +1,10 @@
 """A task of Spark ends with the reason if what it runs, or what feeds that, fails."""
 
+import itertools
+import signal
+import sys
 import threading
+import time
 import types
 
 import pytest
@@ -46,3 +50,40 @@ def test_rows_that_fail_end_the_inference_before_it_takes_them_for_all(tmp_path)
     finally:
         process.kill()
     assert not finished.exists()
+
+
+def _stop_by_the_signal(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGTERM)
+
+
+def _stop_like_a_success(*_):
+    sys.exit(0)
+
+
+@pytest.mark.parametrize("num_given", [0, 3])
+@pytest.mark.parametrize("stop", [_stop_by_the_signal, _stop_like_a_success])
+def test_a_stop_fails_an_inference_whose_results_are_not_complete(stop, num_given):
+    from terngrad.spark.task import _Process
+
+    def predict(stop, context):
+        signal.signal(signal.SIGTERM, stop)
+        for batch in itertools.islice(context.feed.batches(10), num_given):
+            context.feed.give({"y": batch.column("x")})
+        print("ready")
+        time.sleep(HANG_SECS)
+
+    def requests():
+        assert is_ready.wait(HANG_SECS)
+        yield "stop"
+
+    is_ready = threading.Event()
+    work = cloudpickle.dumps(predict) + cloudpickle.dumps(stop)
+    connection = types.SimpleNamespace(send=lambda line: is_ready.set(), requests=requests)
+    schema = pa.schema({"y": pa.int64()})
+    process = _Process(work, Context("inference", 0), connection, schema)
+    try:
+        with pytest.raises(RuntimeError, match=r"^the cluster was stopped$"):
+            list(process.run([pa.record_batch({"x": range(100)})], 1))
+    finally:
+        process.kill()
