@@ -9,10 +9,13 @@ needed: the processes find each other through Spark. The driver shows their outp
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
+import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from terngrad.cluster import interfaces
@@ -20,7 +23,7 @@ from terngrad.spark.certificates import make_certificates
 from terngrad.spark.context import Context
 from terngrad.spark.dealing import deal
 from terngrad.spark.driver import Driver, Placement
-from terngrad.spark.jobs import Jobs, cores_of_task, num_cores, reason
+from terngrad.spark.jobs import Jobs, cores_of_task, is_cancelled, num_cores, reason
 from terngrad.spark.task import SCHEMA, ProcessTask
 
 if TYPE_CHECKING:
@@ -115,24 +118,13 @@ class Cluster:
         self._driver = Driver(certificates, num_workers + num_ps, self._show)
         work = cloudpickle.dumps(main) + cloudpickle.dumps(arguments)
         self._task = ProcessTask(work, "worker", (host, self._driver.port), certificates)
-        self._running: threading.Thread | None = None
-        self._failure: Exception | None = None
+        self._ended: Future[None] | None = None
 
     def start(self) -> None:
         """Starts the processes; they read their data themselves."""
-        from pyspark import InheritableThread
-
         numbers = self._spark.range(0, self._num_workers, 1, self._num_workers)
         task = dataclasses.replace(self._task, gathers_in_barrier=not self._num_ps)
-
-        def run_all() -> None:
-            try:
-                self._run(numbers, task)
-            except Exception as error:
-                self._failure = error
-
-        self._running = InheritableThread(target=run_all, daemon=True)
-        self._running.start()
+        self._ended = self._start(numbers, task)
 
     def train(self, data: DataFrame | RDD, epochs: int = 1) -> None:
         """Feeds rows to the workers until all have ended; see `deal` for how many each gets.
@@ -148,6 +140,7 @@ class Cluster:
         Raises:
           ValueError: the cluster's workers read their data themselves, or `epochs` is below 1.
           ClusterError: a process failed too often, or `stop` was called before.
+          KeyboardInterrupt: see `shutdown`.
         """
         self._check_not_stopped()
         if self._input_mode is not InputMode.SPARK:
@@ -161,7 +154,7 @@ class Cluster:
             epochs=epochs,
             num_rows=num_rows,
         )
-        self._run(frame, task)
+        self._wait(self._start(frame, task))
 
     def inference(self, data: DataFrame | RDD, schema: str) -> DataFrame:
         """Returns the results of `main` for all rows, which Spark computes when they are needed.
@@ -198,12 +191,38 @@ class Cluster:
 
         Raises:
           ClusterError: a process failed too often.
+          KeyboardInterrupt: Ctrl-C stopped the cluster, and the processes have ended; or a second
+            one ended them.
         """
-        if self._running:
-            self._running.join()
-        self._driver.close()
-        if self._failure:
-            raise self._failure
+        try:
+            if self._ended:
+                self._wait(self._ended)
+        finally:
+            self._driver.close()
+
+    def _start(self, data: DataFrame, task: ProcessTask) -> Future[None]:
+        """Returns what will have the end of all processes, or why they failed."""
+        from pyspark import InheritableThread
+
+        ended = Future[None]()
+
+        def run_all() -> None:
+            try:
+                ended.set_result(self._run(data, task))
+            except BaseException as error:
+                ended.set_exception(error)
+
+        InheritableThread(target=run_all, daemon=True).start()
+        return ended
+
+    def _wait(self, ended: Future[None]) -> None:
+        try:
+            with _without_handler_of_pyspark():
+                ended.result()
+        except KeyboardInterrupt:
+            self.stop()
+            ended.exception()  # waits
+            raise
 
     def _check_not_stopped(self) -> None:
         if self._driver.is_stopped:
@@ -216,13 +235,14 @@ class Cluster:
         """Runs all processes to their end, several times if they fail.
 
         Raises:
-          ClusterError: they failed too often, or do not all get a core.
+          ClusterError: they failed too often or after `stop`, the user has cancelled the jobs, or
+            they do not all get a core.
         """
         for attempt in range(1, _ATTEMPTS + 1):
             if (failure := self._try(data, task)) is None:
                 return
             error, may_go_on = failure
-            if attempt == _ATTEMPTS or not may_go_on:
+            if attempt == _ATTEMPTS or not may_go_on or self._driver.is_stopped:
                 raise ClusterError(reason(error)) from error
             self._show(f"All processes start again, attempt {attempt + 1}: {reason(error)}")
 
@@ -238,13 +258,17 @@ class Cluster:
             placement.end(too_few)
             jobs.cancel()
             raise ClusterError(too_few)
+        if placement.is_stopped:
+            jobs.cancel()
+            return None
         jobs.wait()
         self._driver.show_rest()
         if not jobs.failures:
             return None
         # Spark does not repeat the last stage of a barrier job. Any other failed process it has
         # started again as often as it may.
-        return jobs.failures[0], not self._num_ps or bool(placement.moved)
+        first = jobs.failures[0]
+        return first, not is_cancelled(first) and (not self._num_ps or bool(placement.moved))
 
     def _rdds(self, data: DataFrame, task: ProcessTask) -> list[tuple[RDD, Sequence[int]]]:
         """Returns the jobs: all workers in one, or one for each process; distributes the rows."""
@@ -281,3 +305,18 @@ class Cluster:
             f"{needed} free cores of executors at once, and there are {there}"
             + (", which other jobs may use" if there >= needed else "")
         )
+
+
+@contextlib.contextmanager
+def _without_handler_of_pyspark() -> Iterator[None]:
+    """Ctrl-C only raises KeyboardInterrupt; pyspark's handler kills all processes before that."""
+    former = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not str(getattr(former, "__module__", "")).startswith("pyspark."):
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, former)

@@ -36,11 +36,13 @@ class Placement:
 
     Attributes:
       moved: why all processes must be restarted; "" = they need not.
+      is_stopped: whether `stop` ended it.
     """
 
     def __init__(self, workers: int, ps: int, hosts: Collection[str]) -> None:
         """Starts without processes; the certificates are valid on the hosts."""
         self.moved = ""
+        self.is_stopped = False
         self._hosts = hosts
         self._sizes = {"worker": workers, "ps": ps}
         self._running: dict[ProcessId, str] = {}
@@ -100,6 +102,13 @@ class Placement:
             self._end = why
             self._changed.notify_all()
 
+    def stop(self) -> None:
+        """Ends the wait for a start; does nothing if all have started."""
+        with self._changed:
+            if not self._addresses:
+                self.is_stopped = True
+                self.end("the cluster was stopped")
+
     def _refusal(self, process: ProcessId, address: str) -> str:
         """Returns why a process may not take part, "" if it may."""
         size = self._sizes.get(process.job, 0)
@@ -157,13 +166,17 @@ class Driver:
         self._acceptor.start()
 
     def serve(self, placement: Placement) -> None:
-        """Serves the processes of the next attempt from now on."""
-        self._placement = placement
+        """Serves the processes of the next attempt from now on; none starts after `stop`."""
+        with self._changed:
+            self._placement = placement
+            if self.is_stopped:
+                placement.stop()
 
     def stop(self) -> None:
-        """Asks all processes, also late ones, to save and end."""
+        """Asks all processes, also late ones, to save and end; none starts if others still wait."""
         with self._changed:
             self.is_stopped = True
+            self._placement.stop()
             for connection in self._controls:
                 _ask_to_stop(connection)
 

@@ -86,6 +86,22 @@ def test_the_end_refuses_waiting_processes():
     assert placement.wait_for_start(0)
 
 
+@pytest.mark.parametrize("has_started", [False, True])
+def test_a_stop_refuses_processes_unless_all_have_started(driver, has_started):
+    placement = Placement(2, 1, HOSTS)
+    driver.serve(placement)
+    if has_started:
+        run_all(placement, *WORKERS, PS)
+    driver.stop()
+    assert placement.wait_for_start(0)
+    assert placement.is_stopped != has_started
+    found = run_all(placement, WORKERS[0])
+    assert (found[WORKERS[0][0]] == "the cluster was stopped") != has_started
+    later = Placement(2, 1, HOSTS)
+    driver.serve(later)
+    assert later.is_stopped
+
+
 @pytest.mark.parametrize(
     ("workers", "process", "why"),
     [

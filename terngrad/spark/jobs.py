@@ -17,6 +17,7 @@ _END_OF_PYTHON = re.compile(r"^(\tat | SQLSTATE: |Driver stacktrace:)", re.MULTI
 _EXECUTOR = re.compile(r"ExecutorLostFailure \((executor \S+)[^)]*\) Reason: (.*)")
 _KILLED = "code 137"  # 128 + SIGKILL
 _CRASH = "Python worker exited unexpectedly"
+_CANCELLED = "[SPARK_JOB_CANCELLED]"
 _WRAPPED = re.compile(r"^(: |[\w.$]+(Exception|Error): |Job aborted due to stage failure: )")
 
 
@@ -115,6 +116,11 @@ def reason(error: Exception) -> str:
     while wrapped := _WRAPPED.match(line):
         line = line[wrapped.end() :]
     return line
+
+
+def is_cancelled(error: Exception) -> bool:
+    """Returns whether a job failed because somebody cancelled it."""
+    return reason(error).startswith(_CANCELLED)
 
 
 def python_traceback(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from terngrad.spark.jobs import python_traceback, reason
+from terngrad.spark.jobs import is_cancelled, python_traceback, reason
 
 CALL = "An error occurred while calling o321.collectToPython.\n: org.apache.spark.SparkException: "
 ABORTED = f"{CALL}Job aborted due to stage failure: "
@@ -59,3 +59,9 @@ def test_a_lost_executor_is_named_with_the_cause(before):
 )
 def test_any_other_error_gives_its_line_without_the_names_of_java(text, line):
     assert reason(RuntimeError(text)) == line
+
+
+def test_a_job_that_somebody_cancelled_is_known():
+    cancelled = "[SPARK_JOB_CANCELLED] Job 5 cancelled as part of cancellation of all jobs"
+    assert is_cancelled(RuntimeError(f"{CALL}{cancelled}{JAVA}"))
+    assert not is_cancelled(RuntimeError(f"{ABORTED}{TASK}{LOST}{cancelled}{JAVA}"))
