@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import numbers
 import os
@@ -45,14 +44,13 @@ def run_program(arguments: Sequence[str], context: Context) -> None:
       SystemExit: the program ended with another status than 0.
     """
     module, *flags = arguments
-    with contextlib.ExitStack() as stack:
-        if context.feed and context.job_name == "worker":
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="terngrad_rows"))
-            name = _name_classes(module, flags, folder)
-            write_records(context.feed, folder)
-            flags += [f"--{name}={folder}", "--split_data=False"]
-        sys.argv = [module, *context.flags, *flags]  # the last one of a flag counts
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    if context.feed and context.job_name == "worker":
+        folder = tempfile.mkdtemp(dir=context.folder)  # deleted however this process ends
+        name = _name_classes(module, flags, folder)
+        write_records(context.feed, folder)
+        flags += [f"--{name}={folder}", "--split_data=False"]
+    sys.argv = [module, *context.flags, *flags]  # the last one of a flag counts
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def _name_classes(module: str, arguments: Sequence[str], folder: str) -> str:

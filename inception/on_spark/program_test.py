@@ -111,17 +111,21 @@ def test_a_label_that_is_no_integer_is_named_with_its_row(tmp_path, label):
 
 
 @pytest.fixture
-def run_on_a_row(monkeypatch):
+def run_on_a_row(monkeypatch, tmp_path):
     """Returns a function that runs a program on one row, and returns the files that it reads."""
+    own = tmp_path / "of_the_task"
 
     def run_it(program, flag, *arguments):
         output, found = io.BytesIO(), {}
         Image.new("L", (2, 2)).save(output, "PNG")
         rows = pyarrow.table({"image": [output.getvalue()], "label": [1]})
-        context = Context("worker", 0, feed=types.SimpleNamespace(batches=lambda size: [rows]))
+        own.mkdir(exist_ok=True)
+        feed = types.SimpleNamespace(batches=lambda size: [rows])
+        context = Context("worker", 0, feed=feed, folder=str(own))
 
         def look(*_, **__):
             folder = Path([w for w in sys.argv if w.startswith(f"--{flag}=")][-1].split("=")[1])
+            assert own in folder.parents  # it is deleted however the program ends
             found.update((path.name, path.read_bytes()) for path in folder.iterdir())
 
         monkeypatch.setattr(app, "run", look)

@@ -19,6 +19,7 @@ class Context:
       ps_hosts: the same of each parameter server.
       control_port: port at which worker 0 may listen for the others.
       tls: paths of the files "ca", "cert" and "key", by which the processes know each other.
+      folder: a folder for temporary files, which are deleted after the process has ended.
       num_rows: rows of all workers in an epoch; None if Spark feeds none.
       feed: the rows of this process, none on a ps; None if Spark feeds no rows.
     """
@@ -29,6 +30,7 @@ class Context:
     ps_hosts: tuple[str, ...] = ()
     control_port: int = 0
     tls: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    folder: str = ""
     num_rows: int | None = None
     feed: Feed | None = None
 

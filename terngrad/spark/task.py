@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from terngrad.cluster import interfaces
@@ -63,10 +67,11 @@ class ProcessTask:
 
         own = ProcessId(self.job, TaskContext.get().partitionId())
         with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="terngrad"))
+            folder = stack.enter_context(_temporary_folder())
             connection, context = self._connect(own)
             stack.callback(connection.close)
-            context = dataclasses.replace(context, tls=self.certificates.store(folder))
+            tls = self.certificates.store(folder)
+            context = dataclasses.replace(context, tls=tls, folder=folder)
             process = _Process(self.work, context, connection, self.schema)
             stack.callback(process.kill)
             yield from process.run(batches if self.epochs else (), self.epochs)
@@ -87,6 +92,43 @@ class ProcessTask:
             addresses = connection.addresses()
         workers, ps = (tuple(addresses[job]) for job in ("worker", "ps"))
         return connection, Context(*own, workers, ps, control_port, num_rows=self.num_rows)
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[str]:
+    """Yields a private folder for a task; deletes it at the end, and those of killed tasks first.
+
+    A task holds a lock of its folder, which ends with the task's Python process, however that ends.
+    """
+    prefix = f"terngrad_spark_{socket.gethostname()}_"  # another machine's lock may not be seen
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with contextlib.suppress(OSError), _locked(folder):
+            shutil.rmtree(folder)
+    made = Path(tempfile.mkdtemp(prefix=f"new_{prefix}"))
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # where a file system has no locks, no other deletes it
+            stack.enter_context(_locked(made))
+        # Only now it has a name that others look for.
+        folder = made.rename(made.with_name(made.name.removeprefix("new_")))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield str(folder)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Holds the lock of a folder.
+
+    Raises:
+      OSError: another process holds it, or another user owns the folder.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(descriptor).st_uid != os.getuid():
+            raise PermissionError(f"{folder} belongs to another user")
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _gather(own: str, control: int) -> tuple[Mapping[str, list[str]], int]:

@@ -1,11 +1,15 @@
 """A task of Spark ends with the reason if what it runs, or what feeds that, fails."""
 
 import itertools
+import os
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 import types
+from pathlib import Path
 
 import pytest
 
@@ -87,3 +91,60 @@ def test_a_stop_fails_an_inference_whose_results_are_not_complete(stop, num_give
             list(process.run([pa.record_batch({"x": range(100)})], 1))
     finally:
         process.kill()
+
+
+_HOLDER = """
+from terngrad.spark.task import _temporary_folder
+with _temporary_folder() as folder:
+    print(folder, flush=True)
+    input()
+"""
+
+
+def test_a_task_deletes_the_folders_of_killed_tasks_only(tmp_path, monkeypatch):
+    from terngrad.spark.task import _temporary_folder
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLDER],
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        theirs = Path(other.stdout.readline().strip())
+        (theirs / "key.pem").touch()
+        link = theirs.with_name(theirs.name + "_link")
+        link.symlink_to(tmp_path)
+        with _temporary_folder() as first, _temporary_folder() as second:
+            assert {*tmp_path.iterdir()} == {theirs, Path(first), Path(second), link}
+        assert {*tmp_path.iterdir()} == {theirs, link}
+        other.kill()
+    with _temporary_folder() as own:
+        assert {*tmp_path.iterdir()} == {Path(own), link}
+
+
+def test_a_process_has_a_folder_with_its_key_until_the_task_ends(tmp_path, monkeypatch):
+    from terngrad.spark.certificates import Certificates
+    from terngrad.spark.task import ProcessTask
+
+    def leave(path, context):
+        names = sorted(os.listdir(context.folder))
+        path.write_text(f"{context.folder} {oct(os.stat(context.folder).st_mode)} {names}")
+        os.mkdir(f"{context.folder}/rows")
+        os._exit(0)
+
+    connection = types.SimpleNamespace(send=print, requests=lambda: iter(()), close=lambda: None)
+    place = connection, Context("worker", 0)
+    monkeypatch.setattr(ProcessTask, "_connect", lambda *_: place)
+    found = types.SimpleNamespace(partitionId=lambda: 0)
+    monkeypatch.setattr("pyspark.TaskContext", types.SimpleNamespace(get=lambda: found))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    seen = tmp_path / "seen"
+    work = cloudpickle.dumps(leave) + cloudpickle.dumps(seen)
+    list(ProcessTask(work, "worker", ("", 0), Certificates("ca", "cert", "key"))(()))
+    names = "['ca.pem', 'cert.pem', 'key.pem']"
+    folder, *rest = seen.read_text().split(maxsplit=1)
+    assert Path(folder).parent == tmp_path
+    assert rest == [f"0o40700 {names}"]
+    assert {*tmp_path.iterdir()} == {seen}
