@@ -119,7 +119,7 @@ def test_a_restarted_process_keeps_its_address_but_a_ps_must_not_move():
     placement = Placement(2, 1, HOSTS)
     run_all(placement, *WORKERS, PS)
     again = ProcessId("worker", 0)
-    assert run_all(placement, (again, "z:9"))[again]["worker"] == ["a:1", "b:2"]
+    assert run_all(placement, (again, "late:9"))[again]["worker"] == ["a:1", "b:2"]
     assert run_all(placement, (PS[0], "c:8"))[PS[0]]["ps"] == ["c:3"]
     assert not placement.moved
     assert run_all(placement, (PS[0], "z:9"))[PS[0]] == "ps 0 moved from c to z" == placement.moved
