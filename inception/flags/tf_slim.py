@@ -229,10 +229,10 @@ def own_names(flags_class: type[_Shared]) -> Iterator[None]:
         name = names.get(error.name, error.name)
         value = _SUITE_NETS.get(error.value, error.value) if name == "model_name" else error.value
         raise refuse(name, value, _renamed(error.why, names)) from None
-    except ValueError as error:
-        if type(error) is not ValueError:  # the type distinguishes others
+    except (ValueError, MemoryError) as error:
+        if type(error) not in (ValueError, MemoryError):  # the type distinguishes others
             raise
-        raise ValueError(_renamed(str(error), names)) from error
+        raise type(error)(_renamed(str(error), names)) from error
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:

@@ -133,7 +133,13 @@ def _check_origin(path: str, config: TrainConfig, *, has_fresh_classes: bool) ->
     try:
         dataset_info.check_labels(os.path.dirname(path), names, f"the records of {config.data_dir}")
     except ValueError as error:
-        raise ValueError(f"{error}; with --fine_tune=True the last layer starts afresh") from None
+        raise ValueError(f"{error}{_way_out(config.net)}") from None
+
+
+def _way_out(net: str) -> str:
+    """Returns the end of an error about the last layer: a flag that all programs have."""
+    layers = ",".join(catalog.get_spec(net).logits_layers)
+    return f"; with --checkpoint_exclude_scopes={layers} the last layer starts afresh"
 
 
 def _check(
@@ -154,7 +160,7 @@ def _check(
     if not faults:
         return
     only_last = len(_of_last_layers(config.net, [*missing, *differ])) == len(missing) + len(differ)
-    advice = "; with --fine_tune=True the last layer starts afresh" if only_last else ""
+    advice = _way_out(config.net) if only_last else ""
     raise ValueError(
         f"{path} ({weights.layout}) does not fit {config.net}: {'; '.join(faults)}{advice}."
     )
