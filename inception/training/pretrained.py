@@ -26,7 +26,8 @@ def load(config: TrainConfig, variables: Mapping[str, tf.Variable]) -> None:
       variables: all variables of the net, by name.
 
     Raises:
-      ValueError: the file is not readable, or variables are missing in it or have another shape.
+      ValueError: the file is not readable, or variables are missing in it or have another shape;
+        with --ignore_missing_vars, all are missing.
     """
     path = _file(config.pretrained_model_checkpoint_path)
     weights = read(path, config.net, variables)
@@ -38,6 +39,8 @@ def load(config: TrainConfig, variables: Mapping[str, tf.Variable]) -> None:
     if config.ignore_missing_vars:
         wanted = {name: v for name, v in wanted.items() if name in weights.arrays}
         fresh, missing = fresh + missing, []
+        if not wanted:
+            raise ValueError(f"{path} ({weights.layout}) holds no variable of {config.net}.")
     _check(path, config, weights, wanted, missing)
     for name, variable in wanted.items():
         variable.assign(weights.arrays[name])

@@ -138,6 +138,14 @@ def test_law_10_missing_variables_are_named_or_start_afresh(tmp_path, capsys):
     assert "left out: fc3/kernel" in printed
 
 
+@pytest.mark.parametrize("write", [write_suite, write_tf_slim])
+def test_law_10_a_file_that_holds_nothing_of_the_net_is_named(tmp_path, write):
+    path = write(tmp_path, variables())
+    with pytest.raises(ValueError, match=r"\) holds no variable of cifarnet\.$"):
+        other = {f"other/{name}": v for name, v in variables().items()}
+        pretrained.load(config(path, ignore_missing_vars=True), other)
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [

@@ -16,7 +16,7 @@ def is_finished(config: TrainConfig) -> bool:
     """Returns whether the newest checkpoint is of the last step, and prints that if it is.
 
     Raises:
-      ValueError: that checkpoint trains another net, or other variables.
+      ValueError: that checkpoint trains another net or other variables, or is another program's.
     """
     newest = checkpoints.latest_checkpoint(config.train_dir)
     if not newest or not config.max_steps or checkpoints.step_of(newest) < config.max_steps:
@@ -78,9 +78,12 @@ def _restore_or_start(config: TrainConfig, training: Training) -> str | None:
 
 def _check_trained_alike(newest: str, config: TrainConfig) -> None:
     """Raises ValueError if a checkpoint trains another net or other variables, or otherwise."""
+    anew = f"name a new --train_dir and give --pretrained_model_checkpoint_path={config.train_dir}"
+    if not checkpoints.is_of_suite(newest):
+        why = f"holds {os.path.basename(newest)}, which another program wrote"
+        raise refuse("train_dir", config.train_dir, f"{why}; to start from its weights, {anew}")
     settings.check_net(newest, config.net)
     stored = settings.settings_of_checkpoint(newest)
-    anew = f"name a new --train_dir and give --pretrained_model_checkpoint_path={config.train_dir}"
     if (stored.get("local_steps", 1) == 1) != (config.local_steps == 1):
         raise refuse(
             "local_steps",

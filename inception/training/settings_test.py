@@ -3,7 +3,9 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
@@ -179,3 +181,15 @@ def test_averages_neither_begin_nor_end_where_a_training_goes_on(tmp_path, befor
     why = f"{path} was trained with --moving_average_decay={before}; to begin or end averages, name"
     with pytest.raises(ValueError, match=rf"^flag --moving_average_decay={now}: {why} a new "):
         restoring.restore_chief(other, build(other), "")
+
+
+@pytest.mark.parametrize("max_steps", [50, 200])
+def test_a_folder_that_tensorflow_1_trained_in_is_none_to_go_on_in(tmp_path, max_steps):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.compat.v1.get_variable("global_step", initializer=np.int64(100))
+        session.run(tf.compat.v1.global_variables_initializer())
+        tf.compat.v1.train.Saver().save(session, str(tmp_path / "model.ckpt"), global_step=100)
+    config = dataclasses.replace(CONFIG, train_dir=str(tmp_path), max_steps=max_steps)
+    why = r"holds model\.ckpt-100, which another program wrote; to start from its weights, name a"
+    with pytest.raises(ValueError, match=rf"^flag --train_dir={tmp_path}: {why} new "):
+        _ = restoring.is_finished(config) or restoring.restore_chief(config, None, "")
