@@ -28,7 +28,12 @@ class _Options(table.Checked):
         "Data", TEXT, None, "file (keras) or folder (savedmodel) to write (required)"
     )
     format: str = flag("Data", one_of("keras", "savedmodel"), "keras", "keras or savedmodel")
-    restore_avg_var: bool = flag("Data", BOOLEAN, True, "export the moving averages of the weights")
+    restore_avg_var: bool | None = flag(
+        "Data",
+        BOOLEAN,
+        None,
+        "export the moving averages of the weights; not set = if there are any",
+    )
     with_preprocessing: bool = flag(
         "Data",
         BOOLEAN,

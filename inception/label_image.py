@@ -22,7 +22,9 @@ class _Options(table.Checked):
     )
     image: str = flag("Data", TEXT, None, "picture file of any common kind (required)")
     top_k: int = flag("Data", at_least(1), 5, "number of classes to print", "classes")
-    restore_avg_var: bool = flag("Data", BOOLEAN, True, "use the moving averages of the weights")
+    restore_avg_var: bool | None = flag(
+        "Data", BOOLEAN, None, "use the moving averages of the weights; not set = if there are any"
+    )
 
 
 def main(values: FlagValues) -> None:

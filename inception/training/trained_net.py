@@ -67,12 +67,12 @@ class TrainedNet:
         return model
 
 
-def load(location: str, *, averages: bool) -> TrainedNet:
+def load(location: str, *, averages: bool | None) -> TrainedNet:
     """Reads a checkpoint, or the newest one of a folder.
 
     Args:
       location: value of --checkpoint_dir.
-      averages: read the moving averages of the weights.
+      averages: read the moving averages of the weights; None = if there are any.
 
     Raises:
       ValueError: there is no checkpoint, it is damaged, or it does not say what it was trained for.
@@ -83,6 +83,8 @@ def load(location: str, *, averages: bool) -> TrainedNet:
     stored = settings.settings_of_checkpoint(path)
     if not {"net", "dataset_name", "image_size"} <= stored.keys():
         raise ValueError(f"{path} does not say which net it holds; train one step more with it")
+    if averages is None and not (averages := checkpoints.has_averages(path)):
+        logging.warning("%s holds no moving averages; the weights are used", path)
     size, preprocessing_name = input_settings(stored["net"], stored)
     return TrainedNet(
         path=path,
@@ -99,14 +101,16 @@ def _class_names(path: str, stored: dict) -> tuple[str, ...]:
     return names[stored.get("labels_offset", 0) :]
 
 
-def label(location: str, image: str, top_k: int, *, averages: bool) -> list[tuple[str, float]]:
+def label(
+    location: str, image: str, top_k: int, *, averages: bool | None
+) -> list[tuple[str, float]]:
     """Returns the most probable classes of a picture, with their probabilities.
 
     Args:
       location: checkpoint, or folder of checkpoints.
       image: picture file.
       top_k: number of classes, if there are so many.
-      averages: use the moving averages of the weights.
+      averages: use the moving averages of the weights; see `load`.
 
     Raises:
       ValueError: there is no checkpoint, it does not say what it was trained for, or the picture
@@ -139,7 +143,7 @@ def _pixels(path: str, channels: int) -> tf.Tensor:
 
 
 def export(
-    location: str, output: str, format_name: str, *, averages: bool, with_preprocessing: bool
+    location: str, output: str, format_name: str, *, averages: bool | None, with_preprocessing: bool
 ) -> None:
     """Writes the net of a checkpoint and the names of its classes; replaces an earlier export.
 
@@ -149,7 +153,7 @@ def export(
       location: checkpoint, or folder of checkpoints.
       output: a .keras file, or the folder of a SavedModel.
       format_name: "keras" or "savedmodel".
-      averages: export the moving averages of the weights.
+      averages: export the moving averages of the weights; see `load`.
       with_preprocessing: the model takes uint8 pixels of images of any size, and preprocesses them.
 
     Raises:

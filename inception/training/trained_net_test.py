@@ -77,3 +77,23 @@ def test_law_10_a_folder_that_cannot_be_made_is_named(checkpoint):
     why = "^flag --output=/proc/none/net.keras: cannot be written: No such file or directory$"
     with pytest.raises(ValueError, match=why):
         _export(checkpoint, "/proc/none/net.keras", "keras")
+
+
+@pytest.mark.parametrize("averages", [True, False, None])
+@pytest.mark.parametrize("holds_averages", [True, False])
+def test_a_net_without_averages_is_read_unless_they_are_asked_for(
+    tmp_path, caplog, holds_averages, averages
+):
+    state = {"variables/w": tf.Variable(1.0)}
+    state |= {"averages/w": tf.Variable(2.0)} if holds_averages else {}
+    settings = json.dumps({"net": "mlp", "dataset_name": "mnist", "image_size": -1})
+    path = checkpoints.save(str(tmp_path), state, 1, settings=settings)
+    if averages and not holds_averages:
+        with pytest.raises(ValueError, match="holds no moving averages; use the weights instead"):
+            trained_net.load(path, averages=averages)
+        return
+    found = trained_net.load(path, averages=averages)
+    takes_averages = holds_averages if averages is None else averages
+    assert found.arrays["w"] == (2.0 if takes_averages else 1.0)
+    line = f"{path} holds no moving averages; the weights are used"
+    assert (line in caplog.messages) == (averages is None and not holds_averages)

@@ -242,6 +242,15 @@ def is_of_suite(path: str) -> bool:
     return "step" in _stored(path)
 
 
+def has_averages(path: str) -> bool:
+    """Returns whether a checkpoint holds moving averages of weights.
+
+    Raises:
+      ValueError: it is not readable.
+    """
+    return any(name.startswith("averages/") for name in _stored(path))
+
+
 def read_weights(path: str, *, averages: bool) -> dict[str, np.ndarray]:
     """Returns the weights of a net, by variable name, from a training checkpoint.
 
