@@ -400,7 +400,9 @@ class EvalConfig(_Shared):
     )
 
     checkpoint_dir: str = _evaluation(
-        TEXT, "/tmp/dataset_train", "folder of checkpoints, or one checkpoint"
+        TEXT,
+        "/tmp/dataset_train",
+        "folder of checkpoints, one checkpoint, or a weight file of TF-Slim or Keras",
     )
     eval_dir: str = _evaluation(TEXT, "/tmp/dataset_eval", "folder of the summaries")
     eval_interval_secs: float = _evaluation(

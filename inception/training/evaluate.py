@@ -18,7 +18,7 @@ from inception.flags.table import refuse
 from inception.results import metrics
 from inception.results.logs import timestamp
 from inception.results.metrics import Metrics
-from inception.training import batches, settings
+from inception.training import batches, pretrained, settings
 from inception.training.problem import Problem, problem_of
 from slim.datasets import dataset_factory, dataset_info
 from slim.datasets.dataset_factory import Dataset
@@ -172,15 +172,17 @@ def _paths(config: EvalConfig) -> Iterator[str]:
 
 def _newest(location: str) -> str | None:
     """Returns the newest checkpoint of a folder, or the location itself if it is a checkpoint."""
-    if not _exists(location):
-        return checkpoints.latest_checkpoint(location)
-    if not re.search(r"-\d+$", location):
-        raise ValueError(f"{location}: the name must end in the step, as in model.ckpt-1000")
-    return location
+    return location if _exists(location) else checkpoints.latest_checkpoint(location)
 
 
 def _exists(path: str) -> bool:
-    return os.path.isfile(path + ".index")
+    return os.path.isfile(path + ".index") or os.path.isfile(path)
+
+
+def _step_of(path: str) -> int:
+    """Returns the step at the end of a checkpoint's name; 0 if there is none."""
+    match = re.search(r"-(\d+)$", path)
+    return int(match[1]) if match else 0
 
 
 def _open_writer(eval_dir: str) -> EventWriter:
@@ -194,6 +196,8 @@ def _open_writer(eval_dir: str) -> EventWriter:
 
 def _load(path: str, evaluation: Evaluation) -> PreparedEvaluation:
     """Returns the evaluation of a checkpoint, whose weights its net gets."""
+    if not pretrained.is_of_suite(path):
+        return _load_of_others(path, evaluation)
     settings.check_net(path, evaluation.config.net)
     records = f"the records of {evaluation.config.data_dir}"
     dataset_info.check_labels(os.path.dirname(path), evaluation.dataset.class_names, records)
@@ -205,6 +209,17 @@ def _load(path: str, evaluation: Evaluation) -> PreparedEvaluation:
     return prepared
 
 
+def _load_of_others(path: str, evaluation: Evaluation) -> PreparedEvaluation:
+    """Does the same for a file that another program wrote, and that does not say more."""
+    config = evaluation.config
+    if config.restore_avg_var:
+        why = "another program wrote it; use its weights, not averages"
+        raise ValueError(f"{path}: {why} (--restore_avg_var=False).")
+    prepared = evaluation.prepare(problem_of(config))
+    pretrained.load_all(path, config.net, nets_factory.named_variables(prepared.model))
+    return prepared
+
+
 def _measure(
     prepared: PreparedEvaluation, after_batch: Callable[[int], None] = lambda examples: None
 ) -> Metrics:
@@ -213,7 +228,7 @@ def _measure(
 
 
 def _evaluate_and_log(path: str, evaluation: Evaluation, writer: EventWriter) -> None:
-    config, step = evaluation.config, checkpoints.step_of(path)
+    config, step = evaluation.config, _step_of(path)
     try:
         prepared = _load(path, evaluation)
     except ValueError:

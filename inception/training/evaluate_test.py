@@ -289,6 +289,46 @@ def test_a_checkpoint_of_another_net_is_named_with_what_it_lacks(data_dir, train
     assert path in line and "lacks" in line and "\n" not in line
 
 
+def save_as_tf_slim(path, version: int) -> None:
+    """Saves the weights of `save` in one of TensorFlow 1's two formats."""
+    model = nets_factory.build_net("mlp", num_classes=10)
+    names = {"kernel": "weights", "bias": "biases"}
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        for variable in model.variables:
+            layer, _, last = variable.path.rpartition("/")
+            value = np.zeros(variable.shape, np.float32)
+            value[...] = np.arange(10) == 3 if variable.path == "logits/bias" else 0
+            tf.compat.v1.get_variable(f"{layer}/{names[last]}", initializer=value)
+        session.run(tf.compat.v1.global_variables_initializer())
+        saver = tf.compat.v1.train.Saver(write_version=version)
+        saver.save(session, str(path), write_meta_graph=False)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(("name", "step"), [("mlp.ckpt", 0), ("model.ckpt-70", 70)])
+def test_weights_that_tf_slim_published_are_evaluated(
+    data_dir, tmp_path, capsys, name, step, version
+):
+    save_as_tf_slim(tmp_path / name, version)
+    arguments = mnist_arguments(data_dir, str(tmp_path / name), "--run_once")
+    run_mnist_eval(*arguments, "--restore_avg_var=False")
+    printed = capsys.readouterr().out
+    assert f"Succesfully loaded model from {tmp_path / name} at step={step}.\n" in printed
+    assert printed.endswith("precision @ 1 = 0.2400 recall @ 5 = 0.2400 [50 examples]\n")
+    assert error_line(*arguments) == (
+        f"mnist_eval: {tmp_path / name}: another program wrote it; use its weights, not "
+        "averages (--restore_avg_var=False)."
+    )
+
+
+def test_weights_that_tf_slim_published_must_be_those_of_the_net(data_dir, tmp_path):
+    save_as_tf_slim(tmp_path / "mlp.ckpt", 2)
+    arguments = mnist_arguments(data_dir, str(tmp_path / "mlp.ckpt"), "--restore_avg_var=False")
+    line = error_line(*arguments, "--net=lenet_slim")
+    assert "mlp.ckpt (TF-Slim's checkpoint) does not fit lenet_slim: it lacks conv1/" in line
+    assert "scopes" not in line
+
+
 @pytest.mark.parametrize("size", [-1, 28])
 def test_a_net_with_weights_for_each_position_names_the_size_it_was_trained_with(
     data_dir, train_dir, size

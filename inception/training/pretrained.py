@@ -1,4 +1,4 @@
-"""Starts a training from weights: of this suite, of TF-Slim or of Keras."""
+"""Gives a net weights that it was not trained to here: of this suite, of TF-Slim or of Keras."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,11 +41,24 @@ def load(config: TrainConfig, variables: Mapping[str, tf.Variable]) -> None:
         fresh, missing = fresh + missing, []
         if not wanted:
             raise ValueError(f"{path} ({weights.layout}) holds no variable of {config.net}.")
-    _check(path, config, weights, wanted, missing)
-    for name, variable in wanted.items():
-        variable.assign(weights.arrays[name])
+    _assign(path, config.net, weights, wanted, missing, _way_out(config.net))
     print(f"Succesfully loaded model from {path} to start with.")
     _log_loaded(path, weights, wanted, fresh)
+
+
+def load_all(path: str, net: str, variables: Mapping[str, tf.Variable]) -> None:
+    """Sets all variables of a net to the weights in a file, whichever program wrote it.
+
+    Raises:
+      ValueError: the file is not readable, or variables are missing in it or have another shape.
+    """
+    weights = read(path, net, variables)
+    _assign(path, net, weights, variables, [n for n in variables if n not in weights.arrays])
+
+
+def is_of_suite(path: str) -> bool:
+    """Returns whether a file is a checkpoint of this suite; ValueError if it is not readable."""
+    return not path.endswith(pretrained_weights.KERAS_ENDINGS) and checkpoints.is_of_suite(path)
 
 
 def read(path: str, net: str, variables: Mapping[str, tf.Variable]) -> Weights:
@@ -57,7 +70,7 @@ def read(path: str, net: str, variables: Mapping[str, tf.Variable]) -> Weights:
     if path.endswith(pretrained_weights.KERAS_ENDINGS):
         shapes = {name: tuple(v.shape) for name, v in variables.items()}
         return pretrained_weights.read_keras(path, net, shapes)
-    if checkpoints.is_of_suite(path):
+    if is_of_suite(path):
         arrays = checkpoints.read_weights(path, averages=False)
         return Weights(_SUITE, arrays)
     with checkpoints.opened(path) as reader:
@@ -145,14 +158,18 @@ def _way_out(net: str) -> str:
     return f"; with --checkpoint_exclude_scopes={layers} the last layer starts afresh"
 
 
-def _check(
+def _assign(
     path: str,
-    config: TrainConfig,
+    net: str,
     weights: Weights,
     wanted: Mapping[str, tf.Variable],
     missing: Sequence[str],
+    way_out: str = "",
 ) -> None:
-    """Raises ValueError that says which variables differ, and how."""
+    """Sets the wanted variables; raises ValueError that says which of them differ, and how.
+
+    If these are only of the last layer, the error ends with `way_out`.
+    """
     differ = [
         f"{name} is {_size(weights.arrays[name].shape)} there and {_size(v.shape)} here"
         for name, v in wanted.items()
@@ -160,13 +177,14 @@ def _check(
     ]
     faults = [f"it lacks {_some(missing)}"] if missing else []
     faults += [_some(differ, "; ")] if differ else []
-    if not faults:
-        return
-    only_last = len(_of_last_layers(config.net, [*missing, *differ])) == len(missing) + len(differ)
-    advice = _way_out(config.net) if only_last else ""
-    raise ValueError(
-        f"{path} ({weights.layout}) does not fit {config.net}: {'; '.join(faults)}{advice}."
-    )
+    if faults:
+        only_last = len(_of_last_layers(net, [*missing, *differ])) == len(missing) + len(differ)
+        advice = way_out if only_last else ""
+        raise ValueError(
+            f"{path} ({weights.layout}) does not fit {net}: {'; '.join(faults)}{advice}."
+        )
+    for name, variable in wanted.items():
+        variable.assign(weights.arrays[name])
 
 
 def _log_loaded(

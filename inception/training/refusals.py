@@ -71,7 +71,7 @@ def check_writable(flag: str, folder: str) -> None:
 def check_checkpoint(location: str) -> None:
     """Raises ValueError if --checkpoint_dir names neither a checkpoint nor a folder with one."""
     path = location.removesuffix(".index")
-    if not os.path.isfile(f"{path}.index") and _last_step(location) < 0:
+    if not any(map(os.path.isfile, (path, f"{path}.index"))) and _last_step(location) < 0:
         raise refuse("checkpoint_dir", location, "holds no checkpoint")
 
 
