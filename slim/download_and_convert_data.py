@@ -43,11 +43,12 @@ def main(values: FlagValues) -> None:
     """Converts the data set that the flags name."""
     config = table.read(_Config, values)
     info = dataset_factory.MODULES[config.dataset_name].INFO
-    shards = info.num_shards
+    shards = {}
     if not config.shard:
         log_inert({"num_shards": "no --shard"}, values)
     else:
-        shards = {**dict.fromkeys(info.splits, 1), **(shards or {}), "train": config.num_shards}
+        shards = {split: 1 for split in info.splits if split not in (info.num_shards or {})}
+        shards["train"] = config.num_shards
     with app.quiet_import():
         from slim.conversion import convert
     convert.convert(

@@ -42,11 +42,10 @@ def convert(
         `record_files.run`.
     """
     module = dataset_factory.MODULES[name]
-    shards = _shards(module.INFO, num_shards)
     paths = [
         path
         for split in module.INFO.splits
-        for path in record_paths(dataset_dir, name, split, shards.get(split))
+        for path in record_paths(dataset_dir, name, split, _shards(module.INFO, split, num_shards))
     ]
     if source_dir is None and all(map(os.path.exists, paths)) and not options.overwrite:
         record_files.check_form(dataset_dir, module.INFO.splits, form)
@@ -54,7 +53,7 @@ def convert(
         return
     download = download or module.download
     splits = module.load(source_dir or download(os.path.join(dataset_dir, "download")))
-    write(module.INFO, splits, dataset_dir, num_shards=shards, form=form, options=options)
+    write(module.INFO, splits, dataset_dir, num_shards=num_shards, form=form, options=options)
 
 
 def write(
@@ -73,20 +72,17 @@ def write(
       info: the data set.
       splits: its images.
       folder: folder for the record files and labels.txt.
-      num_shards: number of record files of some splits; others have the number in `info`.
+      num_shards: number of record files of some splits; others have the number in `info`, or one
+        for each image if that is less.
       form: how pictures are stored.
       options: how to convert.
       write_shards: see `record_files.run`.
     """
-    shards = _shards(info, num_shards)
-    jobs = [
-        Job(
-            split,
-            _source(images, info, form),
-            record_paths(folder, info.name, split, shards.get(split)),
-        )
-        for split, images in splits.items()
-    ]
+    jobs = []
+    for split, images in splits.items():
+        source = _source(images, info, form)
+        shards = _shards(info, split, num_shards, len(source))
+        jobs.append(Job(split, source, record_paths(folder, info.name, split, shards)))
     first = next(iter(splits.values()))
     class_names = first.class_names if isinstance(first, Pictures) else info.class_names
     record_files.run(folder, jobs, class_names, options, write_shards)
@@ -108,8 +104,17 @@ def write_records(
         shard_writer.write_shards(shares, source, DEFAULT, bar, lambda shard, lines: None)
 
 
-def _shards(info: DatasetInfo, num_shards: Mapping[str, int] | None) -> dict[str, int]:
-    return {**(info.num_shards or {}), **(num_shards or {})}
+def _shards(
+    info: DatasetInfo, split: str, asked: Mapping[str, int] | None, num_images: int | None = None
+) -> int | None:
+    """Returns the number of a split's record files; None = one, which is named after the data set.
+
+    Without `num_images` it is that of a large collection.
+    """
+    if asked and split in asked:
+        return asked[split]
+    own = (info.num_shards or {}).get(split)
+    return own and min(own, num_images or own)
 
 
 def _source(

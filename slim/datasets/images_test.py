@@ -223,6 +223,16 @@ def test_a_name_that_is_no_utf8_is_stored_with_a_mark(tmp_path):
     assert feature["image/filename"].bytes_list.value == ["�.jpg".encode()]
 
 
+def test_few_pictures_fill_fewer_record_files_unless_more_are_asked_for(tmp_path):
+    write_pictures(tmp_path / "pictures", {"cats": 3})
+    few = {"source_dir": str(tmp_path / "pictures")}
+    with pytest.raises(ValueError, match="1 validation images do not fill 2 shards"):
+        convert.convert("images", str(tmp_path / "out"), num_shards={"validation": 2}, **few)
+    convert.convert("images", str(tmp_path / "out"), **few)
+    counts = [get_dataset("images", s, str(tmp_path / "out")).counts for s in images.INFO.splits]
+    assert counts == [(1, 1), (1,)]
+
+
 @pytest.mark.parametrize("suffix", picture_files.SUFFIXES)
 def test_files_are_found_by_the_ends_of_their_names_in_any_case(tmp_path, suffix):
     write_pictures(tmp_path, {"cats": 1}, suffix.upper())
