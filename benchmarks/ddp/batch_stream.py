@@ -53,7 +53,7 @@ def main(options: _Options) -> None:
     config = options.config()
     problem, dataset = problem_of(config), open_dataset(config)
     batches = training_batches(config, problem, dataset, 0, options.task_id, options.hosts)
-    with naming_bad_records(config, problem, dataset):
+    with naming_bad_records(problem, dataset):
         for images, labels in batches.take(options.max_steps):
             sys.stdout.buffer.write(images.numpy().tobytes())
             sys.stdout.buffer.write(labels.numpy().tobytes())

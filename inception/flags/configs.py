@@ -240,7 +240,8 @@ class _Shared(Threads):
 
     # None: the net's own, in an evaluation the checkpoint's
     preprocessing_name: str | None = None
-    labels_offset: int = 0  # subtracted from every label, and from the number of classes
+    # Subtracted from every label, and from the number of classes; None: the checkpoint's
+    labels_offset: int | None = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -392,6 +393,7 @@ class TrainConfig(_Shared, Trainer, Rates):
 class EvalConfig(_Shared):
     """Everything that an evaluation depends on."""
 
+    labels_offset: int | None = None
     image_size: int = _data(
         at_least(1, -1, MAX_SIDE),
         -1,

@@ -57,7 +57,7 @@ class _Shared(Checked):
     dataset_name: str = _like("dataset_name", "imagenet")
     dataset_split_name: str = _like("subset")
     dataset_dir: str = _like("data_dir", "", help="folder of the record files; must be given")
-    labels_offset: int = _data(
+    labels_offset: int | None = _data(
         at_least(0), 0, "subtracted from the labels, and from the number of classes"
     )
     preprocessing_name: str | None = _data(
@@ -178,6 +178,11 @@ class EvalFlags(_Shared, configs.Threads):
     dataset_split_name: str = _like("subset", "test")
     batch_size: int = _like("batch_size", 100, help="images in a step")
     eval_image_size: int | None = _image_size("as in the training")
+    labels_offset: int | None = _data(
+        at_least(0),
+        None,
+        "subtracted from the labels, and from the number of classes; not set = as in the training",
+    )
     preprocessing_name: str | None = _data(
         TEXT, None, "preprocessing by its name in slim/preprocessing; not set = as in the training"
     )

@@ -51,7 +51,7 @@ def training_batches(
         shuffle_pool=_POOL_UNIT * config.input_queue_memory_factor,
         deterministic=config.deterministic,
     )
-    return _shift_labels(batches, config.labels_offset, problem.num_classes)
+    return _shift_labels(batches, problem)
 
 
 def evaluation_batches(config: EvalConfig, problem: Problem, dataset: Dataset) -> tf.data.Dataset:
@@ -66,7 +66,7 @@ def evaluation_batches(config: EvalConfig, problem: Problem, dataset: Dataset) -
         num_readers=config.num_readers,
         num_preprocess_threads=config.num_preprocess_threads,
     )
-    return _shift_labels(batches, config.labels_offset, problem.num_classes)
+    return _shift_labels(batches, problem)
 
 
 def num_evaluated(config: EvalConfig, dataset: Dataset) -> int:
@@ -77,7 +77,6 @@ def num_evaluated(config: EvalConfig, dataset: Dataset) -> int:
 
 @contextlib.contextmanager
 def naming_bad_records(
-    config: TrainConfig | EvalConfig,
     problem: Problem,
     dataset: Dataset | None,
     before_search: Callable[[], str] = lambda: "",
@@ -90,7 +89,7 @@ def naming_bad_records(
       DamageError: names the file and the record, what is wrong, and what is allowed.
       UnreadableError: names a file that cannot be read.
     """
-    labels = range(config.labels_offset, config.labels_offset + problem.num_classes)
+    labels = range(problem.labels_offset, problem.labels_offset + problem.num_classes)
     files, shape = (dataset.files, dataset.image_shape) if dataset else ((), records.ANY_SHAPE)
     with records.naming_damage(files, labels, shape, before_search=before_search):
         yield
@@ -116,7 +115,7 @@ def _warn_of_crop(problem: Problem, dataset: Dataset) -> None:
         logging.warning("%s: %s; to see all of them, %s", dataset.name, crop, remedy)
 
 
-def _shift_labels(batches: tf.data.Dataset, offset: int, num_classes: int) -> tf.data.Dataset:
+def _shift_labels(batches: tf.data.Dataset, problem: Problem) -> tf.data.Dataset:
     """Subtracts labels_offset from the labels, which become int32.
 
     A result that is no class is an error, which is found before the cast could hide it.
@@ -124,9 +123,11 @@ def _shift_labels(batches: tf.data.Dataset, offset: int, num_classes: int) -> tf
 
     @tf.autograph.experimental.do_not_convert
     def shift(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        shifted = labels - offset
+        shifted = labels - problem.labels_offset
         # Some losses and all metrics would accept it. `naming_bad_records` words the error.
-        tf.debugging.Assert(tf.reduce_all((shifted >= 0) & (shifted < num_classes)), [labels])
+        tf.debugging.Assert(
+            tf.reduce_all((shifted >= 0) & (shifted < problem.num_classes)), [labels]
+        )
         return images, tf.cast(shifted, tf.int32)
 
     return batches.map(shift)

@@ -41,7 +41,7 @@ def labels_of(config: TrainConfig | EvalConfig, dataset: Dataset, count: int) ->
         made = batches.training_batches(config, problem, dataset, 0)
     else:
         made = batches.evaluation_batches(config, problem, dataset)
-    with batches.naming_bad_records(config, problem, dataset):
+    with batches.naming_bad_records(problem, dataset):
         return [labels.numpy().tolist() for _, labels in made.take(count)]
 
 

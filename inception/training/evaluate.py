@@ -34,7 +34,6 @@ _FIRST_POLL_SECS = 5.0  # while there is no checkpoint yet
 class PreparedEvaluation(NamedTuple):
     """The parts of an evaluation: a net, its compiled metrics, and one pass over the data."""
 
-    config: EvalConfig
     problem: Problem
     dataset: Dataset
     model: keras.Model
@@ -86,7 +85,7 @@ def prepare_evaluation(config: EvalConfig, *, in_memory: bool = False) -> Evalua
         count_hits = metrics.hit_counter(Classifier(model).logits)
         examples = batches.evaluation_batches(config, problem, dataset)
         examples = examples.cache() if in_memory else examples
-        return PreparedEvaluation(config, problem, dataset, model, count_hits, examples)
+        return PreparedEvaluation(problem, dataset, model, count_hits, examples)
 
     return Evaluation(config, dataset, prepare)
 
@@ -223,7 +222,7 @@ def _load_of_others(path: str, evaluation: Evaluation) -> PreparedEvaluation:
 def _measure(
     prepared: PreparedEvaluation, after_batch: Callable[[int], None] = lambda examples: None
 ) -> Metrics:
-    with batches.naming_bad_records(prepared.config, prepared.problem, prepared.dataset):
+    with batches.naming_bad_records(prepared.problem, prepared.dataset):
         return metrics.measure(prepared.count_hits, prepared.batches, after_batch)
 
 

@@ -185,6 +185,27 @@ def test_a_checkpoint_says_the_input_where_no_flag_does(
     assert capsys.readouterr().out == line.format(path=path)
 
 
+@pytest.mark.parametrize(
+    ("stored", "given", "refused"), [(1, None, False), (1, 1, False), (1, 0, True), (0, 1, True)]
+)
+def test_a_checkpoint_says_the_offset_of_the_labels(
+    data_dir, train_dir, stored, given, refused, monkeypatch
+):
+    monkeypatch.setattr(checkpoints, "restore_weights", lambda *args, **kwargs: None)
+    path = save(train_dir, 10, settings=json.dumps({"labels_offset": stored}))
+    names = {"dataset_name": "mnist", "net": "mlp", "subset": "test", "data_dir": data_dir}
+    evaluation = evaluate.prepare_evaluation(configs.EvalConfig(**names, labels_offset=given))
+    if refused:
+        why = re.escape(f"{path} was trained with --labels_offset={stored}")
+        with pytest.raises(ValueError, match=f"^flag --labels_offset={given}: {why}$"):
+            evaluate.measure_checkpoint(path, evaluation)
+    else:
+        prepared = evaluate._load(path, evaluation)
+        assert (prepared.problem.num_classes, prepared.problem.labels_offset) == (9, 1)
+        _, labels = next(iter(prepared.batches))
+        assert set(labels.numpy()) == {2, 4, 8}
+
+
 def test_following_takes_the_input_of_each_checkpoint(data_dir, train_dir, monkeypatch):
     problems, measure = [], evaluate._measure
     monkeypatch.setattr(

@@ -59,7 +59,7 @@ def run_loop(
             unsaved=_newest_or_none(config.train_dir) if is_chief else "see the chief's log",
         )
         before = _counted(prepared)
-        with naming_bad_records(config, prepared.problem, prepared.dataset, before_search):
+        with naming_bad_records(prepared.problem, prepared.dataset, before_search):
             ended = loop.run(prepared.checkpoint, stop)
         _log_sent(prepared, before)
         return ended

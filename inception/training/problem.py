@@ -23,12 +23,14 @@ class Problem:
       image_size: side length of the net's input in pixels.
       channels: channels of the input.
       preprocessing: name of the preprocessing.
+      labels_offset: is subtracted from every label.
     """
 
     num_classes: int
     image_size: int
     channels: int
     preprocessing: str
+    labels_offset: int = 0
 
 
 class NetSettings(NamedTuple):
@@ -81,15 +83,17 @@ def problem_of(config: configs.TrainConfig | configs.EvalConfig) -> Problem:
     if preprocessing not in catalog.PREPROCESSING:
         why = f"unknown preprocessing; allowed are {', '.join(catalog.PREPROCESSING)}"
         raise refuse("preprocessing_name", preprocessing, why)
+    labels_offset = config.labels_offset or 0
     with naming("data_dir", config.data_dir):
-        num_classes = _count_classes(config) - config.labels_offset
+        num_classes = _count_classes(config) - labels_offset
     if num_classes < 2:
-        raise refuse("labels_offset", config.labels_offset, f"leaves {num_classes} classes")
+        raise refuse("labels_offset", labels_offset, f"leaves {num_classes} classes")
     return Problem(
         num_classes=num_classes,
         image_size=size,
         channels=channels,
         preprocessing=preprocessing,
+        labels_offset=labels_offset,
     )
 
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from inception.flags.checks import inert_flags
 from inception.flags.configs import EvalConfig, TrainConfig
+from inception.flags.table import refuse
 from inception.training.problem import input_settings, net_settings
 from slim.datasets import records
 from slim.datasets.dataset_factory import Dataset
@@ -117,7 +118,11 @@ def with_input_of_checkpoint(path: str, config: EvalConfig) -> EvalConfig:
     """Returns `config` with a checkpoint's image size and preprocessing where it leaves them open.
 
     Prints where these are not the net's own, and where `config` gives others. A checkpoint of an
-    earlier version may not say what it was trained with.
+    earlier version may not say what it was trained with. The same for the labels' offset, but no
+    other can be given.
+
+    Raises:
+      ValueError: the checkpoint was trained with another --labels_offset.
     """
     stored, given, taken = settings_of_checkpoint(path), vars(config), {}
     trained, own = (input_settings(config.net, each)._asdict() for each in (stored, {}))
@@ -131,7 +136,11 @@ def with_input_of_checkpoint(path: str, config: EvalConfig) -> EvalConfig:
         elif given[name] != there:
             why = f"as the flag says; {path} was trained with {there}"
             print(f"Evaluating with {what} {given[name]}, {why}.", flush=True)
-    return dataclasses.replace(config, **taken)
+    offset = stored.get("labels_offset", config.labels_offset or 0)
+    if config.labels_offset not in (None, offset):
+        why = f"{path} was trained with --labels_offset={offset}"
+        raise refuse("labels_offset", config.labels_offset, why)
+    return dataclasses.replace(config, labels_offset=offset, **taken)
 
 
 @contextlib.contextmanager
