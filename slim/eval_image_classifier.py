@@ -11,13 +11,15 @@ import functools
 from absl.flags import FlagValues
 
 from inception import app, programs
-from inception.flags import table, tf_slim
+from inception.flags import command_line, table, tf_slim
 
 
 def main(values: FlagValues) -> None:
     """Evaluates as the flags say."""
     with tf_slim.own_names(tf_slim.EvalFlags):
-        programs.run_evaluation(table.read(tf_slim.EvalFlags, values).config())
+        config = table.read(tf_slim.EvalFlags, values).config()
+        command_line.log_inert_of_evaluation(values)
+        programs.run_evaluation(config)
 
 
 if __name__ == "__main__":

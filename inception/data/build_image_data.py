@@ -16,7 +16,7 @@ from absl.flags import FlagValues
 from inception import app
 from inception.flags import table
 from inception.flags.checks import log_inert
-from inception.flags.conversion import FoldersConfig
+from inception.flags.conversion import FoldersConfig, log_unused_shards
 from inception.flags.table import TEXT, flag, number, refuse
 
 
@@ -52,6 +52,7 @@ def main(values: FlagValues) -> None:
         config.labels_file,
         config.validation_share,
     )
+    log_unused_shards(images.INFO.splits, splits, values)
     if "validation" not in splits:
         _refuse_older_validation(record_files.existing(config.output_directory, "validation"))
     with on_spark.shard_writer(config.spark) as write_shards:

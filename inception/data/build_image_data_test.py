@@ -25,6 +25,13 @@ def test_pictures_become_records_with_a_tenth_set_aside(pictures, tmp_path, caps
     assert (tmp_path / "out/labels.txt").read_text() == "0:background\n1:cats\n2:dogs\n"
 
 
+def test_a_number_of_record_files_of_no_pictures_is_named(pictures, tmp_path, capsys):
+    flags = ["--validation_share=0", "--validation_shards=7", f"--output_directory={tmp_path}/out"]
+    run_program(_PROGRAM, f"--train_directory={pictures}", *flags)
+    line = "--validation_shards: has no effect with an empty validation split.\n"
+    assert line in capsys.readouterr().out
+
+
 def test_flags_choose_classes_shards_and_validation(pictures, tmp_path, capsys):
     (tmp_path / "labels").write_text("dogs\n")
     run_program(

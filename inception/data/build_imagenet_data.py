@@ -15,8 +15,8 @@ from absl.flags import FlagValues
 
 from inception import app
 from inception.flags import table
-from inception.flags.conversion import FoldersConfig, shard_defaults
-from inception.flags.table import TEXT, flag
+from inception.flags.conversion import FoldersConfig, log_unused_shards, shard_defaults
+from inception.flags.table import TEXT, flag, refuse
 from slim.datasets import imagenet
 
 
@@ -64,6 +64,7 @@ def main(values: FlagValues) -> None:
     with app.quiet_import():
         from inception.on_spark import conversion as on_spark
         from slim.conversion import convert
+    _refuse_unused_labels(config)
     classes = imagenet.read_classes(config.labels_file, config.imagenet_metadata_file)
     splits = imagenet.find(
         config.train_directory,
@@ -73,9 +74,20 @@ def main(values: FlagValues) -> None:
         validation_labels=config.validation_labels_file,
         labels_hint="give them with --validation_labels_file",
     )
+    log_unused_shards(imagenet.INFO.splits, splits, values)
     with on_spark.shard_writer(config.spark) as write_shards:
         how = config.arguments() | {"write_shards": write_shards}
         convert.write(imagenet.INFO, splits, config.output_directory, **how)
+
+
+def _refuse_unused_labels(config: _Config) -> None:
+    """Raises ValueError if the classes of the validation pictures are known without a file."""
+    labels, folder = config.validation_labels_file, config.validation_directory
+    if labels and not folder:
+        raise refuse("validation_labels_file", labels, "needs --validation_directory")
+    if labels and imagenet.has_synset_folders(folder):
+        why = f"must not be set: {folder} has a folder for each synset"
+        raise refuse("validation_labels_file", labels, why)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,36 @@ def test_folders_and_archives_become_equal_records(source, tmp_path, capsys, raw
     assert dataset.num_classes == 1001 and dataset.counts == (3, 3)
 
 
+@pytest.mark.parametrize(
+    ("validation", "why"),
+    [
+        ([], "needs --validation_directory"),
+        (["--validation_directory={0}/train"], "must not be set: {0}/train has a folder for each"),
+    ],
+)
+def test_labels_of_pictures_whose_classes_are_known_are_refused(source, tmp_path, validation, why):
+    labels = source / _LABELS
+    with pytest.raises(SystemExit) as ended:
+        run_program(
+            _PROGRAM,
+            f"--train_directory={source / 'train'}",
+            f"--validation_labels_file={labels}",
+            f"--output_directory={tmp_path / 'out'}",
+            *(flag.format(source) for flag in validation),
+        )
+    flag = f"build_imagenet_data: flag --validation_labels_file={labels}"
+    assert ended.value.code.startswith(f"{flag}: {why.format(source)}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_number_of_record_files_of_no_pictures_is_named(source, tmp_path, capsys):
+    shards = ["--train_shards=9", "--validation_shards=2"]
+    folder = f"--validation_directory={source / 'train'}"
+    run_program(_PROGRAM, *shards, folder, f"--output_directory={tmp_path / 'out'}")
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("--")]
+    assert lines == ["--train_shards: has no effect with an empty train split."]
+
+
 def test_the_flag_that_says_the_classes_of_flat_pictures_is_named(source, tmp_path):
     hint = "classes of .* are unknown; give them with --validation_labels_file$"
     with pytest.raises(SystemExit, match=hint):

@@ -146,7 +146,14 @@ def eval_config(values: FlagValues) -> EvalConfig:
     config = table.read(EvalConfig, values)
     if config.tower != -1:
         print(f"--tower={config.tower}: {_ONE_COPY}")
+    log_inert_of_evaluation(values)
     return config
+
+
+def log_inert_of_evaluation(values: FlagValues) -> None:
+    """Names flags without effect in a program that evaluates, slim's too."""
+    if values.run_once:
+        log_inert(dict.fromkeys(("eval_interval_secs", "max_steps"), "--run_once"), values)
 
 
 def cluster_config(

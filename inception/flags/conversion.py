@@ -2,9 +2,12 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
+from absl import flags
+
+from inception.flags.checks import log_inert
 from inception.flags.table import (
     BOOLEAN,
     MAX_SIDE,
@@ -112,6 +115,14 @@ class DownloadConfig(PicturesConfig):
         super().__post_init__()
         if not self.data_dir:
             raise refuse("data_dir", "", "must name a folder for the record files")
+
+
+def log_unused_shards(
+    splits: Sequence[str], found: Container[str], values: flags.FlagValues
+) -> None:
+    """Prints a line for each number of record files that was set for a split without pictures."""
+    unused = [split for split in splits if split not in found]
+    log_inert({f"{split}_shards": f"an empty {split} split" for split in unused}, values)
 
 
 def shard_defaults(num_shards: Mapping[str, int]) -> dict[str, int]:

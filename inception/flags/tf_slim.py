@@ -25,6 +25,7 @@ from inception.flags.table import (
     one_of,
     refuse,
 )
+from slim.nets import catalog
 
 _data, _training, _runtime = (
     functools.partial(flag, group) for group in ("Data", "Training", "Runtime")
@@ -61,7 +62,9 @@ class _Shared(Checked):
         at_least(0), 0, "subtracted from the labels, and from the number of classes"
     )
     preprocessing_name: str | None = _data(
-        TEXT, None, "preprocessing by its name in slim/preprocessing; not set = the net's"
+        TEXT,
+        None,
+        "preprocessing by its name in slim/preprocessing, or by that of a net; not set = the net's",
     )
     num_preprocessing_threads: int = _like("num_preprocess_threads")
     model_name: str = _like(
@@ -72,8 +75,12 @@ class _Shared(Checked):
         """The fields of the suite's config, by name; some need another value."""
         fields = dataclasses.fields(self)
         settings = {f.metadata.get(_SETS, f.name): getattr(self, f.name) for f in fields}
+        preprocessing = self.preprocessing_name
+        if preprocessing in catalog.NETS:
+            preprocessing = catalog.NETS[preprocessing].preprocessing
         return settings | {
             "net": _NETS.get(self.model_name, self.model_name),
+            "preprocessing_name": preprocessing,
             "image_size": settings["image_size"] or -1,
         }
 
@@ -127,7 +134,9 @@ class TrainFlags(_Shared, configs.Trainer):
         help="decay of the moving averages of the weights; not set = no averages",
     )
     checkpoint_path: str = _like("pretrained_model_checkpoint_path")
-    save_interval_secs: float = _training(number(), 600, "time between checkpoints", "seconds")
+    save_interval_secs: float = _training(
+        number(), 600, "time between checkpoints; 0 = only at the end", "seconds"
+    )
 
     num_clones: int = _like("num_gpus", help="number of devices with a clone of the net")
     clone_on_cpu: bool = _runtime(
@@ -184,7 +193,10 @@ class EvalFlags(_Shared, configs.Threads):
         "subtracted from the labels, and from the number of classes; not set = as in the training",
     )
     preprocessing_name: str | None = _data(
-        TEXT, None, "preprocessing by its name in slim/preprocessing; not set = as in the training"
+        TEXT,
+        None,
+        "preprocessing by its name in slim/preprocessing, or by that of a net; not set = as in the "
+        "training",
     )
     max_num_batches: int | None = _like_eval(
         "num_examples",
@@ -291,7 +303,10 @@ def read_train(values: FlagValues) -> TrainConfig:
 def inert(values: FlagValues) -> dict[str, str]:
     """Flags that have no effect in the program that trains, with what makes them so."""
     names = _names(TrainFlags)
-    found = {names.get(n, n): why for n, why in inert_flags(read_train(values)).items()}
+    config = read_train(values)
+    found = {names.get(n, n): why for n, why in inert_flags(config).items()}
+    if not (config.warmup_steps or config.warmup_epochs):
+        found["warmup_learning_rate"] = "--warmup_steps=0 and --warmup_epochs=0"
     if _is_alone(values):
         others = table.table(ClusterFlags).keys() - {"variable_update"}
         return found | dict.fromkeys(sorted(others), "--variable_update=local")

@@ -132,12 +132,31 @@ def test_errors_name_flags_as_tf_slim_does(error, message):
             ["--learning_rate_decay_type=fixed", "--num_epochs_per_decay=3"],
             ["num_epochs_per_decay"],
         ),
+        (["--warmup_learning_rate=0.1"], ["warmup_learning_rate"]),
+        (["--warmup_learning_rate=0.1", "--warmup_epochs=2"], []),
     ],
 )
 def test_a_flag_without_effect_is_named_as_tf_slim_names_it(arguments, inert, capsys):
     tf_slim.train_config(parsed(*arguments))
     named = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
     assert named == [f"--{name}" for name in inert]
+
+
+@pytest.mark.parametrize("flags_class", [tf_slim.TrainFlags, tf_slim.EvalFlags])
+@pytest.mark.parametrize(
+    ("given", "preprocessing"),
+    [
+        ("inception_v4", "inception"),
+        ("resnet_v2_50", "vgg"),
+        ("vgg_16", "vgg"),
+        ("lenet", "lenet"),
+        ("unit", "unit"),
+        ("none", "none"),  # is refused later
+    ],
+)
+def test_a_preprocessing_may_have_the_name_of_a_net(flags_class, given, preprocessing):
+    found = config(flags_class, f"--preprocessing_name={given}")
+    assert found.preprocessing_name == preprocessing
 
 
 def parsed(*arguments):

@@ -187,7 +187,7 @@ def read_classes(synsets_file: str | None, metadata_file: str | None) -> dict[st
 def _validation(
     place: str, classes: Sequence[str], labels: str | None, labels_hint: str
 ) -> list[Picture]:
-    if os.path.isdir(place) and picture_files.class_folders(place):
+    if has_synset_folders(place):
         if beside := picture_files.pictures_beside(place):
             raise ValueError(
                 f"{place} has {listed(beside)} beside the folders of classes: finish the run of "
@@ -199,6 +199,11 @@ def _validation(
             f"{place}: the classes of the validation pictures are unknown; {labels_hint}"
         )
     return flat(place, classes, labels)
+
+
+def has_synset_folders(place: str) -> bool:
+    """Returns whether pictures lie in a folder for each synset, not side by side."""
+    return os.path.isdir(place) and bool(picture_files.class_folders(place))
 
 
 def _first(folder: str, *names: str) -> str | None:
