@@ -18,8 +18,9 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 _WARNING = re.compile(
-    rb"(Corrupt JPEG data|Premature end of JPEG|Inconsistent progression|Invalid SOS|Invalid Adobe|"
-    rb"Unknown Adobe|Warning: )[^\n]*"
+    rb"(?:[EW]\d{4} [^\n]*jpeg_mem\.cc:\d+\] )?"  # where TensorFlow's own code logs it
+    rb"((?:Corrupt JPEG data|Premature end of JPEG|Inconsistent progression|Invalid SOS|"
+    rb"Invalid Adobe|Unknown Adobe|Warning: )[^\n]*)"
 )
 _UNBUFFERED = 2  # of setvbuf
 _STDERR = 2
@@ -47,7 +48,7 @@ def find(content: bytes) -> str | None:
         begin = caught.size()
         _is_decodable(content)
         warning = _WARNING.search(caught.text(begin))
-    return warning[0].decode() if warning else ""
+    return warning[1].decode() if warning else ""
 
 
 def _is_decodable(content: bytes) -> bool:
