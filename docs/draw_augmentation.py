@@ -11,10 +11,16 @@ import numpy as np
 import tensorflow as tf
 
 from inception.results import report
+from slim.preprocessing import vgg
 from slim.preprocessing.preprocessing_factory import get_preprocessing
 
 PATH = Path(__file__).with_name("augmentation.png")
-KINDS = {"inception": 224, "vgg": 224, "cifarnet": 24}  # and the size of the net's input
+KINDS = {
+    "inception": 224,
+    "vgg": 224,
+    "alexnet": 224,
+    "cifarnet": 24,
+}  # and the size of the net's input
 VERSIONS = 8
 # Height and width of the stored picture, for nets of small images.
 _STORED = {"cifarnet": (32, 32)}
@@ -73,9 +79,11 @@ def draw(path: str) -> None:
 
 def _visible(kind: str, values: np.ndarray) -> np.ndarray:
     """Turns a net's input into pixels again; CifarNet's has lost their brightness and contrast."""
+    less_means = -np.array(vgg.means(3)), 255 - np.array(vgg.means(3))
     low, high = {
         "inception": (-1.0, 1.0),
-        "vgg": (-np.array((123.68, 116.78, 103.94)), 255 - np.array((123.68, 116.78, 103.94))),
+        "vgg": less_means,
+        "alexnet": less_means,
         "cifarnet": (values.min(), values.max()),
     }[kind]
     return np.clip(255 * (values - low) / (high - low), 0, 255).astype(np.uint8)

@@ -149,6 +149,7 @@ def test_a_flag_without_effect_is_named_as_tf_slim_names_it(arguments, inert, ca
         ("inception_v4", "inception"),
         ("resnet_v2_50", "vgg"),
         ("vgg_16", "vgg"),
+        ("alexnet", "alexnet"),
         ("lenet", "lenet"),
         ("unit", "unit"),
         ("none", "none"),  # is refused later

@@ -118,7 +118,7 @@ def test_what_flags_name_is_refused_before_tensorflow_is_loaded(tmp_path, record
                 f"--dataset_dir={records}",
                 *("--dataset_name=mnist", "--model_name=lenet", "--preprocessing_name=x"),
             ],
-            "--preprocessing_name=x: unknown preprocessing; allowed are cifarnet, inception,",
+            "--preprocessing_name=x: unknown preprocessing; allowed are alexnet, cifarnet,",
         ),
     ]
     worker, ps = ["--worker_hosts=a:1"], ["--ps_hosts=b:1", "--allow_insecure_network"]

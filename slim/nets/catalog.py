@@ -93,12 +93,18 @@ def _inception(build: BuildFn, image_size: int, *logits_layers: str, **settings:
     )
 
 
-def _large(build: BuildFn, image_size: int, min_image_size: int, logits_layer: str) -> NetSpec:
+def _large(
+    build: BuildFn,
+    image_size: int,
+    min_image_size: int,
+    logits_layer: str,
+    preprocessing: str = "vgg",
+) -> NetSpec:
     return NetSpec(
         build,
         image_size,
         3,
-        "vgg",
+        preprocessing,
         has_dropout=True,
         min_image_size=min_image_size,
         logits_layers=(logits_layer,),
@@ -135,7 +141,7 @@ NETS = {
         _build_fn("resnet", "resnet_20"), 32, 3, "cifarnet", logits_layers=("resnet_20/logits",)
     ),
     "mlp": NetSpec(_build_fn("small_nets", "mlp"), 28, 1, "unit"),
-    "alexnet": _large(_build_fn("alexnet"), 224, 217, "alexnet/logits"),
+    "alexnet": _large(_build_fn("alexnet"), 224, 217, "alexnet/logits", "alexnet"),
     "alexnet_v2": _large(_build_fn("alexnet", "alexnet_v2"), 224, 195, "alexnet_v2/fc8"),
     "overfeat": _large(_build_fn("alexnet", "overfeat"), 231, 231, "overfeat/fc8"),
     **{

@@ -72,13 +72,17 @@ def _inception_window(height: _Tensor, width: _Tensor, size: int) -> tuple[_Tens
 
 
 def _vgg_window(height: _Tensor, width: _Tensor, size: int) -> tuple[_Tensor, _Tensor]:
-    share = vgg.CROP / vgg.SHORTER_SIDE[0]
-    extent = ops.maximum(ops.round(share * ops.minimum(height, width)), 1.0)
-    down, across = (
-        _resized_places(ops.floor((count - extent) / 2.0), extent, size)
-        for count in (height, width)
-    )
-    return down, across
+    shorter = ops.minimum(height, width)
+    return _vgg_places(height, shorter, size), _vgg_places(width, shorter, size)
+
+
+def _alexnet_window(height: _Tensor, width: _Tensor, size: int) -> tuple[_Tensor, _Tensor]:
+    return _vgg_places(height, height, size), _vgg_places(width, width, size)
+
+
+def _vgg_places(count: _Tensor, side: _Tensor, size: int) -> _Tensor:
+    extent = ops.maximum(ops.round(vgg.CROP / vgg.SHORTER_SIDE[0] * side), 1.0)
+    return _resized_places(ops.floor((count - extent) / 2.0), extent, size)
 
 
 def _centre(height: _Tensor, width: _Tensor, size: int) -> tuple[_Tensor, _Tensor]:
@@ -97,10 +101,15 @@ def _standardized(images: _Tensor) -> _Tensor:
     return (images - mean) / ops.maximum(ops.sqrt(variance), least)
 
 
+def _less_means(images: _Tensor) -> _Tensor:
+    return images - np.float32(vgg.means(images.shape[-1]))
+
+
 _STEPS: dict[str, tuple[Callable[..., tuple[_Tensor, _Tensor]], Callable[[_Tensor], _Tensor]]] = {
+    "alexnet": (_alexnet_window, _less_means),
     "cifarnet": (_centre, _standardized),
     "inception": (_inception_window, lambda images: images * inception.SCALE - 1.0),
     "lenet": (_centre, lambda images: (images - 128.0) / 128.0),
     "unit": (_centre, lambda images: images / 255.0),
-    "vgg": (_vgg_window, lambda images: images - np.float32(vgg.means(images.shape[-1]))),
+    "vgg": (_vgg_window, _less_means),
 }

@@ -39,6 +39,10 @@ class Preprocessing(NamedTuple):
 
 
 _PREPROCESSING: dict[str, tuple[Preprocessing, Preprocessing]] = {  # for training, for evaluation
+    "alexnet": (
+        Preprocessing(vgg.alexnet_training_window, vgg.finish_for_training),
+        Preprocessing(vgg.alexnet_evaluation_window, vgg.finish_for_evaluation),
+    ),
     "cifarnet": (
         Preprocessing(whole_image, cropping.cifarnet_for_training),
         Preprocessing(whole_image, cropping.cifarnet_for_evaluation),

@@ -11,7 +11,7 @@ from slim.preprocessing import cropping
 from slim.preprocessing.preprocessing_factory import get_preprocessing
 
 _NAMES = catalog.PREPROCESSING
-_DRAWING = ("cifarnet", "inception", "vgg")  # in training
+_DRAWING = ("alexnet", "cifarnet", "inception", "vgg")  # in training
 
 
 def _image(height=32, width=32, channels=3):
@@ -100,5 +100,5 @@ def test_cifarnet_draws_contrast_from_0_2_to_1_8():
 
 
 def test_unknown_preprocessing_says_what_is_allowed():
-    with pytest.raises(ValueError, match="unknown preprocessing 'alex'; allowed: cifarnet, inc"):
+    with pytest.raises(ValueError, match="unknown preprocessing 'alex'; allowed: alexnet, cifar"):
         get_preprocessing("alex", True)

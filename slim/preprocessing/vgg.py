@@ -1,9 +1,12 @@
-"""Preprocessing of VGG, AlexNet, OverFeat and ResNet: random sizes and places, mean subtraction.
+"""Preprocessing of VGG, OverFeat, ResNet and AlexNet: random sizes and places, mean subtraction.
 
 Simonyan, Zisserman: Very Deep Convolutional Networks for Large-Scale Image Recognition, ICLR 2015,
 with the constants that TF-Slim trains with: the shorter side becomes 256 to 512 pixels long, and
 224 x 224 pixels are cut out. The same piece of the stored image is cut out first and resized once
 here, so its sides are rounded to whole pixels of the stored image.
+
+AlexNet's, with the constants of TernGrad's code, differs in the size: height and width both become
+256 pixels long, whatever they were.
 
 For other sizes of the net's input the sides grow or shrink with it. The net then sees the same
 piece of the image, at another resolution.
@@ -25,9 +28,17 @@ def training_window(shape: tf.Tensor, boxes: tf.Tensor, size: int, seed: tf.Tens
     del boxes, size
     side, row, column = tf.unstack(tf.random.stateless_uniform([3], seed))
     low, high = SHORTER_SIDE
-    extent = _extent(shape, low + tf.floor(side * (high - low + 1)))
-    room = tf.cast(shape - extent + 1, tf.float32)
-    return tf.concat([tf.cast(tf.stack([row, column]) * room, tf.int32), extent], axis=0)
+    extent = _extent(_square(shape), low + tf.floor(side * (high - low + 1)))
+    return _placed(shape, extent, row, column)
+
+
+def alexnet_training_window(
+    shape: tf.Tensor, boxes: tf.Tensor, size: int, seed: tf.Tensor
+) -> tf.Tensor:
+    """Draws the place of a window with the shape of the image; see `Preprocessing`."""
+    del boxes, size
+    row, column = tf.unstack(tf.random.stateless_uniform([2], seed))
+    return _placed(shape, _extent(shape), row, column)
 
 
 def finish_for_training(crop: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
@@ -41,8 +52,15 @@ def finish_for_training(crop: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tenso
 def evaluation_window(shape: tf.Tensor, boxes: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
     """Returns the central square."""
     del boxes, size, seed
-    extent = _extent(shape, tf.constant(float(SHORTER_SIDE[0])))
-    return tf.concat([(shape - extent) // 2, extent], axis=0)
+    return _central(shape, _extent(_square(shape)))
+
+
+def alexnet_evaluation_window(
+    shape: tf.Tensor, boxes: tf.Tensor, size: int, seed: tf.Tensor
+) -> tf.Tensor:
+    """Returns the central window with the shape of the image."""
+    del boxes, size, seed
+    return _central(shape, _extent(shape))
 
 
 def finish_for_evaluation(crop: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
@@ -51,10 +69,24 @@ def finish_for_evaluation(crop: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Ten
     return _subtract_means(resize(crop, size))
 
 
-def _extent(shape: tf.Tensor, shorter_side: tf.Tensor) -> tf.Tensor:
-    """Height and width, int32 [2], of CROP x CROP pixels before the image is resized."""
-    extent = CROP / shorter_side * tf.cast(tf.reduce_min(shape), tf.float32)
-    return tf.repeat(tf.maximum(tf.cast(tf.round(extent), tf.int32), 1), 2)
+def _square(shape: tf.Tensor) -> tf.Tensor:
+    return tf.repeat(tf.reduce_min(shape), 2)
+
+
+def _extent(sides: tf.Tensor, resized: tf.Tensor | float = SHORTER_SIDE[0]) -> tf.Tensor:
+    """Height and width, int32 [2], of CROP x CROP pixels before `sides` are resized."""
+    extent = CROP / resized * tf.cast(sides, tf.float32)
+    return tf.maximum(tf.cast(tf.round(extent), tf.int32), 1)
+
+
+def _placed(shape: tf.Tensor, extent: tf.Tensor, row: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
+    """Returns a window at a place given by two draws from [0, 1)."""
+    room = tf.cast(shape - extent + 1, tf.float32)
+    return tf.concat([tf.cast(tf.stack([row, column]) * room, tf.int32), extent], axis=0)
+
+
+def _central(shape: tf.Tensor, extent: tf.Tensor) -> tf.Tensor:
+    return tf.concat([(shape - extent) // 2, extent], axis=0)
 
 
 def means(channels: int) -> tuple[float, ...]:

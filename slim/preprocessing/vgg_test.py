@@ -15,9 +15,9 @@ def _seed(value):
     return tf.constant([1, value], tf.int64)
 
 
-def _windows(shape, size):
+def _windows(shape, size, window=vgg.training_window):
     draw = tf.function(
-        lambda value: vgg.training_window(
+        lambda value: window(
             tf.constant(shape), tf.zeros([0, 4]), size, tf.stack([tf.constant(1, tf.int64), value])
         )
     )
@@ -39,10 +39,23 @@ def test_squares_stand_for_shorter_sides_of_256_to_512_at_every_size(size):
     sides = 224 * height / heights  # as if 224 x 224 pixels were cut out
     assert 255.5 < sides.min() < 262 and 505 < sides.max() < 514
     assert abs(sides.mean() - 384) < 15
-    assert np.all(top + heights <= height) and np.all(left + widths <= width)
-    for offsets, room in ((top, height - heights), (left, width - widths)):
-        assert abs(np.mean(offsets / room) - 0.5) < 0.05
-        assert np.min(offsets / room) < 0.03 and np.max(offsets / room) > 0.97
+    _check_places(top, height - heights)
+    _check_places(left, width - widths)
+
+
+def _check_places(offsets, room):
+    """Fails unless windows lie everywhere in the image."""
+    assert np.all((offsets >= 0) & (offsets <= room))
+    assert abs(np.mean(offsets / room) - 0.5) < 0.05
+    assert np.min(offsets / room) < 0.03 and np.max(offsets / room) > 0.97
+
+
+@pytest.mark.parametrize("size", [224, 64])
+def test_windows_of_alexnet_have_the_shape_of_the_image(size):
+    top, left, heights, widths = _windows((768, 1024), size, vgg.alexnet_training_window).T
+    assert set(heights) == {768 * 224 // 256} and set(widths) == {1024 * 224 // 256}
+    _check_places(top, 768 - heights)
+    _check_places(left, 1024 - widths)
 
 
 def test_half_of_the_images_are_flipped():
@@ -87,11 +100,18 @@ def test_training_sees_what_cutting_out_after_resizing_sees():
         assert errors.mean() < 2 and errors.max() < 8
 
 
+@pytest.mark.parametrize(
+    ("name", "resized"),
+    [
+        ("vgg", lambda image: _resized(image, 256)),
+        ("alexnet", lambda image: tf.image.resize(image, [256, 256]).numpy()),
+    ],
+)
 @pytest.mark.parametrize("shape", [(375, 500), (500, 333), (256, 256)])
-def test_evaluation_is_the_centre_of_the_image_with_a_shorter_side_of_256(shape):
+def test_evaluation_is_the_centre_of_the_image_with_sides_of_256(shape, name, resized):
     image = _scene(*shape)
-    found = get_preprocessing("vgg", False).apply(tf.constant(image), 224, _seed(0)).numpy()
-    whole = _resized(image, 256)
+    found = get_preprocessing(name, False).apply(tf.constant(image), 224, _seed(0)).numpy()
+    whole = resized(image)
     row, column = ((side - 224) // 2 for side in whole.shape[:2])
     expected = whole[row : row + 224, column : column + 224] - _MEANS
     assert np.abs(found - expected).max() < 4
