@@ -30,8 +30,9 @@ Parameter servers start on the hosts in turn and run the program up to its join.
 the death of a process does not end the others, whose loop must then let processes come and go, with
 --ps or join(elastic=True).
 Killed processes are started again, at most N in all, after pauses that grow from 1 s to a minute;
-one with 5 runs in a row of less than 30 s is left out. With --min_workers=M they wait while fewer
-than M are there, and end after the elastic_wait_secs of join.
+one with 5 runs in a row of less than 30 s is left out. So is one whose host is lost: it may still
+run there. With --min_workers=M they wait while fewer than M are there, and end after the
+elastic_wait_secs of join.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from terngrad import launch
 from terngrad.launcher import state
+from terngrad.launcher.process import REACHED
 from terngrad.testing.processes import Started, descendants, wait_for_files, wait_until
 
 PROGRAM = """
@@ -114,6 +116,15 @@ def test_each_process_has_its_rank_arguments_label_and_a_hidden_secret(program, 
     (secret,) = secrets
     assert len(secret) == 32
     assert commands and secret not in b"".join(commands)
+
+
+def test_a_command_of_another_machine_has_no_status_of_ssh():
+    command = [sys.executable, "-m", "terngrad.launcher.remote_command", "bash", "-c", "exit 255"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as there:
+        print(file=there.stdin, flush=True)  # no secret
+        assert there.wait() == 254
+        assert there.stdout.read() == f"{REACHED}\n"
 
 
 @pytest.mark.slow

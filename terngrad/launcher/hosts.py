@@ -11,6 +11,7 @@ from pathlib import Path
 WORKSPACE = str(Path(__file__).parents[2])  # the working copy that this module is part of
 PORT = 2222  # default port of the first process of a host
 CONNECT_SECS = 10
+SSH_STATUS = 255  # of ssh itself: no connection, or it was lost
 MISSING_STATUS = os.EX_OSFILE  # of `module_line` where there is no working copy
 _COMMON = "scripts/common.sh"
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")

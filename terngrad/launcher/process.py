@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 GRACE_SECS = 90.0  # for a process that was asked to end, to save, before it is killed
 MARK = "terngrad launcher answers:"  # separates an answer from the output of start-up files
+REACHED = "terngrad launcher has reached this host"  # first line of a `remote_command`
 BYTES = "latin-1"  # encoding in which each byte is a character
 _MAX_IN_A_ROW = 5  # short runs of a process after which it is not started again
 _SHORT_SECS = 30.0  # of a run that ended too soon

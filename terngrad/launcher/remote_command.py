@@ -6,6 +6,9 @@ The first line of standard input is the secret of the training, see `run_secret`
 read an argument. The other lines are the numbers of signals for the command. When the input ends,
 for example because its ssh was killed, the command is asked to end, and killed 90 s after the first
 request to end. What it prints then is dropped: it must not fail because nobody reads it.
+
+The first line of output, `REACHED`, tells the launcher that ssh has reached this host. Status 255
+of a command becomes 254: 255 is that of an ssh that has lost its connection.
 """
 
 from __future__ import annotations
@@ -22,13 +25,15 @@ from collections.abc import Sequence
 
 from terngrad.cluster import run_secret
 from terngrad.launcher import state
-from terngrad.launcher.process import GRACE_SECS
+from terngrad.launcher.hosts import SSH_STATUS
+from terngrad.launcher.process import GRACE_SECS, REACHED
 
 _COPIED_BYTES = 1 << 16
 
 
 def main(command: Sequence[str]) -> int:
     """Runs the command; returns its exit status."""
+    print(REACHED, flush=True)
     secret = sys.stdin.readline().strip()
     environment = os.environ | ({run_secret.VARIABLE: secret} if secret else {})
     try:
@@ -55,7 +60,7 @@ def main(command: Sequence[str]) -> int:
     state.send(process.pid, signal.SIGKILL)  # its children that still run
     for copy in copies:
         copy.join()
-    return state.exit_status(code)
+    return min(state.exit_status(code), SSH_STATUS - 1)
 
 
 def _copy(source: int, to: int) -> None:

@@ -23,8 +23,8 @@ import rich.text
 from terngrad import allocator
 from terngrad.cluster import run_secret
 from terngrad.cluster.membership import LOST_STATUS
-from terngrad.launcher import state
-from terngrad.launcher.process import GRACE_SECS, Process, Restarts
+from terngrad.launcher import hosts, state
+from terngrad.launcher.process import GRACE_SECS, REACHED, Process, Restarts
 from terngrad.launcher.state import StateFile
 from terngrad.launcher.terminal import Event, Output, Requests
 
@@ -68,7 +68,8 @@ class Run:
           requests: the signals that ask this launcher to end.
           output: gets the lines of all processes.
           restarts: how many processes that were killed are started again, if `tolerates_failures`.
-          tolerates_failures: whether the others go on without processes that are killed or fail.
+          tolerates_failures: whether the others go on without processes that are killed or fail,
+            and without hosts that are lost.
           notice_secs: time after a failure in which the others may end by themselves before they
             are asked to; None = they are not asked.
           relays: whether workers get the same signal that this launcher got, instead of SIGTERM.
@@ -84,6 +85,7 @@ class Run:
         self._due: list[tuple[float, Process]] = []  # with the moment of their restart
         self._ends: list[Event] = []  # the first one first
         self._threads: list[threading.Thread] = []
+        self._reached: set[str] = set()  # labels of processes on hosts to which ssh has led
         self._with_error: list[str] = []  # labels of processes with an error, in their order
         self._saved: dict[str, str] = {}  # by label: last step of which the process said so
         self._has_success = False  # of a worker
@@ -178,6 +180,9 @@ class Run:
         label = process.label
         colour = _COLOURS[self._processes.index(process) % len(_COLOURS)]
         for line in stream:
+            if process.host and line.rstrip() == REACHED:
+                self._reached.add(label)
+                continue
             if line.startswith(_ERROR) and label not in self._with_error:
                 self._with_error.append(label)
             if found := _SAVED.search(line):
@@ -227,6 +232,12 @@ class Run:
                 if self._tolerates_failures:
                     self._note_killed(process)
                     continue
+            is_lost = status == hosts.SSH_STATUS and label in self._reached
+            if is_lost and self._tolerates_failures:
+                # Not started again: cut off from here alone, it runs on and keeps its port.
+                if not self.was_asked():
+                    self._say(f"{label} was lost: its ssh has ended. It is not started again.")
+                continue
             if process.is_ps and self._servers_asked and name == "SIGTERM":
                 status = 0  # as asked, after all workers have ended
             if status == LOST_STATUS:

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from terngrad.launcher.process import Process
+from terngrad.launcher.process import REACHED, Process
 from terngrad.launcher.run import Run, login_pauses
 from terngrad.launcher.state import StateFile
 from terngrad.launcher.terminal import Requests
@@ -19,6 +19,7 @@ WAITS = "on TERM 'exit 143'"
 # Ends after process 0 has, and the launcher knows that.
 AFTER = "touch ready_1; wait_for pid; while kill -0 $(< pid) 2> /dev/null; do sleep 0.01; done; "
 FIRST = "wait_for ready_1; echo $$ > new; mv new pid; "
+UNREACHED = "wait_for ready_0; echo No route; exit 255"  # an ssh
 ASKED = ": the others are asked to end."
 
 
@@ -46,6 +47,7 @@ def run(tmp_path, monkeypatch):
                 f"ps {i}" if script.startswith("ps: ") else str(i),
                 ["bash", "-c", PRELUDE + script.removeprefix("ps: ")],
                 environment={"RANK": str(i)},
+                host="h" if REACHED in script or script == UNREACHED else "",
                 is_ps=script.startswith("ps: "),
                 state=str(tmp_path / f"{i}.json"),
                 log=str(tmp_path / f"{i}.log"),
@@ -153,6 +155,21 @@ def test_a_worker_that_is_killed_again_and_again_is_left_out_and_the_others_go_o
     )
     again = [f"1 was killed and is started again in {0.0625 * 2**i} s." for i in range(4)]
     assert (status, lines) == (0, [*again, left_out])
+
+
+def test_a_lost_host_does_not_end_the_others_if_it_was_reached(run, tmp_path):
+    options = {"restarts": 9, "tolerates_failures": True}
+    lost = "1 was lost: its ssh has ended. It is not started again."
+    touch = lambda name: (tmp_path / name).touch
+    status, lines = run(
+        "wait_for done",
+        f"echo '{REACHED}'; echo up; wait_for seen; exit 255",
+        answers={"[1] up": touch("seen"), lost: touch("done")},
+        **options,
+    )
+    assert (status, lines) == (0, ["[1] up", lost])
+    failed = (255, ["[1] No route", f"1 ended with 255{ASKED}"])
+    assert run(WAITS, UNREACHED, **options) == failed
 
 
 def test_children_of_a_process_end_with_it(run, tmp_path):
