@@ -129,17 +129,6 @@ def test_a_job_that_is_warned_saves_is_requeued_and_goes_on(tmp_path, monkeypatc
     assert f"requeued {_JOB}" not in run.lines
 
 
-@pytest.mark.parametrize(
-    ("flags", "ends_others"),
-    [(["--elastic=t"], 0), (["--elastic", "False"], 1), (["--elastic", "--net=mlp"], 0), ([], 1)],
-)
-def test_a_lost_task_ends_the_others_unless_the_program_is_elastic(tmp_path, flags, ends_others):
-    program = ["inception.no_such_program", *flags]
-    with started("requeue.sbatch", 1, tmp_path, *program, TLS="False") as run:
-        assert run.finish() == 1
-    assert f"srun --kill-on-bad-exit={ends_others}" in run.lines
-
-
 @pytest.mark.parametrize("script", _SCRIPTS, ids=lambda path: path.stem)
 def test_bash_and_slurm_can_read_a_script(script):
     subprocess.run(["bash", "-n", script], check=True)
@@ -160,6 +149,8 @@ def test_without_a_program_the_usage_is_printed(tmp_path, script):
     assert run.lines[0].startswith("Usage, in the repository: sbatch [OPTION...] scripts/slurm/")
 
 
-def test_a_failed_task_fails_the_job(tmp_path):
-    with started("all_reduce.sbatch", 1, tmp_path, "inception.no_such_program") as run:
+@pytest.mark.parametrize("script", [path.name for path in _SCRIPTS])
+def test_a_failed_task_fails_the_job_and_srun_does_not_kill_the_others(tmp_path, script):
+    with started(script, 1, tmp_path, "inception.no_such_program") as run:
         assert run.finish() == 1
+    assert "srun --kill-on-bad-exit=0" in run.lines
