@@ -1,7 +1,10 @@
 """run_dist.sh, status_dist.sh and stop_dist.sh on this machine only, and with bad settings."""
 
+import concurrent.futures
+import fcntl
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
+from terngrad.launcher.processes import LOCK
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import wait_for_files, wait_until
 
@@ -62,6 +66,26 @@ def test_without_settings_a_server_and_two_workers_run_on_this_machine(run, tmp_
     assert run("status_dist.sh").stdout.count("running (process") == 3
     stopped = run("stop_dist.sh")
     assert (stopped.returncode, stopped.stdout.count("ended by SIGTERM")) == (0, 3)
+
+
+@pytest.mark.slow
+def test_of_two_runs_at_the_same_time_one_starts_the_processes(run, tmp_path):
+    lock = tmp_path / "tmp/terngrad_dist" / LOCK
+    lock.parent.mkdir(parents=True)
+    with open(lock, "w") as file, concurrent.futures.ThreadPoolExecutor() as pool:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        waiting = re.compile(rf"-> POSIX .*:{os.fstat(file.fileno()).st_ino} ")
+        runs = [pool.submit(run, "run_dist.sh") for _ in range(2)]
+        locks = pathlib.Path("/proc/locks")
+        wait_until(lambda: len(waiting.findall(locks.read_text())) == 2, "both runs' checks")
+        fcntl.lockf(file, fcntl.LOCK_UN)
+        one, other = sorted((each.result() for each in runs), key=lambda done: done.returncode)
+    assert (one.returncode, other.returncode, other.stdout) == (0, 1, ""), one.stderr
+    assert other.stderr.startswith("run_dist.sh: nothing was started: 127.0.0.1: ps 0 (127.0.0.1:")
+    wait_for_files(*(tmp_path / f"{name}.json" for name in _NAMES))
+    stopped = run("stop_dist.sh")
+    assert (stopped.returncode, stopped.stdout.count("ended by SIGTERM")) == (0, 3)
+    assert [_runs(tmp_path, name) for name in _NAMES] == [1, 1, 1]
 
 
 @pytest.mark.slow

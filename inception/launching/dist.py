@@ -50,11 +50,14 @@ def run(settings: Settings, arguments: Sequence[str]) -> None:
     if requests.events:
         started.problems.append("interrupted")
     if started.problems:
-        stopped = fleet.stop(int(settings["STOP_SECS"]))
+        why = "; ".join(started.problems)
+        if len(started.refused) == len(fleet.processes):
+            raise ValueError(f"nothing was started: {why}")
+        stopped = fleet.stop(int(settings["STOP_SECS"]), started.refused)
         _show(stopped.lines)
         where = f", except where {'; '.join(stopped.problems)}" if stopped.problems else ""
-        why = "; ".join(started.problems)
-        raise ValueError(f"all processes were stopped again{where}: {why}")
+        which = "the started" if started.refused else "all"
+        raise ValueError(f"{which} processes were stopped again{where}: {why}")
     _show(started.lines)
     watch = "Watch: bash scripts/status_dist.sh  Stop: bash scripts/stop_dist.sh"
     print(f"Experiment {settings['EXPERIMENT_ID']} runs. {watch}")

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -32,10 +32,16 @@ class Fleet:
         self.hosts = list(dict.fromkeys(process.host for process in processes))
         self._command = command
 
-    def stop(self, secs: float) -> Answer:
-        """Stops the workers, then the servers, which workers may need to save."""
-        own = lambda is_ps: [process for process in self.processes if process.is_ps == is_ps]
-        return _joined([self.ask("stop", own(is_ps), secs=secs) for is_ps in (False, True)])
+    def stop(self, secs: float, spared: Collection[str] = ()) -> Answer:
+        """Stops the workers, then the servers, which workers may need to save.
+
+        Args:
+          secs: time for a process to save.
+          spared: labels of processes that go on.
+        """
+        own = [process for process in self.processes if process.label not in spared]
+        jobs = [[process for process in own if process.is_ps == is_ps] for is_ps in (False, True)]
+        return _joined([self.ask("stop", job, secs=secs) for job in jobs])
 
     def ask(
         self,
@@ -94,9 +100,12 @@ class Fleet:
         printable = lambda texts, name="": [f"{name}{hosts.printable(each)}" for each in texts]
         named = lambda texts: printable(texts, f"{host}: ")
         own = {process.label for process in self.processes if process.host == host}
-        logs = {label: answer.logs[label] for label in own & answer.logs.keys()}
         return Answer(
-            printable(answer.lines), named(answer.problems), named(answer.unexpected), logs
+            printable(answer.lines),
+            named(answer.problems),
+            named(answer.unexpected),
+            [label for label in answer.refused if label in own],
+            {label: answer.logs[label] for label in own & answer.logs.keys()},
         )
 
 
@@ -110,5 +119,6 @@ def _joined(answers: Sequence[Answer]) -> Answer:
         joined.lines += answer.lines
         joined.problems += [text for text in answer.problems if text not in joined.problems]
         joined.unexpected += answer.unexpected
+        joined.refused += answer.refused
         joined.logs |= answer.logs
     return joined

@@ -48,6 +48,12 @@ def test_a_missing_ssh_is_reported():
     assert found.problems == ["a cannot be reached (/no/ssh: No such file or directory)"]
 
 
+def test_a_stop_spares_what_another_run_has_started():
+    refused = answering(as_text(Answer(refused=["ps 0", "other"]))).ask("start").refused
+    assert refused == ["ps 0"]
+    assert answering("asked").stop(1, refused).problems == ["a cannot be reached (asked)"]
+
+
 def test_a_host_gives_no_logs_but_those_of_its_processes():
     logs = {"worker 0": "caf\xe9\r", "ps 0": "b", "../else": "x"}
     fleet = Fleet(

@@ -39,6 +39,8 @@ class Answer:
     problems: list[str] = dataclasses.field(default_factory=list)
     # Processes that have failed, were killed or were never started: none of them runs.
     unexpected: list[str] = dataclasses.field(default_factory=list)
+    # Processes that a start left alone, by label: another run may have started them.
+    refused: list[str] = dataclasses.field(default_factory=list)
     logs: dict[str, str] = dataclasses.field(default_factory=dict)  # by label; see BYTES
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import fcntl
 import itertools
 import json
 import os
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ _POLL_SECS = 0.1
 _LOAD_SECS = 120.0  # for all processes to load their modules
 _SETTLE_SECS = 2.0  # after that; a process that fails within this time is reported
 _KILL_SECS = 10.0  # for a killed process to be gone
+LOCK = "lock"  # in the folder of state files
 _CHECKPOINT = re.compile(r"model\.ckpt-(\d+)\.index")
 
 
@@ -55,26 +57,43 @@ def check(processes: Sequence[Process]) -> Answer:
 def start(processes: Sequence[Process], files: Mapping[str, str]) -> Answer:
     """Writes files that only the user may read, and starts processes with their supervisors.
 
-    Waits until all have loaded their modules, which their first line shows, and names those that
-    fail soon.
+    Starts none where another run has started one of them since the check. Waits until all have
+    loaded their modules, which their first line shows, and names those that fail soon.
     """
     answer = Answer()
-    for path, content in files.items():
+    with contextlib.ExitStack() as stack:
         try:
-            _write_privately(path, content)
-        except OSError:
-            answer.problems.append(f"cannot write {path}")
-    started = []
-    for process in processes:
-        said = _detach(process)
-        if said.isdecimal():
-            started.append(process)
-            answer.lines.append(f"{process.label}: process {said}, {process.log}")
-        else:
-            answer.problems.append(f"{process.label}: {said}")
+            stack.enter_context(_locked(os.path.dirname(processes[0].state)))
+        except OSError as error:
+            answer.problems.append(f"cannot write {error.filename}: {error.strerror}")
+        answer.problems += check(processes).problems
+        if answer.problems:
+            answer.refused = [process.label for process in processes]
+            return answer
+        for path, content in files.items():
+            try:
+                _write_privately(path, content)
+            except OSError:
+                answer.problems.append(f"cannot write {path}")
+        for process in processes:
+            said = _detach(process)
+            if said.isdecimal():
+                answer.lines.append(f"{process.label}: process {said}, {process.log}")
+            else:
+                answer.problems.append(f"{process.label}: {said}")
     if not answer.problems:
-        _settle(started, answer)
+        _settle(processes, answer)
     return answer
+
+
+@contextlib.contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """Lets one start at a time change a folder of state files; raises OSError."""
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    with open(os.path.join(folder, LOCK), "w") as file:
+        with contextlib.suppress(OSError):  # the file system may have no locks
+            fcntl.lockf(file, fcntl.LOCK_EX)  # which no supervisor inherits, unlike that of flock
+        yield
 
 
 def _settle(processes: Sequence[Process], answer: Answer) -> None:
@@ -222,7 +241,6 @@ def _detach(process: Process) -> str:
             os.close(writer)
 
         try:
-            os.makedirs(os.path.dirname(process.state), mode=0o700, exist_ok=True)
             StateFile(process.state).clear()
             supervise(process, report)
         except OSError as error:

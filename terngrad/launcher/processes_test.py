@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -96,6 +97,28 @@ def test_a_program_that_got_the_same_process_id_is_not_taken_for_the_process(run
         assert record.is_alive
         other.kill()
     assert not record.is_alive and state.start_mark(other.pid) is None
+
+
+def test_a_start_checks_under_a_lock_and_leaves_a_process_that_runs_alone(run, file, monkeypatch):
+    run("exit 0")
+    own = os.getpid()
+    file.write(dataclasses.replace(file.read(), pid=own, start_mark=state.start_mark(own)))
+    record = file.read()
+    script = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'w'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    try_lock = [sys.executable, "-c", script, str(file._path.with_name(processes.LOCK))]
+    checked, check = [], processes.check
+
+    def note(own):
+        checked.append(subprocess.run(try_lock, capture_output=True, text=True, check=False))
+        return check(own)
+
+    monkeypatch.setattr(processes, "check", note)
+    process = Process(record.label, record.command, log=record.log, state=str(file._path))
+    answer = processes.start([process], {})
+    assert answer.refused == [record.label] and not answer.lines
+    assert f"already runs (process {own})" in answer.problems[0]
+    assert file.read() == record
+    assert [done.stderr.splitlines()[-1][:15] for done in checked] == ["BlockingIOError"]
 
 
 def test_a_process_whose_supervisor_is_lost_has_an_unknown_end(run, file):
