@@ -14,27 +14,41 @@ import pytest
 
 from terngrad.launcher.processes import LOCK
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.processes import wait_for_files, wait_until
+from terngrad.testing.processes import Started, wait_for_files, wait_until
 
 
 @pytest.fixture
-def run(tmp_path, working_copy) -> Callable[..., subprocess.CompletedProcess]:
-    """Runs a script of a working copy; its home is the test's folder, and there is no ssh."""
+def command(tmp_path, working_copy) -> Callable[..., tuple[list, dict[str, str]]]:
+    """Returns the command and the environment of a script of a working copy.
+
+    Its home is the test's folder, and there is no ssh.
+    """
     copy = working_copy(tmp_path / "my copy")
     (tmp_path / "dataset/cifar10-data").mkdir(parents=True)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/ssh").write_text("#!/bin/sh\necho There is no ssh. >&2\nexit 255\n")
     (tmp_path / "bin/ssh").chmod(0o755)
 
-    def call(script: str, *arguments: str, **settings) -> subprocess.CompletedProcess:
-        own = {
-            "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
-            "HOME": str(tmp_path),
-            "TERNGRAD_VENV": sys.prefix,
-        }
+    own = {
+        "PATH": f"{tmp_path}/bin:{os.environ['PATH']}",
+        "HOME": str(tmp_path),
+        "TERNGRAD_VENV": sys.prefix,
+    }
+    return lambda script, *arguments, **settings: (
+        ["bash", str(copy / "scripts" / script), *arguments],
+        own | {key: str(value) for key, value in settings.items()},
+    )
+
+
+@pytest.fixture
+def run(command) -> Callable[..., subprocess.CompletedProcess]:
+    """Runs a script to its end."""
+
+    def call(*words: str, **settings) -> subprocess.CompletedProcess:
+        own, environment = command(*words, **settings)
         return subprocess.run(
-            ["bash", copy / "scripts" / script, *arguments],
-            env=own | {key: str(value) for key, value in settings.items()},
+            own,
+            env=environment,
             capture_output=True,
             text=True,
             timeout=HANG_SECS,
@@ -68,16 +82,20 @@ def test_without_settings_a_server_and_two_workers_run_on_this_machine(run, tmp_
     assert (stopped.returncode, stopped.stdout.count("ended by SIGTERM")) == (0, 3)
 
 
+def _waiting(lock: pathlib.Path) -> int:
+    """How many starts wait for a lock."""
+    locks = pathlib.Path("/proc/locks").read_text()
+    return len(re.findall(rf"-> POSIX .*:{lock.stat().st_ino} ", locks))
+
+
 @pytest.mark.slow
 def test_of_two_runs_at_the_same_time_one_starts_the_processes(run, tmp_path):
     lock = tmp_path / "tmp/terngrad_dist" / LOCK
     lock.parent.mkdir(parents=True)
     with open(lock, "w") as file, concurrent.futures.ThreadPoolExecutor() as pool:
         fcntl.lockf(file, fcntl.LOCK_EX)
-        waiting = re.compile(rf"-> POSIX .*:{os.fstat(file.fileno()).st_ino} ")
         runs = [pool.submit(run, "run_dist.sh") for _ in range(2)]
-        locks = pathlib.Path("/proc/locks")
-        wait_until(lambda: len(waiting.findall(locks.read_text())) == 2, "both runs' checks")
+        wait_until(lambda: _waiting(lock) == 2, "both runs' checks")
         fcntl.lockf(file, fcntl.LOCK_UN)
         one, other = sorted((each.result() for each in runs), key=lambda done: done.returncode)
     assert (one.returncode, other.returncode, other.stdout) == (0, 1, ""), one.stderr
@@ -86,6 +104,24 @@ def test_of_two_runs_at_the_same_time_one_starts_the_processes(run, tmp_path):
     stopped = run("stop_dist.sh")
     assert (stopped.returncode, stopped.stdout.count("ended by SIGTERM")) == (0, 3)
     assert [_runs(tmp_path, name) for name in _NAMES] == [1, 1, 1]
+
+
+@pytest.mark.slow
+def test_a_start_on_a_host_that_hangs_ends_when_it_is_asked_twice(command, run, tmp_path):
+    lock = tmp_path / "tmp/terngrad_dist" / LOCK
+    lock.parent.mkdir(parents=True)
+    with open(lock, "w") as file, Started(*command("run_dist.sh")) as start:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        wait_until(lambda: _waiting(lock) == 1, "the start")
+        for number, line in (
+            (signal.SIGTERM, "interrupted; waits for 127.0.0.1; a second Ctrl-C ends this at once"),
+            (signal.SIGINT, "processes may still run on 127.0.0.1; stop_dist.sh stops them"),
+        ):
+            start.process.send_signal(number)
+            start.wait_for(f"^run_dist.sh: {line}$")
+        assert start.finish() == 1
+    wait_for_files(*(tmp_path / f"{name}.json" for name in _NAMES))
+    assert run("stop_dist.sh").returncode == 0
 
 
 @pytest.mark.slow

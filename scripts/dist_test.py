@@ -272,9 +272,11 @@ def test_an_interrupted_start_leaves_nothing_running(cluster):
     ) as process:
         wait_for_files(cluster.homes["host-b"] / "worker_1.json")
         os.killpg(process.pid, signal.SIGINT)
+        errors = process.stderr.readline()
         go.touch()
-        shown, errors = process.communicate(timeout=HANG_SECS)
-    assert (process.returncode, errors) == (
+        shown, rest = process.communicate(timeout=HANG_SECS)
+    assert errors.startswith("run_dist.sh: interrupted; waits for host-a")
+    assert (process.returncode, rest) == (
         1,
         "run_dist.sh: all processes were stopped again: interrupted\n",
     )

@@ -8,12 +8,13 @@ environment, except arrays: each of their entries is an argument SETTING=ENTRY.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from inception.launching.settings import Security, Settings, whole_number
@@ -46,6 +47,7 @@ def run(settings: Settings, arguments: Sequence[str]) -> None:
             sys.exit(status)  # it has printed the reason
     requests = Requests()
     requests.listen()
+    fleet.watch = _watch(requests, fleet.hosts)
     started = fleet.ask("start", files=lambda host: security.files(host, folder))
     if requests.events:
         started.problems.append("interrupted")
@@ -61,6 +63,32 @@ def run(settings: Settings, arguments: Sequence[str]) -> None:
     _show(started.lines)
     watch = "Watch: bash scripts/status_dist.sh  Stop: bash scripts/stop_dist.sh"
     print(f"Experiment {settings['EXPERIMENT_ID']} runs. {watch}")
+
+
+def _watch(requests: Requests, hosts: Sequence[str]) -> Callable[[Sequence[str]], None]:
+    """Returns what a fleet calls during a start: the first request is answered, a second one ends.
+
+    Args:
+      requests: those so far.
+      hosts: where processes may run.
+    """
+    answered = []
+
+    def watch(late: Sequence[str]) -> None:
+        if requests.events and not answered:
+            answered.append(requests.events[0])
+            _tell(f"interrupted; waits for {', '.join(late)}; a second Ctrl-C ends this at once")
+        # SIGHUP may come twice by itself.
+        if sum(event.status != 128 + signal.SIGHUP for event in requests.events) > 1:
+            _tell(f"processes may still run on {', '.join(hosts)}; stop_dist.sh stops them")
+            os._exit(1)  # threads wait for the hosts
+
+    return watch
+
+
+def _tell(line: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal may be closed
+        print(f"run_dist.sh: {line}", file=sys.stderr, flush=True)
 
 
 def status(settings: Settings, arguments: Sequence[str]) -> None:

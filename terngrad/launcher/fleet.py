@@ -7,12 +7,13 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from typing import Any
 
 from terngrad.launcher import hosts
 from terngrad.launcher.process import MARK, Answer, Process
 
+_POLL_SECS = 0.1
 _MARK_LINE = f"{MARK}\n".encode()
 
 
@@ -22,6 +23,7 @@ class Fleet:
     Attributes:
       processes: all processes.
       hosts: each host once.
+      watch: is called again and again with the hosts that have not answered yet.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class Fleet:
         self.processes = processes
         self.hosts = list(dict.fromkeys(process.host for process in processes))
         self._command = command
+        self.watch: Callable[[Sequence[str]], None] = lambda late: None
 
     def stop(self, secs: float, spared: Collection[str] = ()) -> Answer:
         """Stops the workers, then the servers, which workers may need to save.
@@ -67,8 +70,12 @@ class Fleet:
             texts = {"files": files(host)} if files else {}
             return self._ask(host, json.dumps({"do": what, "processes": own, **request, **texts}))
 
-        with ThreadPoolExecutor(len(self.hosts)) as pool:
-            return _joined(list(pool.map(ask, asked)))
+        with futures.ThreadPoolExecutor(len(self.hosts)) as pool:
+            answers = {host: pool.submit(ask, host) for host in asked}
+            while late := [host for host, answer in answers.items() if not answer.done()]:
+                self.watch(late)
+                futures.wait(answers.values(), _POLL_SECS)
+        return _joined([answer.result() for answer in answers.values()])
 
     def _ask(self, host: str, request: str) -> Answer:
         # Files, since a connection that ssh keeps for later would keep pipes open.
