@@ -26,7 +26,7 @@ else
   RECIPE+=(--grad_bits "${GRAD_BITS}" --clip_factor "${CLIP_FACTOR}")
   RECIPE+=(--size_to_binarize "${SIZE_TO_BINARIZE}")
 fi
-# Recipes that do not have these settings leave them to the program.
+# Recipes leave these settings to the program where they are empty or not there.
 for setting in DROPOUT_KEEP_PROB NUM_EPOCHS_PER_DECAY LEARNING_RATE_DECAY_FACTOR; do
   [[ ! "${!setting:-}" ]] || RECIPE+=("--${setting,,}" "${!setting}")
 done

@@ -16,7 +16,10 @@
 : "${MOMENTUM:=0.9}"
 : "${BASE_LR:=0.0002}"
 : "${LR_DECAY_TYPE:=fixed}"
+: "${NUM_EPOCHS_PER_DECAY:=}"   # empty, here and below: the program's own
+: "${LEARNING_RATE_DECAY_FACTOR:=}"
 : "${WEIGHT_DECAY:=0.004}"
+: "${DROPOUT_KEEP_PROB:=}"
 : "${GRAD_BITS:=1}"
 : "${CODEC:=}"                  # by its name, such as 7-level; replaces GRAD_BITS, CLIP_FACTOR, SIZE_TO_BINARIZE
 : "${CLIP_FACTOR:=2.5}"         # 0.0 = no clipping

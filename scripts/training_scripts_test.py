@@ -114,6 +114,16 @@ def test_a_recipe_gives_its_programs_flags_that_they_know(script, fake):
         app.parse(command_line.flags_of(module), arguments, command_line.positional_of(module))
 
 
+@pytest.mark.parametrize("net", ["alexnet", "cifarnet"])
+def test_a_worker_lists_the_settings_of_a_recipe_which_run_dist_sends_to_hosts(net):
+    lines = (_REPO / "scripts/recipe.sh").read_text().splitlines()
+    code = "\n".join(line for line in lines if not line.startswith("#"))
+    script = (_REPO / f"scripts/run_single_worker_{net}.sh").read_text()
+    listed = set(re.findall(r'^: "\$\{([A-Z_]+):=', script, re.MULTILINE))
+    assert "SEED" in listed
+    assert set(re.findall(r"\b[A-Z][A-Z_]+\b", code)) - listed == {"RECIPE"}
+
+
 @pytest.mark.parametrize(
     ("script", "settings", "name"),
     [
