@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # Sourced by the other scripts: defines REPO, VENV (TERNGRAD_VENV or .venv), PYTHON and functions.
 
+unset CDPATH # with it cd prints, and may go elsewhere
 REPO="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 VENV="${TERNGRAD_VENV:-${REPO}/.venv}"
 PYTHON="${VENV}/bin/python"
@@ -23,8 +24,8 @@ await() {
 
 # Ends, with what makes them, if a folder has no records for training.
 require_records() { # FOLDER MODULE_AND_ARGUMENTS
-  # From within: the folder's name may have the letters of a pattern, and CDPATH is not for it.
-  (CDPATH='' cd -- "$1" 2> /dev/null && compgen -G 'train-*' > /dev/null) \
+  # From within: the folder's name may have the letters of a pattern.
+  (cd -- "$1" 2> /dev/null && compgen -G 'train-*' > /dev/null) \
     || die "no records in $1; make them with: ${PYTHON} -m $2"
 }
 

@@ -36,7 +36,8 @@ def test_contiguous_blocks_of_nearly_equal_size_hold_every_shard_once(tmp_path, 
     assert max(map(len, blocks)) - min(map(len, blocks)) <= 1
 
 
-def test_a_relative_folder_gives_absolute_links(tmp_path):
+def test_a_relative_folder_gives_absolute_links(tmp_path, monkeypatch):
+    monkeypatch.setenv("CDPATH", ".:/tmp")
     shards = _make_shards(tmp_path / "data", 2)
     assert _split("data", 2, 1, cwd=tmp_path).returncode == 0
     (link,) = (tmp_path / "data/worker_1_of_2").iterdir()
