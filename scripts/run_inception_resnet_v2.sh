@@ -41,7 +41,7 @@ require_records "${DATA_DIR}" "inception.download_and_preprocess_imagenet '${DAT
 global_batch=$((TRAIN_BATCH_SIZE * $1))
 : "${MAX_STEPS:=$((EPOCHS * NUM_EXAMPLES / global_batch))}"
 warmup_epochs=$((global_batch > 1024 ? 5 : 0))
-read -ra more_flags <<< "${MPI_FLAGS}"
+read -d '' -ra more_flags <<< "${MPI_FLAGS}" || true # which may have several lines
 codec=(--grad_bits "${GRAD_BITS}" --clip_factor "${CLIP_FACTOR}")
 [[ ! "${CODEC}" ]] || codec=(--codec "${CODEC}") # which brings what suits it
 

@@ -40,7 +40,7 @@ def start(tmp_path, working_copy) -> Callable[..., subprocess.Popen]:
 def test_a_worker_becomes_the_program_with_its_settings(start, tmp_path, noted):
     hosts = ("a:1,b:1", "c:2,[::1]:3")
     arguments = (*hosts, "worker", "1", "0,2", f"{tmp_path}/data", "try-1")
-    process = start(_WORKER, *arguments, GRAD_BITS="32", WORKER_FLAGS="--a=1 --b=2")
+    process = start(_WORKER, *arguments, GRAD_BITS="32", WORKER_FLAGS="--a=1\n  --b=2\n")
     wait_for_files(tmp_path / "worker_1.json")
     process.terminate()
     assert process.wait() == 143
@@ -68,7 +68,7 @@ def test_a_worker_becomes_the_program_with_its_settings(start, tmp_path, noted):
 
 def test_a_server_becomes_the_program_on_the_cpu_with_its_certificates(start, tmp_path, noted):
     files = {"TLS_CA": "/c a.crt", "TLS_CERT": "/a.crt", "TLS_KEY": "/a.key", "TLS_DENY": "/d"}
-    process = start(_SERVER, "a:1", "b:1", "ps", "0", "try", **files, PS_FLAGS="--x=y")
+    process = start(_SERVER, "a:1", "b:1", "ps", "0", "try", **files, PS_FLAGS="--x=y\n--z=1")
     wait_for_files(tmp_path / "ps_0.json")
     process.terminate()
     assert process.wait() == 143
@@ -81,7 +81,7 @@ def test_a_server_becomes_the_program_on_the_cpu_with_its_certificates(start, tm
         *("--tls_ca", "/c a.crt", "--tls_cert", "/a.crt", "--tls_key", "/a.key"),
         *("--tls_deny", "/d"),
         *("--train_dir", f"{tmp_path}/tmp/cifar10_training_data/try_ps_0"),
-        "--x=y",
+        *("--x=y", "--z=1"),
     ]
 
 

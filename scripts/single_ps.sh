@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/single_process.sh"
 
 (($# == 5)) || die "needs PS_HOSTS WORKER_HOSTS JOB_NAME TASK_ID EXPERIMENT_ID, got $# arguments"
 take_part "$1" "$2" "$3" ps "$4" "$5"
-read -ra more_flags <<< "${PS_FLAGS}"
+read -d '' -ra more_flags <<< "${PS_FLAGS}" || true # which may have several lines
 
 export CUDA_VISIBLE_DEVICES=-1 # a server computes on the CPU
 exec "${PROGRAM[@]}" \

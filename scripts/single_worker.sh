@@ -9,7 +9,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/recipe.sh"
   || die "needs PS_HOSTS WORKER_HOSTS JOB_NAME TASK_ID DEVICE DATA_DIR EXPERIMENT_ID, got $# arguments"
 take_part "$1" "$2" "$3" worker "$4" "$7"
 [[ -d "$6" ]] || die "no such folder: $6"
-read -ra more_flags <<< "${WORKER_FLAGS}"
+read -d '' -ra more_flags <<< "${WORKER_FLAGS}" || true # which may have several lines
 
 export CUDA_VISIBLE_DEVICES="$5"
 exec "${PROGRAM[@]}" \

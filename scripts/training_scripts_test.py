@@ -28,7 +28,7 @@ _PRECISION = re.compile(r"precision @ 1 = ([01]\.\d+) recall @ 5 = [01]\.\d+ \[\
 # Takes the place of Python and mpirun: notes its arguments, then does what a test wants.
 _PYTHON = """#!/usr/bin/env bash
 if [[ "$(basename "$0")" == mpirun ]]; then
-  shift 2 && exec "$@"
+  shift $((2 + $(wc -w <<< "${MPI_FLAGS:-}"))) && exec "$@"
 fi
 trap 'echo saved > "${NOTES}.$2"; exit 0' TERM
 line="$(printf '%s|' "${@:2}")"
@@ -181,6 +181,7 @@ def test_launch_local_starts_the_launcher_with_its_arguments(fake):
 
 def test_large_batches_get_a_rate_and_workers_of_their_own(fake, monkeypatch):
     monkeypatch.setenv("TRAIN_BATCH_SIZE", "512")
+    monkeypatch.setenv("MPI_FLAGS", "--some\n--more")
     script = _REPO / "scripts/run_inception_resnet_v2.sh"
     subprocess.run(["bash", script, "4"], check=True)
     ((module, *arguments),) = fake()
