@@ -133,7 +133,8 @@ def test_a_file_of_settings_may_hold_arrays_and_the_environment_may_hold_lists(
         folder.mkdir()
     config = tmp_path / "my cluster.sh"
     config.write_text("DATA_DIR=('~/a, b' ~/c)\nWORKER_DEVICES=('0,1' 2)\nGRAD_BITS=16\nTLS=True\n")
-    result = run("run_dist.sh", DIST_CONFIG=config, PS_HOSTS="localhost:2222,localhost:2223")
+    settings = {"DIST_CONFIG": config, "CERTS_DIR": "~/my certs"}
+    result = run("run_dist.sh", PS_HOSTS="localhost:2222,localhost:2223", **settings)
     assert result.returncode == 0, result.stderr
     wait_for_files(*(tmp_path / f"{name}.json" for name in ("ps_1", "worker_0", "worker_1")))
     for task, devices in enumerate(("0,1", "2")):
@@ -144,6 +145,7 @@ def test_a_file_of_settings_may_hold_arrays_and_the_environment_may_hold_lists(
         assert note["flags"]["--tls_cert"] == f"{tmp_path}/.terngrad/certs/127.0.0.1.crt"
         assert "TERNGRAD_SECRET" not in note["environ"]
     assert noted(tmp_path, "ps_1")["flags"]["--tls_cert"].endswith("/localhost.crt")
+    assert (tmp_path / "my certs/ca.key").exists()
 
 
 @pytest.mark.slow
@@ -244,6 +246,11 @@ def test_a_bad_setting_is_named_in_one_line(run, script, settings, message):
             {"PS_HOSTS": "127.0.0.1:1", "WORKER_HOSTS": "b:1"},
             "PS_HOSTS and WORKER_HOSTS mix this machine's loopback with other hosts, "
             "which cannot reach it",
+        ),
+        (
+            {"TLS_DENY": "~/denied.txt"},
+            "TLS_DENY needs TLS_CA, TLS_CERT and TLS_KEY; without them make_certs.sh --revoke "
+            "lists the numbers in CERTS_DIR",
         ),
         ({"PS_SCRIPT": "own.sh"}, "no such script: {home}/my copy/own.sh"),
         (

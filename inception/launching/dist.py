@@ -40,7 +40,7 @@ def run(settings: Settings, arguments: Sequence[str]) -> None:
     fleet = Fleet(settings.processes(restarts, environment), settings.command)
     if problems := fleet.ask("check").problems:
         raise ValueError(f"nothing was started: {'; '.join(problems)}")
-    folder = Path(settings["CERTS_DIR"])
+    folder = Path(os.path.expanduser(settings["CERTS_DIR"]))
     if security.makes_certificates:
         make = ["bash", f"{hosts.WORKSPACE}/scripts/make_certs.sh", str(folder), *fleet.hosts]
         if status := subprocess.run(make, check=False).returncode:

@@ -159,9 +159,12 @@ class Security:
     """
 
     def __init__(self, settings: Settings) -> None:
-        """Raises ValueError if the hosts cannot reach each other."""
+        """Raises ValueError if the hosts cannot reach each other, or the settings do not fit."""
         own = {name: settings[name] for name in ("TLS_CA", "TLS_CERT", "TLS_KEY", "TLS_DENY")}
         is_given = any(own[name] for name in ("TLS_CA", "TLS_CERT", "TLS_KEY"))
+        if own["TLS_DENY"] and not is_given:
+            instead = "without them make_certs.sh --revoke lists the numbers in CERTS_DIR"
+            raise ValueError(f"TLS_DENY needs TLS_CA, TLS_CERT and TLS_KEY; {instead}")
         are_here = not is_given and settings.hosts_are_here()
         needs_none = are_here if settings["TLS"] == "auto" else settings["TLS"] == "False"
         self.makes_certificates = not is_given and not needs_none
