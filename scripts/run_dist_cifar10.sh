@@ -9,7 +9,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 : "${DATA_DIR:=${HOME}/dataset/cifar10-data}"
 export MAX_STEPS="${MAX_STEPS:-1000}"
-require_records "${DATA_DIR}" \
-  "slim.download_and_convert_data --dataset_name cifar10 --dataset_dir '${DATA_DIR}'"
+mapfile -d , -t folders < <(printf %s "${DATA_DIR}")
+for folder in "${folders[@]}"; do
+  require_records "${folder}" \
+    "slim.download_and_convert_data --dataset_name cifar10 --dataset_dir '${folder}'"
+done
 DIST_CONFIG=
 source "$(dirname "${BASH_SOURCE[0]}")/dist.sh"
