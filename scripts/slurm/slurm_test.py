@@ -136,10 +136,11 @@ def test_bash_and_slurm_can_read_a_script(script):
     assert options and all(len(shlex.split(option)) == 1 for option in options)
 
 
-def test_law_10_a_number_of_restarts_that_is_none_is_reported(tmp_path):
-    with started("requeue.sbatch", 1, tmp_path, "a.program", MAX_RESTARTS="x") as run:
+@pytest.mark.parametrize("number", ["x", "08"])
+def test_law_10_a_number_of_restarts_that_is_none_is_reported(tmp_path, number):
+    with started("requeue.sbatch", 1, tmp_path, "a.program", MAX_RESTARTS=number) as run:
         assert run.finish() == 1
-    assert run.lines == ["MAX_RESTARTS=x: allowed are 0 to 999999"]
+    assert run.lines == [f"MAX_RESTARTS={number}: allowed are 0 to 999999"]
 
 
 @pytest.mark.parametrize("script", [path.name for path in _SCRIPTS])
