@@ -29,6 +29,7 @@ _PRECISION = re.compile(r"precision @ 1 = ([01]\.\d+) recall @ 5 = [01]\.\d+ \[\
 _PYTHON = """#!/usr/bin/env bash
 if [[ "$(basename "$0")" == mpirun ]]; then
   shift $((2 + $(wc -w <<< "${MPI_FLAGS:-}"))) && exec "$@"
+  exit 1
 fi
 trap 'echo saved > "${NOTES}.$2"; exit 0' TERM
 line="$(printf '%s|' "${@:2}")"
