@@ -235,7 +235,7 @@ class Run:
             is_lost = status == hosts.SSH_STATUS and label in self._reached
             if is_lost and self._tolerates_failures:
                 # Not started again: cut off from here alone, it runs on and keeps its port.
-                if not self.was_asked():
+                if not self._is_ending():
                     self._say(f"{label} was lost: its ssh has ended. It is not started again.")
                 continue
             if process.is_ps and self._servers_asked and name == "SIGTERM":
@@ -249,8 +249,12 @@ class Run:
             if file := self._files.get(process.label):
                 file.note_end(state.exit_status(code))
 
+    def _is_ending(self) -> bool:
+        """Whether no process is started again: those that a failure ends are not lost."""
+        return self.was_asked() or self._others_asked_at < math.inf
+
     def _note_killed(self, process: Process) -> None:
-        if self.was_asked():
+        if self._is_ending():
             return
         pause_secs, what = self._restarts.next_start(process.label)
         if pause_secs is not None:
@@ -260,9 +264,9 @@ class Run:
 
     def _start_due(self) -> None:
         for due in list(self._due):
-            if self.was_asked() or time.monotonic() >= due[0]:
+            if self._is_ending() or time.monotonic() >= due[0]:
                 self._due.remove(due)
-                if not self.was_asked():
+                if not self._is_ending():
                     self._start(due[1])
 
     def _cause(self, first: Event) -> Event:
