@@ -104,7 +104,7 @@ def settings_of_checkpoint(path: str) -> dict[str, object]:
     Raises:
       ValueError: the checkpoint is not readable.
     """
-    return json.loads(checkpoints.settings_of(path) or "{}")
+    return _stored(checkpoints.settings_of(path))
 
 
 def check_net(path: str, net: str) -> None:
@@ -167,11 +167,19 @@ def differences(before: str, now: str) -> str:
       before: an earlier result of `describe`, perhaps of a version with fewer settings; or "".
       now: the present result of `describe`.
     """
-    old, new = json.loads(before or "{}"), json.loads(now)
+    old, new = _stored(before), json.loads(now)
     of_input = input_settings(new["net"], old)._asdict()  # earlier versions stored them open
     old |= {name: of_input[name] for name in of_input.keys() & old.keys()}
     changed = [name for name in new if name in old and new[name] != old[name]]
     return ", ".join(f"{name} = {new[name]} (was {old[name]})" for name in changed)
+
+
+def _stored(text: str | None) -> dict[str, object]:
+    """Returns stored settings; versions that left alexnet's preprocessing open gave it VGG's."""
+    settings = json.loads(text or "{}")
+    if settings.get("net") == "alexnet" and not settings.get("preprocessing_name"):
+        settings["preprocessing_name"] = "vgg"
+    return settings
 
 
 def _records(dataset: Dataset | None) -> str:

@@ -125,6 +125,13 @@ def test_another_input_is_named_with_what_the_net_brought(dataset, name, value, 
     assert differences(dataset, **{name: value}) == f"{name} = {value} (was {old})"
 
 
+def test_an_alexnet_whose_preprocessing_was_left_open_had_that_of_vgg(dataset):
+    config = dataclasses.replace(CONFIG, net="alexnet", dataset_name="images")
+    now = settings.describe(config, dataset)
+    earlier = json.dumps(json.loads(now) | {"preprocessing_name": None})
+    assert settings.differences(earlier, now) == "preprocessing_name = alexnet (was vgg)"
+
+
 def test_workers_that_share_records_must_have_the_same(dataset):
     configuration = settings.data_configuration(dataset, split_data=True)
     assert configuration["split_data"] == "True"
