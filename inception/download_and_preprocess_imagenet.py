@@ -18,7 +18,7 @@ from absl.flags import FlagValues
 
 from inception import app
 from inception.flags import table
-from inception.flags.conversion import DownloadConfig, shard_defaults
+from inception.flags.conversion import DownloadConfig
 from inception.flags.table import Kind, flag, refuse
 from slim.datasets import imagenet
 
@@ -78,5 +78,4 @@ def main(values: FlagValues) -> None:
 
 
 if __name__ == "__main__":
-    defaults = shard_defaults(imagenet.INFO.num_shards)
-    app.run(main, functools.partial(table.define, _Config, **defaults), positional=POSITIONAL)
+    app.run(main, functools.partial(table.define, _Config), positional=POSITIONAL)

@@ -25,6 +25,15 @@ def test_pictures_become_records_with_a_tenth_set_aside(pictures, tmp_path, caps
     assert (tmp_path / "out/labels.txt").read_text() == "0:background\n1:cats\n2:dogs\n"
 
 
+def test_few_pictures_fill_a_file_each_where_no_number_is_asked_for(tmp_path):
+    write_pictures(tmp_path / "few", {"cats": 2, "dogs": 1}, ".png")
+    run_program(
+        _PROGRAM, f"--train_directory={tmp_path / 'few'}", f"--output_directory={tmp_path / 'out'}"
+    )
+    counts = lambda split: get_dataset("images", split, str(tmp_path / "out")).counts
+    assert (counts("train"), counts("validation")) == ((1, 1), (1,))
+
+
 def test_a_number_of_record_files_of_no_pictures_is_named(pictures, tmp_path, capsys):
     flags = ["--validation_share=0", "--validation_shards=7", f"--output_directory={tmp_path}/out"]
     run_program(_PROGRAM, f"--train_directory={pictures}", *flags)

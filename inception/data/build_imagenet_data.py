@@ -15,7 +15,7 @@ from absl.flags import FlagValues
 
 from inception import app
 from inception.flags import table
-from inception.flags.conversion import FoldersConfig, log_unused_shards, shard_defaults
+from inception.flags.conversion import FoldersConfig, log_unused_shards
 from inception.flags.table import TEXT, flag, refuse
 from slim.datasets import imagenet
 
@@ -91,5 +91,4 @@ def _refuse_unused_labels(config: _Config) -> None:
 
 
 if __name__ == "__main__":
-    defaults = shard_defaults(imagenet.INFO.num_shards)
-    app.run(main, functools.partial(table.define, _Config, **defaults))
+    app.run(main, functools.partial(table.define, _Config))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from absl import flags
@@ -47,12 +47,17 @@ class SharedConversionConfig(Checked):
         )
 
 
+_OWN_SHARDS = "not set = 2, 1024 and 128 of ImageNet, or one for each picture if that is less"
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PicturesConfig(SharedConversionConfig):
-    """How pictures become record files; programs may have other defaults of shards."""
+    """How pictures become record files."""
 
-    train_shards: int = _data(at_least(1), 2, "record files for training", "files")
-    validation_shards: int = _data(at_least(1), 2, "record files for validation", "files")
+    train_shards: int | None = _data(at_least(1), None, f"record files for training; {_OWN_SHARDS}")
+    validation_shards: int | None = _data(
+        at_least(1), None, f"record files for validation; {_OWN_SHARDS}"
+    )
     raw_pixel: bool = _data(BOOLEAN, False, "store uint8 pixels instead of JPEG")
     resize_dimen: int = _data(
         at_least(0, high=MAX_SIDE),
@@ -68,8 +73,9 @@ class PicturesConfig(SharedConversionConfig):
 
     def arguments(self) -> dict[str, Any]:
         """The keyword arguments of slim.conversion.convert that the flags set."""
+        shards = {"train": self.train_shards, "validation": self.validation_shards}
         return {
-            "num_shards": {"train": self.train_shards, "validation": self.validation_shards},
+            "num_shards": {split: count for split, count in shards.items() if count},
             "form": Form(self.raw_pixel, self.resize_dimen),
             "options": self.options(),
         }
@@ -123,8 +129,3 @@ def log_unused_shards(
     """Prints a line for each number of record files that was set for a split without pictures."""
     unused = [split for split in splits if split not in found]
     log_inert({f"{split}_shards": f"an empty {split} split" for split in unused}, values)
-
-
-def shard_defaults(num_shards: Mapping[str, int]) -> dict[str, int]:
-    """Returns the defaults of the flags, from the numbers of record files by split."""
-    return {f"{split}_shards": count for split, count in num_shards.items()}
