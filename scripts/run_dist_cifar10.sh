@@ -11,7 +11,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 export MAX_STEPS="${MAX_STEPS:-1000}"
 mapfile -d , -t folders < <(printf %s "${DATA_DIR}")
 for folder in "${folders[@]}"; do
-  require_records "${folder}" \
+  require_records "${folder/#\~\//${HOME}/}" \
     "slim.download_and_convert_data --dataset_name cifar10 --dataset_dir '${folder}'"
 done
 DIST_CONFIG=

@@ -157,7 +157,7 @@ def test_a_worker_that_fails_ends_the_toy_with_its_status(toy, tmp_path, noted):
 
 
 def test_the_toy_names_missing_records_with_the_command_that_makes_them(toy, tmp_path):
-    process = toy(DATA_DIR=f"{tmp_path}/data,{tmp_path}/none")
+    process = toy(HOME=str(tmp_path), DATA_DIR=f"~/data,{tmp_path}/none")
     _, errors = process.communicate(timeout=HANG_SECS)
     assert process.returncode == 1
     assert errors == (

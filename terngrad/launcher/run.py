@@ -180,7 +180,7 @@ class Run:
         label = process.label
         colour = _COLOURS[self._processes.index(process) % len(_COLOURS)]
         for line in stream:
-            if process.host and line.rstrip() == REACHED:
+            if process.host and line.rstrip().endswith(REACHED):  # start-up files may print
                 self._reached.add(label)
                 continue
             if line.startswith(_ERROR) and label not in self._with_error:
@@ -234,7 +234,7 @@ class Run:
                     continue
             is_lost = status == hosts.SSH_STATUS and label in self._reached
             if is_lost and self._tolerates_failures:
-                # Not started again: cut off from here alone, it runs on and keeps its port.
+                # Not started again: cut off from here alone, it may run on and keep its port.
                 if not self._is_ending():
                     self._say(f"{label} was lost: its ssh has ended. It is not started again.")
                 continue

@@ -163,7 +163,7 @@ def test_a_lost_host_does_not_end_the_others_if_it_was_reached(run, tmp_path):
     touch = lambda name: (tmp_path / name).touch
     status, lines = run(
         "wait_for done",
-        f"echo '{REACHED}'; echo up; wait_for seen; exit 255",
+        f"printf 'title'; echo '{REACHED}'; echo up; wait_for seen; exit 255",
         answers={"[1] up": touch("seen"), lost: touch("done")},
         **options,
     )
