@@ -20,6 +20,7 @@ from inception.results.logs import timestamp
 from inception.results.metrics import Metrics
 from inception.training import batches, pretrained, settings
 from inception.training.problem import Problem, problem_of
+from inception.training.refusals import is_weight_file
 from slim.datasets import dataset_factory, dataset_info
 from slim.datasets.dataset_factory import Dataset
 from slim.nets import nets_factory
@@ -175,7 +176,7 @@ def _newest(location: str) -> str | None:
 
 
 def _exists(path: str) -> bool:
-    return os.path.isfile(path + ".index") or os.path.isfile(path)
+    return os.path.isfile(path + ".index") or is_weight_file(path)
 
 
 def _step_of(path: str) -> int:

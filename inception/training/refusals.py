@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 import tempfile
 
 from inception.flags.configs import EvalConfig, TrainConfig
@@ -12,6 +13,7 @@ from slim.datasets.files import check_readable
 from slim.nets import catalog
 from terngrad.codecs import registry
 
+_PART = re.compile(r"\.data-\d{5}-of-\d{5}$")  # of a checkpoint
 _NO_FOLDER = "must name a folder"
 
 
@@ -71,8 +73,15 @@ def check_writable(flag: str, folder: str) -> None:
 def check_checkpoint(location: str) -> None:
     """Raises ValueError if --checkpoint_dir names neither a checkpoint nor a folder with one."""
     path = location.removesuffix(".index")
-    if not any(map(os.path.isfile, (path, f"{path}.index"))) and _last_step(location) < 0:
+    is_file = os.path.isfile(f"{path}.index") or is_weight_file(path)
+    if not is_file and _last_step(location) < 0:
         raise refuse("checkpoint_dir", location, "holds no checkpoint")
+
+
+def is_weight_file(path: str) -> bool:
+    """Returns whether a file may hold weights of another program, without a .index beside it."""
+    name = os.path.basename(path)
+    return os.path.isfile(path) and name != "checkpoint" and not _PART.search(name)
 
 
 def _last_step(folder: str) -> int:

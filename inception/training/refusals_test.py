@@ -137,6 +137,11 @@ def test_what_flags_name_is_refused_before_tensorflow_is_loaded(tmp_path, record
         ("export", [none, "--output=a.keras"], f"{none}: holds no checkpoint"),
         ("label_image", [none, f"--image={__file__}"], f"{none}: holds no checkpoint"),
     ]
+    for name in ("checkpoint", "model.ckpt-2.data-00000-of-00001"):  # hold no weights by themselves
+        (tmp_path / name).touch()
+        location = f"--checkpoint_dir={tmp_path / name}"
+        told = f"{location}: holds no checkpoint"
+        calls.append(("evaluate mnist", [data, "--run_once", location], told))
     command = [sys.executable, "-c", _ALL, json.dumps([call[:2] for call in calls])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
