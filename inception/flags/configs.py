@@ -190,7 +190,7 @@ class Trainer(Threads):
         number(0, 1),
         1.0,
         "the share of its memory that a codec with feedback adds to the next gradient, or to the "
-        "next delta of local steps",
+        "next delta of local steps, and the owner of coded means to its next ones",
     )
 
     bucket_elements: int = _terngrad(

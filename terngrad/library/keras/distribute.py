@@ -71,8 +71,8 @@ def distribute(
       bucket_elements: a bucket takes variables until it holds this many values.
       draws: "independent" or "antithetic"; None = what suits `gradients`, see `terngrad.Reducer`.
       sum_codec: "exact" or "ternary"; see `terngrad.Reducer`.
-      memory_decay: share of its memory that a codec with feedback adds to the next gradients; see
-        `terngrad.Reducer`.
+      memory_decay: share of its memory that a codec with feedback adds to the next gradients, and
+        the owner of a share of coded means to its next ones.
 
     Raises:
       TypeError: `optimizer` is not an optimizer of Keras, or a setting has another type.
