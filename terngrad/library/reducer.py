@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from terngrad.cluster.progress import CALL, STEP
+from terngrad.codecs.codec import Codec
 from terngrad.codecs.factory import make_codecs, payloads
 from terngrad.codecs.sum_codec import KEPT_SUMS
 from terngrad.layout import DEFAULT_BUCKET_ELEMENTS, EXACT, Layout, make_layout
@@ -152,13 +153,8 @@ class Reducer:
             draws=draws,
             sum_codec=sum_codec,
         )
-        check_settings(
-            **coding,
-            seed=seed,
-            nodes=nodes,
-            bucket_elements=bucket_elements,
-            memory_decay=memory_decay,
-        )
+        own = {"seed": seed, "nodes": nodes, "bucket_elements": bucket_elements}
+        check_settings(**coding, **own, memory_decay=memory_decay)
         seed, nodes, bucket_elements = map(int, (seed, nodes, bucket_elements))  # perhaps NumPy's
         _check_sum_codec(group, sum_codec)
         names, tf_variables = _names_and_variables(
@@ -171,10 +167,8 @@ class Reducer:
         exchange = make_exchange(group.connection, nodes, kernels, step)
         self._group = group
         self._nodes = nodes
-        codecs = make_codecs(self.layout, kernels)
-        if index := group.count("reducer"):  # layouts may be equal, but not names of operations
-            for each in codecs:
-                each.name = f"{each.name}/{index}"
+        index = group.count("reducer")
+        codecs = _named_codecs(self.layout, kernels, index)
         self._name_of_others = f"others/{index}"
         self._reduction = Reduction(codecs, exchange, step, seed, memory_decay=memory_decay)
         self.memory = self._reduction.memory
@@ -435,6 +429,14 @@ def _dense(gradient: Gradient, name: str, shape: tuple[int, ...]) -> tf.Tensor:
             f"reducer: the gradient of {name} has the shape {value.shape}; allowed is {shape}"
         )
     return tf.cast(tf.ensure_shape(value, shape), tf.float32)
+
+
+def _named_codecs(layout: Layout, kernels: GradientKernels, index: int) -> list[Codec]:
+    """Returns codecs; layouts of a group's reducers may be equal, but not names of operations."""
+    codecs = make_codecs(layout, kernels)
+    for each in codecs if index else ():
+        each.name = f"{each.name}/{index}"
+    return codecs
 
 
 def _check_sum_codec(group: Group, sum_codec: str) -> None:

@@ -79,29 +79,7 @@ def distribute(
       ValueError: a setting is wrong, the optimizer is distributed already or accumulates gradients
         of several nodes, or Keras does not run on TensorFlow.
     """
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            f"distribute: Keras runs on {keras.backend.backend()}; allowed is tensorflow: set "
-            "KERAS_BACKEND=tensorflow"
-        )
-    if not isinstance(optimizer, keras.optimizers.Optimizer):
-        raise TypeError(
-            f"distribute: the optimizer is {optimizer!r}; allowed are objects of the classes in "
-            "keras.optimizers, such as keras.optimizers.Adam(1e-3)"
-        )
-    if exchange_of(optimizer) is not None:
-        raise ValueError(f"distribute: the optimizer {optimizer.name} is distributed already")
-    if group.asynchronous:
-        raise ValueError(
-            "distribute: the group is asynchronous: its servers apply gradients, by optimizers of "
-            "their own instead of Keras'; allowed is terngrad.AsynchronousTraining in a train_step "
-            "or a loop"
-        )
-    if nodes > 1 and optimizer.gradient_accumulation_steps:
-        raise ValueError(
-            f"distribute: nodes is {nodes}; an optimizer with gradient_accumulation_steps adds up "
-            "the gradients of one node: allowed is 1"
-        )
+    _check(optimizer, group, nodes)
     settings = with_suited(
         gradients,
         clip_factor=clip_factor,
@@ -129,6 +107,33 @@ def distribute(
     settings["float_layers"] = tuple(float_layers)
     attach(optimizer, GradientExchange(group, settings))
     return optimizer
+
+
+def _check(optimizer: keras.optimizers.Optimizer, group: Group, nodes: int) -> None:
+    """Raises TypeError or ValueError if gradients of an optimizer cannot be exchanged."""
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            f"distribute: Keras runs on {keras.backend.backend()}; allowed is tensorflow: set "
+            "KERAS_BACKEND=tensorflow"
+        )
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise TypeError(
+            f"distribute: the optimizer is {optimizer!r}; allowed are objects of the classes in "
+            "keras.optimizers, such as keras.optimizers.Adam(1e-3)"
+        )
+    if exchange_of(optimizer) is not None:
+        raise ValueError(f"distribute: the optimizer {optimizer.name} is distributed already")
+    if group.asynchronous:
+        raise ValueError(
+            "distribute: the group is asynchronous: its servers apply gradients, by optimizers of "
+            "their own instead of Keras'; allowed is terngrad.AsynchronousTraining in a train_step "
+            "or a loop"
+        )
+    if nodes > 1 and optimizer.gradient_accumulation_steps:
+        raise ValueError(
+            f"distribute: nodes is {nodes}; an optimizer with gradient_accumulation_steps adds up "
+            "the gradients of one node: allowed is 1"
+        )
 
 
 def _has_tiny_epsilon(optimizer: keras.optimizers.Optimizer) -> bool:
