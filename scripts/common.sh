@@ -4,6 +4,7 @@
 unset CDPATH # with it cd prints, and may go elsewhere
 REPO="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 VENV="${TERNGRAD_VENV:-${REPO}/.venv}"
+[[ "${VENV}" == [/~]* ]] || VENV="${PWD}/${VENV}" # scripts change the folder
 PYTHON="${VENV}/bin/python"
 [[ -x "${PYTHON}" ]] || PYTHON=python3
 export PYTHONPATH="${REPO}${PYTHONPATH:+:${PYTHONPATH}}"
@@ -22,11 +23,11 @@ await() {
   done
 }
 
-# Ends, with what makes them, if a folder has no records for training.
-require_records() { # FOLDER MODULE_AND_ARGUMENTS
+# Ends, with what makes them, if a folder has no records of a split: train, test or validation.
+require_records() { # FOLDER SPLIT MODULE_AND_ARGUMENTS
   # From within: the folder's name may have the letters of a pattern.
-  (cd -- "$1" 2> /dev/null && compgen -G 'train-*' > /dev/null) \
-    || die "no records in $1; make them with: ${PYTHON} -m $2"
+  (cd -- "$1" 2> /dev/null && compgen -G "$2-*" > /dev/null) \
+    || die "no records $2-* in $1; make them with: ${PYTHON} -m $3"
 }
 
 check_experiment_id() { # TEXT

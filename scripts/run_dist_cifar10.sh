@@ -7,11 +7,12 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-: "${DATA_DIR:=${HOME}/dataset/cifar10-data}"
+export DATA_DIR="${DATA_DIR:-${HOME}/dataset/cifar10-data}"
 export MAX_STEPS="${MAX_STEPS:-1000}"
 mapfile -d , -t folders < <(printf %s "${DATA_DIR}")
 for folder in "${folders[@]}"; do
-  require_records "${folder/#\~\//${HOME}/}" \
+  folder="${folder/#\~\//${HOME}/}"
+  require_records "${folder}" train \
     "slim.download_and_convert_data --dataset_name cifar10 --dataset_dir '${folder}'"
 done
 DIST_CONFIG=

@@ -35,8 +35,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
   || die "ENGINE must be mpi or horovod, got '${ENGINE}'"
 launcher="$([[ "${ENGINE}" == mpi ]] && echo mpirun || echo horovodrun)"
 path="$(PATH="$(dirname "${PYTHON}"):${PATH}" command -v "${launcher}")" \
-  || die "there is no ${launcher}; pip install '.[mpi]', or bash scripts/install_horovod.sh"
-require_records "${DATA_DIR}" "inception.download_and_preprocess_imagenet '${DATA_DIR}'"
+  || die "there is no ${launcher}; bash scripts/setup.sh mpi, or bash scripts/install_horovod.sh"
+require_records "${DATA_DIR}" train "inception.download_and_preprocess_imagenet '${DATA_DIR}'"
 
 global_batch=$((TRAIN_BATCH_SIZE * $1))
 : "${MAX_STEPS:=$((EPOCHS * NUM_EXAMPLES / global_batch))}"
@@ -45,11 +45,12 @@ read -d '' -ra more_flags <<< "${MPI_FLAGS}" || true # which may have several li
 codec=(--grad_bits "${GRAD_BITS}" --clip_factor "${CLIP_FACTOR}")
 [[ ! "${CODEC}" ]] || codec=(--codec "${CODEC}") # which brings what suits it
 
+# horovodrun takes --net for the beginning of its own flags.
 exec "${path}" -np "$1" "${more_flags[@]}" "${PYTHON}" -m inception.imagenet_distributed_train \
   --variable_update="${ENGINE}" \
   --data_dir "${DATA_DIR}" \
   --train_dir "${TRAIN_DIR}" \
-  --net "${NET}" \
+  -net "${NET}" \
   --image_size "${IMAGE_SIZE}" \
   --batch_size "${TRAIN_BATCH_SIZE}" \
   --max_steps "${MAX_STEPS}" \

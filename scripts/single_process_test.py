@@ -119,8 +119,12 @@ def toy(start, tmp_path) -> Callable[..., subprocess.Popen]:
 
 
 @pytest.mark.slow
-def test_the_toy_ends_the_server_when_both_workers_are_done(toy, tmp_path, noted):
-    process = toy(WORKER_FLAGS="--worker_0=finishes --worker_1=finishes", GRAD_BITS="16")
+def test_the_toy_ends_the_server_when_both_workers_are_done(start, tmp_path, noted):
+    default = tmp_path / "dataset/cifar10-data"
+    default.parent.mkdir()
+    default.symlink_to(tmp_path / "data")
+    settings = {"WORKER_FLAGS": "--worker_0=finishes --worker_1=finishes", "GRAD_BITS": "16"}
+    process = start("run_dist_cifar10.sh", **settings)
     output, errors = process.communicate(timeout=HANG_SECS)
     assert process.returncode == 0, errors
     for name in ("ps 0", "worker 0", "worker 1"):
@@ -128,6 +132,7 @@ def test_the_toy_ends_the_server_when_both_workers_are_done(toy, tmp_path, noted
     flags = noted(tmp_path, "worker_1")["flags"]
     assert (flags["--grad_bits"], flags["--max_steps"]) == ("16", "1000")
     assert flags["--ps_hosts"] == "127.0.0.1:2222"
+    assert flags["--data_dir"] == str(default)
     ended = [noted(tmp_path, name)["ended_secs"] for name in ("ps_0", "worker_0", "worker_1")]
     assert ended[0] == max(ended)
 
@@ -157,11 +162,11 @@ def test_a_worker_that_fails_ends_the_toy_with_its_status(toy, tmp_path, noted):
 
 
 def test_the_toy_names_missing_records_with_the_command_that_makes_them(toy, tmp_path):
-    process = toy(HOME=str(tmp_path), DATA_DIR=f"~/data,{tmp_path}/none")
+    process = toy(HOME=str(tmp_path), DATA_DIR="~/data,~/none")
     _, errors = process.communicate(timeout=HANG_SECS)
     assert process.returncode == 1
     assert errors == (
-        f"run_dist_cifar10.sh: no records in {tmp_path}/none; make them with: "
+        f"run_dist_cifar10.sh: no records train-* in {tmp_path}/none; make them with: "
         f"{sys.prefix}/bin/python -m slim.download_and_convert_data --dataset_name cifar10 "
         f"--dataset_dir '{tmp_path}/none'\n"
     )

@@ -13,7 +13,8 @@ if [[ "${DATASET_NAME}" == imagenet ]]; then
   convert="inception.download_and_preprocess_imagenet '${DATA_DIR}'"
   eval_subset=validation
 fi
-require_records "${DATA_DIR}" "${convert}"
+require_records "${DATA_DIR}" train "${convert}"
+require_records "${DATA_DIR}" "${eval_subset}" "${convert}"
 
 RUN_NAME="${DATASET_NAME}_${NET}_${IMAGE_SIZE}_${OPTIMIZER}_${GRAD_BITS}_${BASE_LR}_${CLIP_FACTOR}"
 RUN_NAME+="_${FLOATING_GRAD_EPOCH}_${WEIGHT_DECAY}_${MOMENTUM}_${SIZE_TO_BINARIZE}"
@@ -27,19 +28,30 @@ mkdir -p "${TRAIN_DIR}" "${EVAL_DIR}" "${INFO_DIR}"
 
 stop() { kill -TERM "$@" 2> /dev/null || true; }
 
-"${PYTHON}" -m "inception.${DATASET_NAME}_eval" \
-  --data_dir "${DATA_DIR}" \
-  --subset "${eval_subset}" \
-  --net "${NET}" \
-  --image_size "${IMAGE_SIZE}" \
-  --batch_size "${VAL_BATCH_SIZE}" \
-  --checkpoint_dir "${TRAIN_DIR}" \
-  --eval_dir "${EVAL_DIR}" \
-  --eval_interval_secs "${EVAL_INTERVAL_SECS}" \
-  --restore_avg_var="${RESTORE_AVG_VAR}" \
-  --device "${EVAL_DEVICE}" \
-  --max_steps "${MAX_STEPS}" \
-  > "${EVAL_LOG}" 2>&1 &
+# Evaluates in the background; a failure is told at once, as the training may last for days.
+evaluate() {
+  local stopped='' process code
+  trap 'stopped=yes; stop "${process}"' TERM
+  "${PYTHON}" -m "inception.${DATASET_NAME}_eval" \
+    --data_dir "${DATA_DIR}" \
+    --subset "${eval_subset}" \
+    --net "${NET}" \
+    --image_size "${IMAGE_SIZE}" \
+    --batch_size "${VAL_BATCH_SIZE}" \
+    --checkpoint_dir "${TRAIN_DIR}" \
+    --eval_dir "${EVAL_DIR}" \
+    --eval_interval_secs "${EVAL_INTERVAL_SECS}" \
+    --restore_avg_var="${RESTORE_AVG_VAR}" \
+    --device "${EVAL_DEVICE}" \
+    --max_steps "${MAX_STEPS}" \
+    > "${EVAL_LOG}" 2>&1 &
+  process=$!
+  await "${process}" && return
+  [[ ! "${stopped}" ]] || return 0
+  echo "The evaluation failed: $(tail -n 1 "${EVAL_LOG}")" >&2
+  return 1
+}
+evaluate &
 evaluation=$!
 
 "${PYTHON}" -m "inception.${DATASET_NAME}_train" \
@@ -56,9 +68,6 @@ echo "Evaluation log: ${EVAL_LOG}"
 
 await "${training}" && code=0 || code=$?
 ((code == 0)) || { stopped=yes; stop "${evaluation}"; } # it would wait for the last checkpoint
-if ! await "${evaluation}" && [[ ! "${stopped}" ]]; then
-  tail -n 1 "${EVAL_LOG}" >&2
-  code=1
-fi
+await "${evaluation}" || [[ "${stopped}" ]] || code=1
 grep 'precision @ 1' "${EVAL_LOG}" | tail -n 1 || true
 exit "${code}"

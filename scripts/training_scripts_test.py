@@ -25,9 +25,9 @@ _LENET = "scripts/run_multi_gpus_lenet.sh"
 _SHORT = {"MAX_STEPS": "20", "SAVE_ITER": "10", "EVAL_INTERVAL_SECS": "0.5"}
 _PRECISION = re.compile(r"precision @ 1 = ([01]\.\d+) recall @ 5 = [01]\.\d+ \[\d+ examples\]")
 
-# Takes the place of Python and mpirun: notes its arguments, then does what a test wants.
+# Takes the place of Python, mpirun and horovodrun: notes its arguments, then does what a test wants.
 _PYTHON = """#!/usr/bin/env bash
-if [[ "$(basename "$0")" == mpirun ]]; then
+if [[ "$(basename "$0")" =~ ^(mpi|horovod)run$ ]]; then
   shift $((2 + $(wc -w <<< "${MPI_FLAGS:-}"))) && exec "$@"
   exit 1
 fi
@@ -85,10 +85,10 @@ def fake(tmp_path, monkeypatch):
     """Lets scripts start a shell script; returns the commands so far, each from its module on."""
     folder, notes = tmp_path / "venv/bin", tmp_path / "notes"
     folder.mkdir(parents=True)
-    for name in ("python", "mpirun"):
+    for name in ("python", "mpirun", "horovodrun"):
         (folder / name).write_text(_PYTHON)
         (folder / name).chmod(0o755)
-    for name in ("train-mnist.tfrecord", "checkpoint"):
+    for name in ("train-mnist.tfrecord", "test-mnist.tfrecord", "validation-0", "checkpoint"):
         (tmp_path / name).touch()
     settings = {"TERNGRAD_VENV": folder.parent, "NOTES": notes, "DATA_DIR": tmp_path}
     settings |= {"ROOT_WORKSPACE": tmp_path, "TRAIN_DIR": tmp_path / "run"}
@@ -153,7 +153,8 @@ def test_a_run_has_the_name_of_its_settings(script, settings, name, fake, tmp_pa
 @pytest.mark.parametrize("name", ["ö [a] -b", "-n", r"a\b*?"])
 def test_records_are_found_in_a_folder_of_any_name(fake, tmp_path, monkeypatch, name):
     (tmp_path / name).mkdir()
-    (tmp_path / name / "train-mnist.tfrecord").touch()
+    for split in ("train", "test"):
+        (tmp_path / name / f"{split}-mnist.tfrecord").touch()
     monkeypatch.chdir(tmp_path)  # the name may be relative
     monkeypatch.setenv("DATA_DIR", name)
     subprocess.run(["bash", _REPO / _LENET], check=True)
@@ -193,6 +194,14 @@ def test_large_batches_get_a_rate_and_workers_of_their_own(fake, monkeypatch):
     assert values["max_steps"].value == 108 * 1281167 // 2048
 
 
+def test_horovodrun_does_not_take_a_flag_of_the_program_for_its_own(fake, monkeypatch):
+    monkeypatch.setenv("ENGINE", "horovod")
+    subprocess.run(["bash", _REPO / "scripts/run_inception_resnet_v2.sh", "2"], check=True)
+    ((_, *arguments),) = fake()
+    assert "--variable_update=horovod" in arguments
+    assert "-net" in arguments and "--net" not in arguments  # --network-interface begins alike
+
+
 def test_a_signal_ends_both_programs_by_sigterm(fake, tmp_path, monkeypatch):
     for program in ("TRAINING", "EVALUATION"):
         monkeypatch.setenv(program, "echo waits; while true; do sleep 0.05; done")
@@ -204,6 +213,22 @@ def test_a_signal_ends_both_programs_by_sigterm(fake, tmp_path, monkeypatch):
         assert not run.outlived()
     for program in ("train", "eval"):
         assert (tmp_path / f"notes.inception.mnist_{program}").exists()
+
+
+def test_an_evaluation_that_fails_is_told_while_the_training_goes_on(fake, tmp_path, monkeypatch):
+    monkeypatch.setenv("EVALUATION", "echo '--batch_size is 0'; exit 1")
+    monkeypatch.setenv("TRAINING", f"while [[ ! -e '{tmp_path}/told' ]]; do sleep 0.05; done")
+    with Started(["bash", str(_REPO / _LENET)], in_own_group=True) as run:
+        run.wait_for("The evaluation failed: --batch_size is 0")
+        (tmp_path / "told").touch()
+        assert run.finish() == 1, run.output
+
+
+def test_records_to_evaluate_with_are_missed_before_the_training(fake, tmp_path):
+    (tmp_path / "test-mnist.tfrecord").unlink()
+    code, output = _run(_LENET)
+    assert (code, "no records test-* in " in output) == (1, True)
+    assert not (tmp_path / "notes").exists()
 
 
 def test_a_training_that_fails_gives_its_exit_code_and_ends_the_evaluation(fake, monkeypatch):
