@@ -10,5 +10,4 @@ py_library = native.py_library
 py_runtime = native.py_runtime
 py_runtime_pair = _py_runtime_pair
 py_test = native.py_test
-sh_binary = native.sh_binary
 sh_test = native.sh_test

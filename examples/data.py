@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
+import sys
 import tarfile
 
 import numpy as np
@@ -16,7 +17,8 @@ def mnist(folder: str | None, train: int, test: int) -> tuple[Arrays, Arrays]:
     """Returns images in [0, 1], float32 [n, 28, 28, 1], and labels, for training and testing.
 
     Args:
-      folder: with the four gzipped files of MNIST or Fashion-MNIST; None = synthetic images.
+      folder: with the four files of MNIST or Fashion-MNIST, plain or gzipped; None = synthetic
+        images.
       train: number of images for training, at most.
       test: the same for testing.
     """
@@ -24,8 +26,8 @@ def mnist(folder: str | None, train: int, test: int) -> tuple[Arrays, Arrays]:
         return _synthetic_images(train, 28, 1, 0), _synthetic_images(test, 28, 1, 1)
     splits = []
     for split, count in (("train", train), ("t10k", test)):
-        images = _read(folder, f"{split}-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28, 1)
-        labels = _read(folder, f"{split}-labels-idx1-ubyte.gz", 8)
+        images = _read(folder, f"{split}-images-idx3-ubyte", 16).reshape(-1, 28, 28, 1)
+        labels = _read(folder, f"{split}-labels-idx1-ubyte", 8)
         splits.append((images[:count].astype("float32") / 255, labels[:count].astype("int32")))
     return splits[0], splits[1]
 
@@ -41,11 +43,16 @@ def cifar10(archive: str | None, train: int, test: int) -> tuple[Arrays, Arrays]
     if archive is None:
         return _synthetic_images(train, 32, 3, 0), _synthetic_images(test, 32, 3, 1)
     batches: dict[str, dict] = {}
-    with tarfile.open(archive) as tar:
-        for member in tar.getmembers():
-            if "_batch" in member.name:
-                name = os.path.basename(member.name)
-                batches[name] = pickle.load(tar.extractfile(member), encoding="bytes")
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for member in tar.getmembers():
+                if "_batch" in member.name:
+                    name = os.path.basename(member.name)
+                    batches[name] = pickle.load(tar.extractfile(member), encoding="bytes")
+    except (OSError, EOFError, tarfile.TarError) as error:
+        sys.exit(f"--data: {archive}: {error}")
+    if len(batches) != 6:
+        sys.exit(f"--data: {archive} has no five batches and a test batch of CIFAR-10")
     splits = []
     for names, count in ([f"data_batch_{i}" for i in range(1, 6)], train), (["test_batch"], test):
         pixels = np.concatenate([batches[name][b"data"] for name in names])[:count]
@@ -73,8 +80,12 @@ def reviews(count: int, seed: int) -> Arrays:
 
 
 def _read(folder: str, name: str, header: int) -> np.ndarray:
-    with gzip.open(os.path.join(folder, name)) as file:
-        return np.frombuffer(file.read(), np.uint8, offset=header)
+    path = os.path.join(folder, name)
+    try:
+        with open(path, "rb") if os.path.exists(path) else gzip.open(f"{path}.gz") as file:
+            return np.frombuffer(file.read(), np.uint8, offset=header)
+    except (OSError, EOFError) as error:
+        sys.exit(f"--data: {error}")
 
 
 def _synthetic_images(count: int, side: int, channels: int, seed: int) -> Arrays:

@@ -1,17 +1,21 @@
 """Each example trains alone, without the lines for several workers, and on two workers."""
 
+import gzip
+import importlib
 import re
 import shutil
 import sys
+import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from terngrad.testing.addresses import free_ports
 from terngrad.testing.processes import finished
 
 _FOLDER = Path(__file__).parent
-_OTHERS = ("__init__", "data", "examples_test")
+_OTHERS = ("data", "examples_test")
 _PROGRAMS = sorted(path.stem for path in _FOLDER.glob("*.py") if path.stem not in _OTHERS)
 _SMALL = ("--train_size=131", "--test_size=60", "--epochs=1", "--batch_size=16")
 
@@ -73,3 +77,33 @@ def test_the_launcher_starts_an_example():
 
 def test_there_are_examples_of_all_kinds():
     assert len(_PROGRAMS) >= 7
+
+
+@pytest.fixture
+def data(monkeypatch):
+    monkeypatch.syspath_prepend(str(_FOLDER))
+    yield importlib.import_module("data")
+    sys.modules.pop("data")
+
+
+def test_files_of_mnist_may_be_plain(data, tmp_path):
+    sample = _FOLDER.parent / "slim/datasets/mnist_sample"
+    for path in sample.glob("*.gz"):
+        (tmp_path / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
+    gzipped, plain_files = (data.mnist(str(folder), 20, 10) for folder in (sample, tmp_path))
+    for split in (0, 1):
+        np.testing.assert_array_equal(gzipped[split][0], plain_files[split][0])
+        np.testing.assert_array_equal(gzipped[split][1], plain_files[split][1])
+
+
+def test_data_that_cannot_be_read_is_named_in_one_line(data, tmp_path):
+    (tmp_path / "no.tar.gz").write_bytes(b"no archive")
+    with tarfile.open(tmp_path / "empty.tar.gz", "w:gz"):
+        pass
+    with pytest.raises(SystemExit, match=r"^--data: .*No such file.*train-images-idx3-ubyte\.gz"):
+        data.mnist(str(tmp_path), 1, 1)
+    for path, why in ((tmp_path, "Is a directory"), (tmp_path / "no.tar.gz", "not a gzip file")):
+        with pytest.raises(SystemExit, match=f"^--data: .*{why}"):
+            data.cifar10(str(path), 1, 1)
+    with pytest.raises(SystemExit, match=r"empty\.tar\.gz has no five batches"):
+        data.cifar10(str(tmp_path / "empty.tar.gz"), 1, 1)

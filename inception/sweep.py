@@ -32,7 +32,9 @@ def main(values: FlagValues, given: Sequence[str]) -> None:
     try:
         import optuna
     except ModuleNotFoundError:
-        raise ValueError("sweeps need Optuna: pip install '.[sweep]'") from None
+        raise ValueError(
+            "sweeps need Optuna: bash scripts/setup.sh sweep, or pip install '.[sweep]'"
+        ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     from inception.sweeping import sweeper
 

@@ -180,4 +180,5 @@ def test_without_optuna_the_error_says_how_to_get_it(tmp_path):
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{REPO}"}
     done = subprocess.run(words, env=environment, capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stderr == "sweep: sweeps need Optuna: pip install '.[sweep]'\n"
+    how = "bash scripts/setup.sh sweep, or pip install '.[sweep]'"
+    assert done.stderr == f"sweep: sweeps need Optuna: {how}\n"

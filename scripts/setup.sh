@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Usage: setup.sh [dev | docs]
+# Usage: setup.sh [dev | docs | mpi | spark | sweep]
 # Makes the virtual environment (TERNGRAD_VENV, or .venv in the repository), installs the packages and
 # compiles the native kernels. Does nothing that is up to date.
-# `dev` adds the test tools, `docs` what scripts/build_docs.sh needs, which `dev` includes.
+# `docs` adds what scripts/build_docs.sh needs, `mpi`, `spark` and `sweep` what docs/ say, `dev` all of
+# them and the test tools. TERNGRAD_DEVICE is the TensorFlow: cpu or gpu; not set: gpu where this
+# machine has one. So a cluster's first machine without a GPU can make the environment of the others.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -20,11 +22,20 @@ fingerprint() {
   { cat "${REPO}/setup.py"; echo "${REPO}"; "${VENV}/bin/python" -V; } | sha256sum
 }
 
-device=cpu
-nvidia-smi > /dev/null 2>&1 && device=gpu
+(($# <= 1)) && [[ "${1:-}" =~ ^(dev|docs|mpi|spark|sweep|)$ ]] \
+  || die "takes dev, docs, mpi, spark, sweep or nothing, got '$*'"
+device="${TERNGRAD_DEVICE:-}"
+if [[ ! "${device}" ]]; then
+  device=cpu
+  nvidia-smi > /dev/null 2>&1 && device=gpu
+fi
+[[ "${device}" == cpu || "${device}" == gpu ]] || die "TERNGRAD_DEVICE must be cpu or gpu, got '${device}'"
 extras="${device}${1:+,$1}"
 
-if [[ ! -x "${VENV}/bin/pip" ]]; then
+# A name without its Python is a link to one that was removed.
+if [[ -L "${VENV}/bin/python" && ! -x "${VENV}/bin/python" ]]; then
+  die "the Python of ${VENV} is gone: remove this folder and run setup.sh again"
+elif [[ ! -x "${VENV}/bin/pip" ]]; then
   python="$(find_python)"
   "${python}" -m venv "${VENV}"
 fi

@@ -55,6 +55,43 @@ def test_the_test_tools_are_added_and_bring_the_rest_with_them(venv):
     assert ",dev]" in (venv / "calls").read_text()
 
 
+def test_the_device_may_be_named_where_this_machine_has_another(venv):
+    result = _run("mpi", TERNGRAD_VENV=str(venv), PATH=os.environ["PATH"], TERNGRAD_DEVICE="gpu")
+    assert result.returncode == 0, result.stderr
+    assert "[gpu,mpi]" in (venv / "calls").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "device", "message"),
+    [
+        (["develop"], "", "takes dev, docs, mpi, spark, sweep or nothing, got 'develop'"),
+        (["dev", "docs"], "", "takes dev, docs, mpi, spark, sweep or nothing, got 'dev docs'"),
+        ([], "tpu", "TERNGRAD_DEVICE must be cpu or gpu, got 'tpu'"),
+    ],
+)
+def test_words_that_name_no_extra_are_refused(venv, arguments, device, message):
+    environment = {"TERNGRAD_VENV": str(venv), "PATH": os.environ["PATH"]}
+    result = _run(*arguments, TERNGRAD_DEVICE=device, **environment)
+    assert (result.returncode, result.stderr) == (1, f"setup.sh: {message}\n")
+    assert not (venv / "calls").exists()
+
+
+def test_an_environment_whose_python_was_removed_is_named(venv):
+    (venv / "bin/python").unlink()
+    (venv / "bin/python").symlink_to(venv / "removed")
+    result = _run(TERNGRAD_VENV=str(venv), PATH=os.environ["PATH"])
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"setup.sh: the Python of {venv} is gone: remove this folder")
+
+
+def test_an_environment_may_be_named_from_the_present_folder(venv, monkeypatch):
+    monkeypatch.chdir(venv.parent)
+    assert _run(TERNGRAD_VENV=venv.name, PATH=os.environ["PATH"]).returncode == 0
+    assert (
+        f"into {venv} ..." in _run("docs", TERNGRAD_VENV=venv.name, PATH=os.environ["PATH"]).stdout
+    )
+
+
 def test_an_installation_that_fails_is_made_again(venv):
     python = venv / "bin/python"
     works = python.read_text()

@@ -25,7 +25,7 @@ _LENET = "scripts/run_multi_gpus_lenet.sh"
 _SHORT = {"MAX_STEPS": "20", "SAVE_ITER": "10", "EVAL_INTERVAL_SECS": "0.5"}
 _PRECISION = re.compile(r"precision @ 1 = ([01]\.\d+) recall @ 5 = [01]\.\d+ \[\d+ examples\]")
 
-# Takes the place of Python, mpirun and horovodrun: notes its arguments, then does what a test wants.
+# In the place of Python, mpirun and horovodrun: notes its arguments, then does what a test wants.
 _PYTHON = """#!/usr/bin/env bash
 if [[ "$(basename "$0")" =~ ^(mpi|horovod)run$ ]]; then
   shift $((2 + $(wc -w <<< "${MPI_FLAGS:-}"))) && exec "$@"
@@ -262,3 +262,14 @@ def test_the_scripts_name_the_published_weights_that_they_need(tmp_path, net):
     assert (code, len(output.splitlines())) == (1, 1)
     assert "set PRETRAINED_CHECKPOINT" in output and f"{net}_2016_08_28.tar.gz" in output
     assert not (tmp_path / "none").exists()
+
+
+def test_a_pretrained_checkpoint_that_is_missing_is_named_before_anything_is_made(fake, tmp_path):
+    code, output = _run(
+        "slim/scripts/finetune_inception_v1_on_flowers.sh", PRETRAINED_CHECKPOINT="/no/such"
+    )
+    assert (code, output) == (
+        1,
+        "finetune_inception_v1_on_flowers.sh: no such file: PRETRAINED_CHECKPOINT=/no/such",
+    )
+    assert not (tmp_path / "notes").exists()

@@ -198,6 +198,16 @@ def test_a_volume_that_is_mounted_exists(part):
             assert {mount["name"] for mount in container["volumeMounts"]} == volumes
 
 
+def test_the_records_are_made_where_the_workers_look_for_them():
+    (converter,) = containers(manifest("records.yaml", "Job"))
+    program, *arguments = converter["args"]
+    values = command_line.flags_of(program)
+    app.parse(values, arguments)
+    (worker,) = containers(manifest("all_reduce.yaml", "Job"))
+    assert f"--data_dir={values['dataset_dir'].value}" in worker["args"]
+    assert converter["volumeMounts"][0] in worker["volumeMounts"]
+
+
 @pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.parametrize("file", ["all_reduce.yaml", "elastic.yaml"])
 def test_the_pods_of_a_job_are_the_workers(file, index):

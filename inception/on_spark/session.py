@@ -53,7 +53,8 @@ def open_session(
     try:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError:
-        raise refuse("spark", master, "needs pyspark: pip install '.[spark]'") from None
+        how = "bash scripts/setup.sh spark, or pip install '.[spark]'"
+        raise refuse("spark", master, f"needs pyspark: {how}") from None
     if not shutil.which("java") and "JAVA_HOME" not in os.environ:
         java = "sudo apt-get install -y openjdk-17-jre-headless"
         raise refuse("spark", master, f"needs Java 17 or newer; on Debian or Ubuntu: {java}")

@@ -6,8 +6,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/common.sh"
 
 : "${PRETRAINED_CHECKPOINT:=}"  # a checkpoint or weight file of the net, trained on ImageNet
-: "${TRAIN_DIR:=/tmp/flowers-models/${MODEL_NAME}}" # checkpoints and summaries
 : "${DATASET_NAME:=flowers}"    # or images, for your own
+: "${TRAIN_DIR:=/tmp/${DATASET_NAME}-models/${MODEL_NAME}}" # checkpoints and summaries
 : "${DATASET_DIR:=/tmp/flowers}" # record files
 : "${SOURCE_DIR:=}"             # folder of flower_photos or its archive; empty = download it
 : "${BATCH_SIZE:=32}"
@@ -16,6 +16,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/common.sh"
 
 [[ "${PRETRAINED_CHECKPOINT}" ]] || die "set PRETRAINED_CHECKPOINT, for instance to the unpacked" \
   "http://download.tensorflow.org/models/${PUBLISHED}"
+compgen -f -- "${PRETRAINED_CHECKPOINT}" > /dev/null \
+  || die "no such file: PRETRAINED_CHECKPOINT=${PRETRAINED_CHECKPOINT}"
 
 if [[ "${DATASET_NAME}" == flowers ]]; then
   "${PYTHON}" -m slim.download_and_convert_data \

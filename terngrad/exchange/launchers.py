@@ -30,7 +30,8 @@ def start_mpi() -> tuple[Transport, launched.Gather]:
             mpi4py.rc(initialize=False, finalize=True)  # see _initialize
             from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # there is no mpi4py, or it finds no library
-        why = f"needs mpi4py and an MPI library, pip install '.[mpi]' ({error})"
+        how = "bash scripts/setup.sh mpi, or pip install '.[mpi]'"
+        why = f"needs mpi4py and an MPI library: {how} ({error})"
         raise ValueError(" ".join(why.split())) from None
     _initialize(MPI)
     from terngrad.exchange.mpi import MpiTransport
