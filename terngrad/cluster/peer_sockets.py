@@ -125,8 +125,9 @@ class PeerSockets:
     def _prepare(self, sockets: Iterable[socket.socket]) -> None:
         for each in sockets:
             each.settimeout(None)
-            # A last resort: the processes watch each other.
-            end_if_silent(each, 2 * self._config.timeout_secs)
+            # A last resort: the processes watch each other. A process that still compiles its first
+            # step reads nothing, however long that takes.
+            end_if_silent(each, 2 * self._config.timeout_secs, while_sending=False)
 
     def name(self, rank: int) -> str:
         """Returns a name for the socket to a process, which both know and no other run has."""

@@ -67,6 +67,10 @@ def test_each_process_gets_a_socket_to_each_other(capfd):
         for rank, sockets in enumerate(found):
             for other, each in sockets.items():
                 assert each.recv(2) == bytes([other, rank])
+                # One that compiles its first step reads nothing, and is alive.
+                level, option = socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT
+                assert each.getsockopt(level, option) == 0
+                assert each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         for unknown in callers:
             unknown.close()
         # The port stays open, so that the others can see that it is reachable.

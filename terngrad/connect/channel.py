@@ -39,18 +39,27 @@ _LONGEST_BEAT_SECS, _SHORTEST_BEAT_SECS = 5.0, 0.05
 _LINGER_SECS = 2.0  # for the other side to read why this one ends
 
 
-def end_if_silent(connection: socket.socket | EncryptedSocket, secs: float) -> None:
+def end_if_silent(
+    connection: socket.socket | EncryptedSocket, secs: float, *, while_sending: bool = True
+) -> None:
     """Lets the system end a connection whose other side has not answered for `secs` seconds.
 
     Systems other than Linux lack some of the options, and end it later.
+
+    Args:
+      connection: the connection.
+      secs: the limit.
+      while_sending: whether the limit holds for data on their way, too. Then Linux also ends a
+        connection whose other side answers, but has had no room for more data for so long.
     """
     whole = max(1, min(round(secs), 20_000))
     options = {
         "TCP_KEEPIDLE": max(1, whole // _PROBES),
         "TCP_KEEPINTVL": max(1, whole // _PROBES),
         "TCP_KEEPCNT": _PROBES,
-        "TCP_USER_TIMEOUT": 1000 * whole,
     }
+    if while_sending:
+        options["TCP_USER_TIMEOUT"] = 1000 * whole
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in options.items():
         if (option := getattr(socket, name, None)) is not None:

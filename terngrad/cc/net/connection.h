@@ -49,7 +49,6 @@ class Connection {
   Connection(int peer, std::unique_ptr<Socket> socket);
   Connection(const Connection&) = delete;
 
-  int peer() const { return peer_; }
   int fd() const { return socket_->fd(); }
   bool has_unsent() const {
     return partial_ || !small_.empty() || !bulk_.empty() ||

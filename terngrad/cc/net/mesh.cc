@@ -9,9 +9,7 @@
 #include <algorithm>
 #include <cstring>
 
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
+#include "terngrad/cc/lib/flushing.h"
 
 namespace terngrad {
 namespace {
@@ -19,17 +17,6 @@ namespace {
 constexpr int kEvents = 64;
 constexpr int kLingerMs = 20;        // polling interval while closing
 constexpr uint64_t kWakeUp = ~0ull;  // data of the event that wakes the thread
-
-// As TensorFlow's threads do: sums of floats must not depend on the engine.
-void FlushDenormals() {
-#if defined(__x86_64__)
-  _mm_setcsr(_mm_getcsr() | 0x8040);  // flush to zero, denormals are zero
-#elif defined(__aarch64__)
-  uint64_t control;
-  asm volatile("mrs %0, fpcr" : "=r"(control));
-  asm volatile("msr fpcr, %0" : : "r"(control | 1ull << 24));
-#endif
-}
 
 std::string WhyUnwatched(int error) {
   return std::string("its sockets cannot be watched: ") + std::strerror(error);
@@ -156,7 +143,8 @@ void Mesh::Wake() {
 // ---- The thread -------------------------------------------------------------
 
 void Mesh::Run() {
-  FlushDenormals();
+  // Sums of floats must not depend on the engine.
+  const Flushing flushing(true);
   epoll_event events[kEvents];
   while (!IsOver(Clock::now())) {
     const int count = epoll_wait(epoll_, events, kEvents, WaitMs());

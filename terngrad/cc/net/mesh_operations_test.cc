@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "terngrad/cc/lib/testing/checks.h"
@@ -155,6 +156,25 @@ void AllOperationsGiveWhatTheyMust() {
   }
 }
 
+// Each process begins its next use as soon as one is done.
+void NobodyRunsAheadInABroadcast() {
+  for (const int64_t rows : {0, 5}) {
+    Group group(3);
+    const int index = group.Declare(Bytes("few", Kind::kBroadcast, rows));
+    const std::vector<uint8_t> input =
+        RandomInput(*group.meshes[0]->FindPlan(index));
+    std::vector<std::thread> processes;
+    for (auto& mesh : group.meshes) {
+      processes.emplace_back([&mesh, &input, index] {
+        for (int i = 0; i < 500; ++i) {
+          CHECK(Use(*mesh, index, input).Output() == input);
+        }
+      });
+    }
+    for (auto& process : processes) process.join();
+  }
+}
+
 }  // namespace
 
 Laws OperationLaws() {
@@ -162,6 +182,7 @@ Laws OperationLaws() {
       LAW(RowsOfASumAreDeliveredOnceTheyAreFinal),
       LAW(BytesAreCountedAsTheyTravel),
       LAW(AllOperationsGiveWhatTheyMust),
+      LAW(NobodyRunsAheadInABroadcast),
   };
 }
 

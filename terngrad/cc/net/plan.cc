@@ -52,10 +52,10 @@ Range Plan::Share(int i) const {
 }
 
 Range Plan::Sent(int shot, int from, int to) const {
-  if (declaration_.kind == Kind::kBroadcast && from != 0) {
-    Range answer = Chunked(0, 0);
-    answer.chunks = to == 0;
-    return answer;
+  if (declaration_.kind == Kind::kBroadcast) {
+    Range range = Chunked(0, from == 0 ? declaration_.rows : 0);
+    if (!range.chunks) range.chunks = from == 0 || to == 0;
+    return range;
   }
   if (declaration_.kind == Kind::kGatherCodes) return Share(from);
   if (!scatters()) return Chunked(0, declaration_.rows);

@@ -78,11 +78,10 @@ class Plan {
   const Declaration& declaration() const { return declaration_; }
   bool reduces() const { return reduces_; }
   int shots() const { return shots_; }
-  int size() const { return size_; }
 
   // The rows that `from` sends to `to`. Empty ones have no chunk, but in a
-  // broadcast each process answers with an empty chunk, so that process 0
-  // cannot run ahead.
+  // broadcast each process answers with an empty chunk, and process 0 sends one
+  // if there are no rows, so that nobody can run ahead.
   Range Sent(int shot, int from, int to) const;
 
   // The rows that a process adds.
