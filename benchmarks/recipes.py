@@ -87,6 +87,9 @@ _CODECS = {
         "5 levels, feedback, by channel", ("--codec=5-level-feedback", "--scale_by=channel")
     ),
     "levels7_channel": Gradients(*_LEVELS7),
+    "levels15_channel": Gradients(
+        "15 levels, antithetic, by channel", ("--grad_bits=4", "--clip_factor=5", *_BY_CHANNEL)
+    ),
 }
 _DDP = {
     f"ddp_{kind.lower().replace(' rank ', '').replace(' ', '_')}": Gradients(

@@ -38,6 +38,7 @@ _CODECS = {  # fields of TrainConfig
     "ternary by channel": {"grad_bits": 1, **_BY_CHANNEL},
     "5 levels by channel": {"grad_bits": 2, **_BY_CHANNEL},
     "7 levels by channel": {"grad_bits": 3, "clip_factor": 4.0, **_BY_CHANNEL},
+    "15 levels by channel": {"grad_bits": 4, "clip_factor": 5.0, **_BY_CHANNEL},
     ONE_BY_ONE: {"grad_bits": 1},
 }
 _LEVELS_7 = _CODECS["7 levels by channel"]

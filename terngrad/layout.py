@@ -64,10 +64,10 @@ class SuitedSettings(NamedTuple):
 
 _SUITED = {name: SuitedSettings(clip_factor=2.5) for name in MAX_CODES}  # the paper's
 # Where levels lie close, clipping seems to cost more precision than noise does: docs/results.md.
-_SUITED["15-level"] = SuitedSettings(clip_factor=5.0)
-_SUITED["255-level"] = SuitedSettings()
 # Small variables are few of a large net's bytes, and much of what a small net's precision needs.
 _SUITED["7-level"] = SuitedSettings(4.0, "channel", "antithetic", size_to_binarize=1024)
+_SUITED["15-level"] = _SUITED["7-level"]._replace(clip_factor=5.0)
+_SUITED["255-level"] = SuitedSettings()
 
 
 def suited_settings(codec: str) -> SuitedSettings:

@@ -120,9 +120,9 @@ class Reducer:
             4 with "7-level", 5 with "15-level", else 0.
           scale_by: which values share a scale: "variable", all of a variable; "channel", those of
             an output channel; "block:N", N neighbours; see `terngrad.parts.parts_of`. None =
-            "channel" with "7-level", else "variable".
-          size_to_binarize: variables with fewer elements stay float. None = 1,024 with "7-level",
-            else 1.
+            "channel" with "7-level" and "15-level", else "variable".
+          size_to_binarize: variables with fewer elements stay float. None = 1,024 with "7-level"
+            and "15-level", else 1.
           float_layers: layers whose variables stay float, such as the last one: the part of a
             variable's name (of Keras' `path`) before the last "/".
           seed: of the random codes; all processes need the same.
@@ -131,7 +131,7 @@ class Reducer:
           bucket_elements: a bucket takes variables until it holds this many values.
           draws: "independent", or "antithetic": two nodes share the random numbers of their codes,
             so that the mean of both has less noise. Codecs that round at random can do this. None =
-            "antithetic" with "7-level", else "independent".
+            "antithetic" with "7-level" and "15-level", else "independent".
           sum_codec: how means of coded gradients travel back: "exact", as sums of codes, or
             "ternary": the process that owns a share of them codes it again, keeps the rounding
             error, and adds it to its next means. With an elastic group what owners keep starts
