@@ -159,6 +159,8 @@ class DistributedCallback(FitCallback):
         if self._group.size > 1 and not self._elastic:
             self._agree(fit.arguments)
             self._copy_state()
+            for _, exchange in self._exchanges():
+                exchange.has_chiefs_state = True
         epoch = self._placeholder.epoch if self._placeholder else None
         if self._state.restore(self._group, epoch):
             for optimizer, exchange in self._exchanges():

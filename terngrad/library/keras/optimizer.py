@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from terngrad.library.arrays import plain
@@ -97,7 +98,7 @@ class Exchanging(ApplyHooks, AsOwnClass):
         self, exchange: GradientExchange, grads: list[Gradient], variables: list[Any]
     ) -> None:
         coded, copied = _kinds_of(grads, variables)
-        exchange.reducer(self, [variables[i] for i in coded])  # not within the branch of an update
+        exchange.reducer(self, variables, coded)  # not within the branch of an update
         exchange.due = None
         super().apply(exchange.largest(grads, copied), variables)
         if exchange.due is None:
@@ -168,6 +169,7 @@ class GradientExchange:
       rate_factor: by which learning rates are multiplied in updates; None = 1.
       reducers: by the variables that they serve.
       memory_folder: where this process saves what codecs keep between steps; "" = nowhere.
+      has_chiefs_state: whether all processes have got the chief's optimizer state.
     """
 
     def __init__(self, group: Group, settings: dict[str, Any]) -> None:
@@ -184,6 +186,7 @@ class GradientExchange:
         self.rate_factor: tf.Variable | None = None
         self.reducers: dict[tuple, Reducer] = {}
         self.memory_folder = ""
+        self.has_chiefs_state = False
         self._settings = settings
         self._node: int | None = None  # whose train_step is being called
         self._given: list[list[Gradient]] = []  # by the nodes of this step so far
@@ -236,7 +239,7 @@ class GradientExchange:
         coded, copied = _kinds_of(results, variables)
         self.pending_sums.clear()
         if coded:
-            reducer = self.reducer(optimizer, [variables[i] for i in coded])
+            reducer = self.reducer(optimizer, variables, coded)
             given = [[node[i] for i in coded] for node in by_node]
             weights = [plain(variables[i]) for i in coded]
             as_sums = self.pending_sums.can_apply(optimizer, weights, reducer.kernels)
@@ -268,16 +271,39 @@ class GradientExchange:
                 values[i] = value
         return values
 
-    def reducer(self, optimizer: keras.optimizers.Optimizer, variables: Sequence[Any]) -> Reducer:
-        """Returns the reducer of some variables; the first call makes it."""
-        key = tuple(plain(variable).ref() for variable in variables)
+    def reducer(
+        self,
+        optimizer: keras.optimizers.Optimizer,
+        variables: Sequence[Any],
+        chosen: Sequence[int],
+    ) -> Reducer:
+        """Returns the reducer of the chosen variables of an update; the first call makes it."""
+        reduced = [variables[i] for i in chosen]
+        key = tuple(plain(variable).ref() for variable in reduced)
         if key not in self.reducers:
             with tf.init_scope():
-                reducer = Reducer(variables, self.group, **self._settings)
+                reducer = Reducer(reduced, self.group, **self._settings)
+                if not self.group.is_elastic:  # `Group.run_steps` copies the whole state
+                    self._share_state(optimizer, variables)
                 reducer.state.step.assign(updates_of(optimizer))
                 self._restore_memory(optimizer, len(self.reducers), reducer)
             self.reducers[key] = reducer
         return self.reducers[key]
+
+    def _share_state(self, optimizer: keras.optimizers.Optimizer, variables: Sequence[Any]) -> None:
+        """Gives all processes the chief's optimizer state, unless they have got it before.
+
+        An optimizer that is built on one process is built on all. On none, it will begin with the
+        chief's weights, which all have now.
+        """
+        if self.has_chiefs_state:
+            return
+        is_built = any(part.built for part in with_inner_optimizers(optimizer))
+        of_all = self.group.all_gather(np.array(is_built, np.int64), what="a distributed optimizer")
+        if of_all.any() and not optimizer.built:
+            optimizer.build(list(variables))
+        self.group.broadcast(list({id(plain(v)): v for v in optimizer.variables}.values()))
+        self.has_chiefs_state = True
 
     def restore_memories(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Loads the codecs' memories that belong to a backup which was restored just now.

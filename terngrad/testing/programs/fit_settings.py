@@ -37,6 +37,8 @@ def main() -> None:
     for gradients in ("ternary", "float32"):
         overflowing(group, gradients)
     adversarial(group)
+    for built_on in ((0, 1), (0,), (1,), ()):
+        own_loop(group, built_on)
     unbuilt(group)
     built_in_the_first_step(group)
     changed_at_the_end(group)
@@ -185,6 +187,27 @@ class _Adversarial(keras.Model):
         weights = self.generator.trainable_variables
         self.second.apply(tape.gradient(other, weights), weights)
         return {"critic_loss": loss, "generator_loss": other}
+
+
+def own_loop(group, built_on):
+    """A loop without the callback begins with the chief's weights and optimizer state."""
+    weights = make_model().trainable_variables
+    optimizer = distributed(group, keras.optimizers.Adam(0.01 * (1 + group.rank)))
+    if group.rank in built_on:
+        optimizer.build(weights)
+    for variable in optimizer.variables:
+        variable.assign(variable + tf.ones_like(variable) * (1 + group.rank))
+    assert (int(optimizer.iterations), optimizer.built) == (1 + group.rank, group.rank in built_on)
+
+    @tf.function(autograph=False)
+    def step():
+        optimizer.apply([tf.ones_like(v) for v in weights], weights)
+
+    step()
+    assert int(optimizer.iterations) == 2
+    for variable in [*weights, *optimizer.variables]:
+        first, second = group.all_gather(variable.numpy())
+        np.testing.assert_array_equal(first, second, f"{variable.path}, built on {built_on}")
 
 
 class Unbuilt(keras.Model):
