@@ -107,8 +107,7 @@ class DistributedCallback(FitCallback):
         self._check_alone()
         _turn_off_xla(model)
         optimizer = getattr(model, "optimizer", None)
-        inner = getattr(optimizer, "inner_optimizer", None)
-        if inner is not None and exchange_of(inner) is not None:
+        if optimizer is not None:
             move_to_outer(optimizer)
         exchanges = [exchange for _, exchange in self._exchanges()]
         if not any(exchange.group is self._group for exchange in exchanges):

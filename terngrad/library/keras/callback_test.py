@@ -13,7 +13,7 @@ import tensorflow as tf
 import terngrad.keras
 from terngrad.library.group import Group
 from terngrad.library.keras import state
-from terngrad.library.keras.optimizer import optimizers_of, undistributed
+from terngrad.library.keras.optimizer import exchange_of, optimizers_of, undistributed
 from terngrad.library.keras.signals import Signals
 from terngrad.library.keras.state import moving_statistics
 
@@ -94,6 +94,23 @@ def test_law_10_callbacks_of_the_chief_are_named_by_their_classes(kind, wrong):
     settings = {"steps": 2} if kind is terngrad.keras.LocalSteps else {}
     with pytest.raises(TypeError, match=rf"^{kind.__name__}: chief_only is .*; allowed is a list"):
         kind(ALONE, chief_only=wrong, **settings)
+
+
+def test_the_optimizer_that_compile_puts_around_a_distributed_one_exchanges_each_time():
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, dtype="mixed_float16")])
+    model.dtype_policy = keras.DTypePolicy("mixed_float16")
+    inner = terngrad.keras.distribute(keras.optimizers.SGD(0.1), ALONE)
+    exchange, held = exchange_of(inner), []
+    for settings in ({}, {"metrics": ["mae"]}, {"auto_scale_loss": False}, {}):
+        model.compile(inner, "mse", **settings)
+        model.fit(*DATA, verbose=0, callbacks=[terngrad.keras.DistributedCallback(ALONE)])
+        held.append(model.optimizer)
+        assert [each for each in {*held, inner} if exchange_of(each) is exchange] == held[-1:]
+    assert [each is inner for each in held] == [False, False, True, False]
+    assert len({*held}) == 4
+    assert int(inner.iterations) == 4
+    (reducer,) = exchange.reducers.values()
+    assert int(reducer.state.step) == 4
 
 
 @pytest.mark.parametrize("settings", [{}, {"run_eagerly": True}])

@@ -28,6 +28,7 @@ from terngrad.library.reducer import Gradient, Reducer
 from terngrad.library.shared import Shared
 
 _STATE = "_terngrad"  # attribute of a distributed optimizer
+_MOVED = "_terngrad_moved"  # of one whose exchange was moved to an optimizer around it
 
 
 def exchange_of(optimizer: Any) -> GradientExchange | None:
@@ -41,18 +42,25 @@ def attach(optimizer: keras.optimizers.Optimizer, exchange: GradientExchange) ->
     name, module = own.__name__, own.__module__
     made = type(name, (Exchanging, own), {"__module__": module, "__doc__": own.__doc__})
     vars(optimizer)[_STATE] = exchange
+    exchange.holder = optimizer
     change_class(optimizer, made)
 
 
-def move_to_outer(optimizer: keras.optimizers.LossScaleOptimizer) -> None:
-    """Moves the exchange from the optimizer within a LossScaleOptimizer to the latter.
+def move_to_outer(optimizer: keras.optimizers.Optimizer) -> None:
+    """Moves the exchange of the optimizer within a LossScaleOptimizer to the latter.
 
     `model.compile` puts a LossScaleOptimizer around the optimizer of a model in mixed float16. It
-    skips steps whose gradients are not finite: all processes must see the same ones.
+    skips steps whose gradients are not finite: all processes must see the same ones. Another
+    `compile` with the same optimizer makes another LossScaleOptimizer, or none, which then gets the
+    exchange from the former one. Without an exchange, or with one of its own, nothing happens.
     """
-    inner = optimizer.inner_optimizer
-    exchange = vars(inner).pop(_STATE)
-    change_class(inner, own_class(inner))
+    inner = getattr(optimizer, "inner_optimizer", None) or optimizer
+    exchange: GradientExchange | None = exchange_of(inner) or vars(inner).get(_MOVED)
+    if exchange is None or exchange_of(optimizer) is not None:
+        return
+    vars(exchange.holder).pop(_STATE)
+    change_class(exchange.holder, own_class(exchange.holder))
+    vars(inner)[_MOVED] = exchange
     exchange.is_within = False
     attach(optimizer, exchange)
 
@@ -157,6 +165,7 @@ class GradientExchange:
 
     Attributes:
       group: the processes.
+      holder: the optimizer whose `apply` exchanges.
       nodes: number of nodes of this process.
       is_within: whether another optimizer of Keras uses this one.
       is_building: whether a train_step is being traced only to create its variables.
@@ -175,6 +184,7 @@ class GradientExchange:
     def __init__(self, group: Group, settings: dict[str, Any]) -> None:
         """Makes reducers with these settings when the variables are known."""
         self.group = group
+        self.holder: keras.optimizers.Optimizer | None = None
         self.nodes: int = settings["nodes"]
         self.is_within = False
         self.is_building = False
