@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from terngrad.library.arrays import plain
 from terngrad.library.group import Group
-from terngrad.library.reducer import Reducer, ReducerState, names_of
+from terngrad.library.reducer import Reducer, ReducerState, layers_within
 from terngrad.library.reducer_settings import check_settings, with_suited
 from terngrad.training.local_step import make_fragments
 from terngrad.training.optimizers import Momentum
@@ -253,11 +253,8 @@ def _of_fragment(
     found = dict(settings)
     if index:
         found["seed"] = found.get("seed", 1) + index
-    layers = found.get("float_layers", ())
-    if part and len(part) < len(variables) and not isinstance(layers, str):
-        layers_of = lambda some: {name.rpartition("/")[0] for name in names_of(some)}
-        own, every = layers_of(part), layers_of(variables)
-        found["float_layers"] = [name for name in layers if name in own or name not in every]
+    if part and "float_layers" in found:
+        found["float_layers"] = layers_within(found["float_layers"], part, variables)
     return found
 
 

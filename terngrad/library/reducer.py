@@ -378,6 +378,20 @@ def names_of(variables: Sequence[Any]) -> list[str]:
     return list(names)
 
 
+def layers_within(
+    layers: Sequence[str], part: Sequence[Any], variables: Sequence[Any]
+) -> Sequence[str]:
+    """Returns the `float_layers` of a reducer that serves a part of the variables.
+
+    Layers of the other variables are left out; those of none stay, for the reducer to refuse.
+    """
+    if isinstance(layers, str) or len(part) >= len(variables):
+        return layers
+    layers_of = lambda some: {name.rpartition("/")[0] for name in names_of(some)}
+    own, every = layers_of(part), layers_of(variables)
+    return [name for name in layers if name in own or name not in every]
+
+
 def _names_and_variables(
     variables: Sequence[Any], *, with_values: bool
 ) -> tuple[list[str], list[tf.Variable]]:

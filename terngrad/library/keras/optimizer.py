@@ -24,7 +24,7 @@ from terngrad.library.keras.internals import (
     trained_variables,
 )
 from terngrad.library.keras.updates import PendingSums, has_momentum, is_float_on_cpu
-from terngrad.library.reducer import Gradient, Reducer
+from terngrad.library.reducer import Gradient, Reducer, layers_within
 from terngrad.library.shared import Shared
 
 _STATE = "_terngrad"  # attribute of a distributed optimizer
@@ -291,8 +291,11 @@ class GradientExchange:
         reduced = [variables[i] for i in chosen]
         key = tuple(plain(variable).ref() for variable in reduced)
         if key not in self.reducers:
+            every = trained_variables(optimizer) or variables
+            layers = layers_within(self._settings["float_layers"], reduced, every)
             with tf.init_scope():
-                reducer = Reducer(reduced, self.group, **self._settings)
+                settings = {**self._settings, "float_layers": layers}
+                reducer = Reducer(reduced, self.group, **settings)
                 if not self.group.is_elastic:  # `Group.run_steps` copies the whole state
                     self._share_state(optimizer, variables)
                 reducer.state.step.assign(updates_of(optimizer))

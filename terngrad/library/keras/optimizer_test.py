@@ -366,6 +366,26 @@ def test_sparse_and_missing_gradients_and_values_that_are_copied(other_worker):
     assert len(exchange_of(optimizer).reducers) == 2
 
 
+def test_float_layers_may_be_in_another_part_of_the_variables():
+    dense = [keras.layers.Dense(4, name=name) for name in ("first", "second")]
+    for layer in dense:
+        layer.build((None, 4))
+    first, second = (layer.trainable_variables for layer in dense)
+    make = lambda names: terngrad.keras.distribute(
+        keras.optimizers.SGD(), ALONE, gradients="ternary", float_layers=names
+    )
+    optimizer = make([second[0].path.rpartition("/")[0]])
+    optimizer.build([*first, *second])
+    for part in (second, first):
+        optimizer.apply([tf.ones_like(v) for v in part], part)
+    reducers = exchange_of(optimizer).reducers.values()
+    assert [sorted(reducer.layout.coded) for reducer in reducers] == [[], [0, 1]]
+    optimizer = make(["third"])
+    optimizer.build([*first, *second])
+    with pytest.raises(ValueError, match="no variable is in layer 'third'"):
+        optimizer.apply([tf.ones_like(v) for v in first], first)
+
+
 def test_a_saved_model_is_loaded_with_the_optimizer_alone(tmp_path):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     model.compile(distributed(keras.optimizers.AdamW(0.02, clipnorm=1.0)), "mse")
