@@ -155,12 +155,15 @@ class DistributedCallback(FitCallback):
         self._is_first_epoch = True
         self._group.leaving.stopped_by = None
         self.pause()
+        epoch = self._placeholder.epoch if self._placeholder else None
         if self._group.size > 1 and not self._elastic:
             self._agree(fit.arguments)
+            state.average_accumulated(
+                self._group, self._optimizers(), is_restored=epoch is not None
+            )
             self._copy_state()
             for _, exchange in self._exchanges():
                 exchange.has_chiefs_state = True
-        epoch = self._placeholder.epoch if self._placeholder else None
         if self._state.restore(self._group, epoch):
             for optimizer, exchange in self._exchanges():
                 exchange.restore_memories(optimizer)
@@ -312,6 +315,7 @@ class DistributedCallback(FitCallback):
         self.pause()
         logs.update(means([row["logs"] for row in rows]))
         cause = agreement.differing([row["rates"] for row in rows])
+        state.average_accumulated(self._group, self._optimizers())  # before a backup has them
         self._equalize({row["weights"] for row in rows}, when, cause)
 
     def _average_elastic(self, logs: dict[str, Any], row: dict[str, Any], when: str) -> None:

@@ -187,6 +187,23 @@ def place_of(optimizer: keras.optimizers.Optimizer, variable: Any) -> int:
     return optimizer._get_variable_index(variable)
 
 
+def accumulated(optimizer: keras.optimizers.Optimizer) -> list[keras.Variable]:
+    """Sums of gradients for an update that is not due yet; after an update these are zero.
+
+    [3.15: Optimizer._accumulated_gradients, of which an item may be None]
+    """
+    found = optimizer._accumulated_gradients if optimizer.built else ()
+    return [variable for variable in found if variable is not None]
+
+
+def steps_of(optimizer: keras.optimizers.Optimizer) -> int:
+    """How often an optimizer was called; `iterations` counts updates [3.15: Optimizer._iterations].
+
+    It may accumulate the gradients of several calls for an update.
+    """
+    return int(keras.ops.convert_to_numpy(optimizer._iterations))
+
+
 def adam_slots(optimizer: keras.optimizers.Adam) -> tuple[list[Any], list[Any]]:
     """Adam's slots; SGD's have a public name [3.15: Adam._momentums, _velocities]."""
     return optimizer._momentums, optimizer._velocities

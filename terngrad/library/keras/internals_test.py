@@ -26,6 +26,8 @@ MEMBERS = [
     "checkpoint._get_file_path",
     "model.optimizer._trainable_variables",
     "model.optimizer._get_variable_index",
+    "accumulating._accumulated_gradients",
+    "accumulating._iterations",
     "model.optimizer._momentums",
     "model.optimizer._velocities",
     *(f"model.optimizer.{name}" for name in internals._WITHIN_APPLY),
@@ -44,8 +46,11 @@ def model():
 
 @pytest.mark.parametrize("member", MEMBERS)
 def test_keras_has_the_member(member, model, tmp_path):
+    accumulating = keras.optimizers.SGD(gradient_accumulation_steps=2)
+    accumulating.build([])
     holders = types.SimpleNamespace(
         model=model,
+        accumulating=accumulating,
         dropout=keras.layers.Dropout(0.5),
         text=keras.layers.TextVectorization(),
         backup=keras.callbacks.BackupAndRestore(str(tmp_path)),

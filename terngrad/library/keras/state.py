@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,7 +12,14 @@ import tensorflow as tf
 
 from terngrad.library.arrays import plain
 from terngrad.library.group import Group
-from terngrad.library.keras.internals import layers_of, lookup_of, own_state, seed_generators
+from terngrad.library.keras.internals import (
+    accumulated,
+    layers_of,
+    lookup_of,
+    own_state,
+    seed_generators,
+    steps_of,
+)
 
 _NODES_APART = 0x9E3779B9  # odd: up to 2^32 nodes get different seeds
 
@@ -64,6 +72,33 @@ def of_node(state: tf.Tensor, node: int) -> tf.Tensor:
     return tf.bitwise.bitwise_xor(state, tf.constant([mixed, 0], state.dtype))
 
 
+def average_accumulated(
+    group: Group, optimizers: Sequence[keras.optimizers.Optimizer], *, is_restored: bool = False
+) -> None:
+    """Gives all workers the means of gradients that Keras has accumulated for the next update.
+
+    A worker's own ones would be lost where all take the chief's state, or in a backup, which only
+    the chief makes. Means add up with later gradients to the same update. Nothing changes if all
+    have the same ones, if the chief's are `is_restored`, or if workers have made unequally many
+    steps: then the chief's state counts.
+
+    Args:
+      group: the processes, which all call this.
+      optimizers: the distributed ones; those within another one accumulate means.
+      is_restored: whether the chief has read its state from a backup just now.
+    """
+    accumulating = [each for each in optimizers if each.gradient_accumulation_steps]
+    if not accumulating:
+        return
+    held = [plain(variable) for each in accumulating for variable in accumulated(each)]
+    steps = [steps_of(each) for each in accumulating]
+    own = {"restored": is_restored, "steps": steps, "sums": _checksum(held)}
+    rows = group.all_gather_object(own, what="accumulated gradients")
+    belong = not rows[0]["restored"] and all(row["steps"] == steps for row in rows)
+    if belong and len({row["sums"] for row in rows}) > 1:
+        assign(held, group.all_reduce(values(held)))
+
+
 def described(model: keras.Model) -> str:
     """Returns what workers compare of their models' weights; layers' names may differ."""
     kinds = [f"{keras.backend.standardize_dtype(v.dtype)}{tuple(v.shape)}" for v in model.weights]
@@ -100,8 +135,12 @@ def refresh(model: keras.Model) -> None:
 
 def digest(model: keras.Model) -> int:
     """Returns a checksum of the model's weights."""
+    return _checksum(model.weights)
+
+
+def _checksum(variables: Sequence[Any]) -> int:
     found = 0
-    for variable in model.weights:
+    for variable in variables:
         found = zlib.crc32(plain(variable).numpy().tobytes(), found)
     return found
 

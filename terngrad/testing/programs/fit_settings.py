@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import sys
+import tempfile
 import warnings
 
 import keras
@@ -41,6 +43,9 @@ def main() -> None:
         own_loop(group, built_on)
     unbuilt(group)
     built_in_the_first_step(group)
+    with tempfile.TemporaryDirectory() as folder:
+        accumulated(group, os.path.join(folder, "backup"))
+        group.barrier()  # the chief's folder is that of all
     changed_at_the_end(group)
     model = make_model(hidden=4 + group.rank)
     model.compile(distributed(group, keras.optimizers.SGD(0.1)), "mse")
@@ -280,6 +285,39 @@ def built_in_the_first_step(group):
             found.append(model.get_weights())
         for value, expected in zip(*found, strict=True):
             np.testing.assert_array_equal(value, expected, optimizer.name)
+
+
+def accumulated(group, folder):
+    """Gradients of all workers count in an update that an epoch's end, or a backup, comes before.
+
+    With a backup the rest of a training has the bits of the whole one.
+    """
+    settings = {"learning_rate": 0.1, "gradient_accumulation_steps": 3}
+    whole = _accumulating(distributed(group, keras.optimizers.SGD(**settings)))
+    fit(group, whole, epochs=3)
+    again = _accumulating(distributed(group, keras.optimizers.SGD(**settings)))
+    for _ in range(3):
+        fit(group, again)
+    alone = _accumulating(keras.optimizers.SGD(**settings))
+    x, y = (np.concatenate(group.all_gather(part.reshape(_BATCHES, -1)), 1) for part in data(group))
+    parts = x.reshape(-1, 3), y.reshape(-1, 2)
+    alone.fit(*parts, batch_size=2 * _BATCH, epochs=3, shuffle=False, verbose=0)
+    path = group.broadcast_object(folder)
+    for epochs in (1, 3):
+        resumed = _accumulating(distributed(group, keras.optimizers.SGD(**settings)))
+        backup = keras.callbacks.BackupAndRestore(path, delete_checkpoint=False)
+        fit(group, resumed, epochs, [backup])
+    assert int(whole.optimizer.iterations) == 4
+    for i, value in enumerate(whole.get_weights()):
+        np.testing.assert_array_equal(again.get_weights()[i], value)
+        np.testing.assert_array_equal(resumed.get_weights()[i], value)
+        np.testing.assert_allclose(alone.get_weights()[i], value, atol=1e-5)
+
+
+def _accumulating(optimizer):
+    model = _seeded(is_built=True, seed=1)
+    model.compile(optimizer, "mse")
+    return model
 
 
 def _seeded(is_built, seed):
