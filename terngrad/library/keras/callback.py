@@ -137,6 +137,17 @@ class DistributedCallback(FitCallback):
             folder = f"{self._backup.backup_dir}-memory/{self._group.rank}" if self._backup else ""
             exchange.memory_folder = os.path.join(folder, str(i)) if folder else ""
 
+    def _take_backup(self) -> None:
+        """Lets a worker without a BackupAndRestore save its codecs' memories beside the chief's."""
+        own = self._backup
+        described = own and [os.fspath(own.backup_dir), bool(own.delete_checkpoint)]
+        chiefs = self._group.all_gather_object(described, what="the start of fit")[0]
+        if chiefs and not own:  # it is not among the callbacks, so it only says where
+            folder, deletes = chiefs
+            kind = keras.callbacks.BackupAndRestore
+            self._backup = kind(folder, delete_checkpoint=deletes)
+            self._place_memories()
+
     def save_memories(self) -> None:
         """Saves what codecs keep between steps, before the backup that it belongs to."""
         if self._backup:
@@ -158,6 +169,7 @@ class DistributedCallback(FitCallback):
         epoch = self._placeholder.epoch if self._placeholder else None
         if self._group.size > 1 and not self._elastic:
             self._agree(fit.arguments)
+            self._take_backup()
             state.average_accumulated(
                 self._group, self._optimizers(), is_restored=epoch is not None
             )

@@ -110,12 +110,16 @@ def test_workers_stay_together_in_all_ways_to_train_and_unequal_models_are_named
     ],
 )
 def test_law_8_killed_and_started_again_with_a_backup_equals_undisturbed(tmp_path, codec, servers):
-    """Also with dropout, with a codec and a callback that remember, and over a ps."""
+    """Also with dropout, with a codec and a callback that remember, and over a ps.
+
+    Where only the chief has a BackupAndRestore, the codecs of all remember.
+    """
     options = ("--batch_norm", "--dropout", f"--gradients={codec}", "--plateau", "--epochs=3")
     chief, other = fitted(tmp_path / "whole", 2, *options, servers=servers)
     assert_same_weights(chief, other)  # also the moving statistics
-    backup = f"--backup={tmp_path / 'backup'}"
-    disturbed = (*options, backup, "--pause=die")
+    backup = [f"--backup={tmp_path / 'backup'}"]
+    backup += ["--chiefs_backup"] * ("feedback" in codec)
+    disturbed = (*options, *backup, "--pause=die")
     found = outcomes(tmp_path / "part", 2, *disturbed, servers=servers)
     (output, status), (_, killed), *served = found
     assert (status, killed) == (LOST_STATUS, -9), output
@@ -124,7 +128,7 @@ def test_law_8_killed_and_started_again_with_a_backup_equals_undisturbed(tmp_pat
         assert re.search(rf"worker 1 \S+ {why}", text), text
         assert "Traceback" not in text
     assert [status for _, status in served] == [LOST_STATUS] * servers
-    resumed, _ = fitted(tmp_path / "part", 2, *options, backup, servers=servers)
+    resumed, _ = fitted(tmp_path / "part", 2, *options, *backup, servers=servers)
     assert len(resumed["loss"]) == 2, "the first epoch was made again"
     assert_same_weights(chief, resumed)
     assert [path.name for path in tmp_path.glob("backup*")] == [], "Keras deletes backups, too"

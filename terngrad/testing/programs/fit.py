@@ -53,6 +53,7 @@ def main() -> None:
     options.add_argument("--nodes", type=int, default=1, help="nodes of this process")
     options.add_argument("--pause", choices=_PAUSES, help="what worker 1 does after six batches")
     options.add_argument("--backup", default="", help="folder of BackupAndRestore")
+    options.add_argument("--chiefs_backup", action="store_true", help="only the chief has it")
     options.add_argument("--batch_norm", action="store_true")
     options.add_argument("--dropout", action="store_true")
     options.add_argument("--plateau", action="store_true", help="lower the rate after an epoch")
@@ -104,7 +105,7 @@ def callbacks(group, path, given):
     ]
     if given.plateau:
         writers.append(keras.callbacks.ReduceLROnPlateau("loss", min_delta=99.0, patience=1))
-    if given.backup:
+    if given.backup and (group.is_chief or not given.chiefs_backup):
         writers.append(keras.callbacks.BackupAndRestore(given.backup))
     if given.pause and group.rank == 1:
         writers.append(_Pause(given.pause))
