@@ -134,7 +134,8 @@ class ElasticFit:
         self._made = 0  # steps of the epoch
         self._is_ending = False
         self._has_run = False  # the first step may take any time
-        self._rate: float | None = None  # of the others, at the position where this worker joins
+        # Of the others, at the position where this worker joins.
+        self._rates: list[float | None] | None = None
         self._function: Callable[[Any], Any] | None = None
 
     def begin(
@@ -200,7 +201,7 @@ class ElasticFit:
         batch = None
         while not self._position.current > (self._fit, self._epoch, 0, self._batch):
             batch = self._next(iterator) if batch is None else batch
-            self._take_rate()
+            self._take_rates()
             if self._has_run:
                 self._group.progress.batches = int(self._position.progress) + 1
             try:
@@ -258,17 +259,17 @@ class ElasticFit:
     def decide(self, requests: Sequence[float]) -> list[float]:
         """Returns the largest of all workers' requests at the end of an epoch.
 
-        All take the learning rate of the first worker, which its callbacks may have set.
+        All take the learning rates of the first worker, which its callbacks may have set.
         """
         position = self._position
-        row = {"requests": list(requests), "rate": _rate(self._optimizer)}
+        row = {"requests": list(requests), "rates": _rates(self._optimizer)}
         rows = self._exchange_rows(FitPosition(self._fit, self._epoch, 1, self._steps), row)
         if rows is None:
             summary = position.summary
             known = summary.get("requests") if summary.get("epoch") == self._epoch else None
             return known or [0.0] * len(requests)
         found = np.max([each["requests"] for each in rows.values()], axis=0).tolist()
-        _set_rate(self._optimizer, rows[min(rows)]["rate"])
+        _set_rates(self._optimizer, rows[min(rows)]["rates"])
         position.set_summary({**position.summary, "epoch": self._epoch, "requests": found})
         position.move(FitPosition(self._fit, self._epoch + 1))
         return found
@@ -298,7 +299,7 @@ class ElasticFit:
         """
         content = json.dumps(row).encode()
         while not self._position.current > own:
-            self._take_rate()
+            self._take_rates()
             try:
                 found = self._views.gather("fit", content, int(self._position.progress))
                 return {rank: json.loads(each) for rank, each in sorted(found.items())}
@@ -332,19 +333,19 @@ class ElasticFit:
         if not at_start and current < (self._fit, self._epoch):
             raise MembershipError("no worker that is left has the state of the training")
         if int(self._position.progress) != before:
-            self._rate = _rate(self._optimizer)
+            self._rates = _rates(self._optimizer)
         if at_start and current[1:] == (self._epoch, 0, 0):  # callbacks may set another one
-            self._rate = None
+            self._rates = None
         return begins
 
-    def _take_rate(self) -> None:
-        """Sets the learning rate of the others, which callbacks may have changed meanwhile.
+    def _take_rates(self) -> None:
+        """Sets the learning rates of the others, which callbacks may have changed meanwhile.
 
         They change it between two operations; that of the others is already the next one's.
         """
-        if self._rate is not None:
-            _set_rate(self._optimizer, self._rate)
-            self._rate = None
+        if self._rates is not None:
+            _set_rates(self._optimizer, self._rates)
+            self._rates = None
 
 
 def check(
@@ -387,15 +388,20 @@ def check_steps(steps: int | None) -> int:
     return int(steps)
 
 
+def _rates(optimizer: keras.optimizers.Optimizer) -> list[float | None]:
+    """Returns the learning rates of an optimizer and those within; None if no callback sets it."""
+    return [_rate(each) for each in with_inner_optimizers(optimizer)]
+
+
 def _rate(optimizer: keras.optimizers.Optimizer) -> float | None:
-    """Returns the learning rate, if callbacks can set it."""
-    rate = optimizer.learning_rate
+    rate = getattr(optimizer, "learning_rate", None)  # a MultiOptimizer has none
     return float(keras.ops.convert_to_numpy(rate)) if isinstance(rate, keras.Variable) else None
 
 
-def _set_rate(optimizer: keras.optimizers.Optimizer, rate: float | None) -> None:
-    if rate is not None and rate != _rate(optimizer):
-        optimizer.learning_rate = rate
+def _set_rates(optimizer: keras.optimizers.Optimizer, rates: Sequence[float | None]) -> None:
+    for each, rate in zip(with_inner_optimizers(optimizer), rates, strict=True):
+        if rate is not None and rate != _rate(each):
+            each.learning_rate = rate
 
 
 def _without_optionals(batch: Any) -> Any:

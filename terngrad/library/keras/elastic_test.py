@@ -168,6 +168,20 @@ def test_a_factor_scales_the_updates_and_not_the_optimizers_own_rate(name):
     np.testing.assert_allclose(updates[1], 0.5 * updates[0], rtol=1e-5)
 
 
+def test_at_the_end_of_an_epoch_all_take_the_rates_within_a_multi_optimizer(monkeypatch):
+    parts = [keras.optimizers.Adam(0.25), keras.optimizers.SGD(0.5)]
+    pick = lambda variable: parts["kernel" in variable.path]
+    model = compiled(Group(is_elastic=True), keras.optimizers.MultiOptimizer(pick))
+    model.optimizer.build(model.trainable_variables)
+    step = ElasticStep.of(model, [exchange_of(model.optimizer)])
+    fit = elastic.ElasticFit(model, model.optimizer, step, "none")
+    firsts = {"requests": [0.0], "rates": [None, 0.125, 0.5]}
+    monkeypatch.setattr(fit, "_exchange_rows", lambda own, row: {0: firsts, 1: row})
+    fit.begin_epoch(0)
+    assert fit.decide([1.0]) == [1.0]
+    assert [float(each.learning_rate) for each in parts] == [0.125, 0.5]
+
+
 def test_an_unknown_number_of_steps_is_refused():
     assert elastic.check_steps(3) == 3
     with pytest.raises(ValueError, match=r"the number of batches is unknown.*: give steps_per_epo"):
