@@ -297,6 +297,14 @@ def test_statistics_are_those_of_the_last_push(tmp_path):
             assert first.numpy().tolist() == [1.5, 7.0]
 
 
+def test_statistics_may_be_the_non_trainable_weights_of_a_model_with_random_layers():
+    layers = [tf.keras.layers.BatchNormalization(), tf.keras.layers.Dropout(0.5)]
+    model = tf.keras.Sequential([tf.keras.Input((3,)), *layers])
+    statistics = model.non_trainable_weights
+    assert len(statistics) == 2
+    training_of(model.trainable_variables, group_of(["127.0.0.1:1"]), statistics=statistics)
+
+
 def test_an_early_end_by_worker_0_ends_the_others_and_an_error_is_reported(tmp_path):
     for fails in (False, True):
         with serving(tmp_path / str(fails), workers=2) as (_, hosts):

@@ -94,7 +94,7 @@ def trained_as_in_a_loop(group, settings):
     assert int(model.optimizer.iterations) == _EPOCHS * _BATCHES
 
     loop = make_model(group)
-    statistics = loop.layers[1].non_trainable_variables
+    statistics = loop.layers[1].non_trainable_weights
     local = terngrad.LocalSteps(
         loop.trainable_variables,
         group,

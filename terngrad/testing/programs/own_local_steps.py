@@ -36,7 +36,7 @@ def main() -> None:
         steps=LOCAL_STEPS,
         fragments=fragments,
         overlap=bool(overlap),
-        averaged=model.non_trainable_variables,
+        averaged=model.non_trainable_weights,
         gradients="ternary-feedback",
     )
 
@@ -64,7 +64,7 @@ def main() -> None:
         assert bool(equal) == exchanged
         assert len(equal) < len(seen) or i == steps or fragments == 1
         if exchanged:
-            equal |= {v.path for v in model.non_trainable_variables}
+            equal |= {v.path for v in model.non_trainable_weights}
         found |= {f"{i} {v.path}": v.numpy() for v in model.variables if v.path in equal}
     np.savez(f"{folder}/{group.rank}.npz", **found)
     print(f"{group.label} sent {local.bytes_sent} bytes in {int(local.state.reducer.step)}.")
