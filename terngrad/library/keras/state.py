@@ -25,7 +25,10 @@ _NODES_APART = 0x9E3779B9  # odd: up to 2^32 nodes get different seeds
 
 
 def moving_statistics(model: keras.Model) -> list[keras.Variable]:
-    """Returns float variables that layers change by themselves, such as those of batch norm."""
+    """Returns float variables that layers may change by themselves, such as those of batch norm.
+
+    A constant that a trainable layer holds is among them, as a step might assign it.
+    """
     # A layer's own ones: its public lists also hold frozen weights, and those of layers within.
     own = [v for n in layers_of(model) if n.trainable for v in own_state(n)]
     floats = [v for v in own if "float" in keras.backend.standardize_dtype(v.dtype)]
