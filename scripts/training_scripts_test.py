@@ -264,7 +264,7 @@ def test_the_scripts_name_the_published_weights_that_they_need(tmp_path, net):
     assert not (tmp_path / "none").exists()
 
 
-def test_a_pretrained_checkpoint_that_is_missing_is_named_before_anything_is_made(fake, tmp_path):
+def test_a_missing_checkpoint_is_named_before_pictures_are_downloaded(fake, tmp_path):
     code, output = _run(
         "slim/scripts/finetune_inception_v1_on_flowers.sh", PRETRAINED_CHECKPOINT="/no/such"
     )
