@@ -96,7 +96,7 @@ def test_law_10_callbacks_of_the_chief_are_named_by_their_classes(kind, wrong):
         kind(ALONE, chief_only=wrong, **settings)
 
 
-def test_the_optimizer_that_compile_puts_around_a_distributed_one_exchanges_each_time():
+def test_the_optimizer_that_each_compile_makes_around_a_distributed_one_exchanges():
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, dtype="mixed_float16")])
     model.dtype_policy = keras.DTypePolicy("mixed_float16")
     inner = terngrad.keras.distribute(keras.optimizers.SGD(0.1), ALONE)
