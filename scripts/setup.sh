@@ -4,7 +4,8 @@
 # compiles the native kernels. Does nothing that is up to date.
 # `docs` adds what scripts/build_docs.sh needs, `mpi`, `spark` and `sweep` what docs/ say, `dev` all of
 # them and the test tools. TERNGRAD_DEVICE is the TensorFlow: cpu or gpu; not set: gpu where this
-# machine has one. So a cluster's first machine without a GPU can make the environment of the others.
+# machine has one, or where it was gpu before. So a cluster's first machine without a GPU can make the
+# environment of the others.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -27,7 +28,7 @@ fingerprint() {
 device="${TERNGRAD_DEVICE:-}"
 if [[ ! "${device}" ]]; then
   device=cpu
-  nvidia-smi > /dev/null 2>&1 && device=gpu
+  { [[ -f "${VENV}/terngrad-setup-gpu" ]] || nvidia-smi > /dev/null 2>&1; } && device=gpu
 fi
 [[ "${device}" == cpu || "${device}" == gpu ]] || die "TERNGRAD_DEVICE must be cpu or gpu, got '${device}'"
 extras="${device}${1:+,$1}"

@@ -59,6 +59,8 @@ def test_the_device_may_be_named_where_this_machine_has_another(venv):
     result = _run("mpi", TERNGRAD_VENV=str(venv), PATH=os.environ["PATH"], TERNGRAD_DEVICE="gpu")
     assert result.returncode == 0, result.stderr
     assert "[gpu,mpi]" in (venv / "calls").read_text()
+    assert _installs(venv, "sweep") == 2  # for the same device, although it is not named again
+    assert "[gpu,sweep]" in (venv / "calls").read_text()
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ stop() { kill -TERM "$@" 2> /dev/null || true; }
 
 # Evaluates in the background; a failure is told at once, as the training may last for days.
 evaluate() {
-  local stopped='' process code
-  trap 'stopped=yes; stop "${process}"' TERM
+  local stopped='' process=''
+  trap 'stopped=yes; [[ ! "${process}" ]] || stop "${process}"' TERM
   "${PYTHON}" -m "inception.${DATASET_NAME}_eval" \
     --data_dir "${DATA_DIR}" \
     --subset "${eval_subset}" \
@@ -46,6 +46,7 @@ evaluate() {
     --max_steps "${MAX_STEPS}" \
     > "${EVAL_LOG}" 2>&1 &
   process=$!
+  [[ ! "${stopped}" ]] || stop "${process}"
   await "${process}" && return
   [[ ! "${stopped}" ]] || return 0
   echo "The evaluation failed: $(tail -n 1 "${EVAL_LOG}")" >&2
