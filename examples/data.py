@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 import tarfile
+import zlib
 
 import numpy as np
 
@@ -49,7 +50,7 @@ def cifar10(archive: str | None, train: int, test: int) -> tuple[Arrays, Arrays]
                 if "_batch" in member.name:
                     name = os.path.basename(member.name)
                     batches[name] = pickle.load(tar.extractfile(member), encoding="bytes")
-    except (OSError, EOFError, tarfile.TarError) as error:
+    except (OSError, EOFError, tarfile.TarError, zlib.error, pickle.UnpicklingError) as error:
         sys.exit(f"--data: {archive}: {error}")
     if len(batches) != 6:
         sys.exit(f"--data: {archive} has no five batches and a test batch of CIFAR-10")
@@ -84,8 +85,8 @@ def _read(folder: str, name: str, header: int) -> np.ndarray:
     try:
         with open(path, "rb") if os.path.exists(path) else gzip.open(f"{path}.gz") as file:
             return np.frombuffer(file.read(), np.uint8, offset=header)
-    except (OSError, EOFError) as error:
-        sys.exit(f"--data: {error}")
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        sys.exit(f"--data: {path}: {error}")
 
 
 def _synthetic_images(count: int, side: int, channels: int, seed: int) -> Arrays:

@@ -100,6 +100,10 @@ def test_data_that_cannot_be_read_is_named_in_one_line(data, tmp_path):
     (tmp_path / "no.tar.gz").write_bytes(b"no archive")
     with tarfile.open(tmp_path / "empty.tar.gz", "w:gz"):
         pass
+    (tmp_path / "short").mkdir()
+    (tmp_path / "short/train-images-idx3-ubyte").touch()
+    with pytest.raises(SystemExit, match=r"^--data: .*train-images-idx3-ubyte: "):
+        data.mnist(str(tmp_path / "short"), 1, 1)
     with pytest.raises(SystemExit, match=r"^--data: .*No such file.*train-images-idx3-ubyte\.gz"):
         data.mnist(str(tmp_path), 1, 1)
     for path, why in ((tmp_path, "Is a directory"), (tmp_path / "no.tar.gz", "not a gzip file")):
