@@ -190,7 +190,9 @@ class Reducer:
 
     def _compare(self, settings: Mapping[str, str]) -> None:
         """Compares settings, variables and versions with those of the other processes."""
-        settings = {**settings, "variables": self.layout.fingerprint().hex()}
+        names, digest = self.layout.names, self.layout.fingerprint().hex()
+        ends = dict.fromkeys((names[0], names[-1]))  # often tell how layers are named
+        settings = {**settings, "variables": f"{len(names)} ({', '.join(ends)}; {digest})"}
         configuration = {f"{name} of the reducer": value for name, value in settings.items()}
         configuration |= {"kernels": self.kernels.compared, "tensorflow": tf.version.VERSION}
         self._group.agree(configuration, "a new Reducer")

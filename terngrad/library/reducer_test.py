@@ -1,5 +1,7 @@
 """Reducers in one process: the bits of the programs' step, and what is refused."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -317,3 +319,13 @@ def test_other_tensors_have_means_over_the_nodes_that_belong_to_the_step():
     assert float(found.others[0]) == 2.0
     np.testing.assert_array_equal(found.others[1], [0.5, 1.0])
     assert int(reducer.state.step) == 1
+
+
+def test_how_variables_are_called_is_told_where_they_differ(monkeypatch):
+    told = {}
+    monkeypatch.setattr(Group, "agree", lambda _, found, what: told.update(found))
+    for name in ("a", "b"):
+        variables = [tf.Variable([1.0], name=f"{name}/{each}") for each in ("w", "x", "y")]
+        Reducer(variables, Group())
+        found = told["variables of the reducer"]
+        assert re.fullmatch(rf"3 \({name}/w, {name}/y; [0-9a-f]{{32}}\)", found)

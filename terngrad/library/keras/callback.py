@@ -95,6 +95,7 @@ class DistributedCallback(FitCallback):
         self._batches = 0  # made in this fit
         self._saver: saving.StuckSaver | None = None
         self._logs: dict[str, Any] = {}  # of the last batch
+        self._is_stand_in = False  # whether _backup is not among this worker's callbacks
 
     def set_model(self, model: keras.Model) -> None:
         """Prepares a model for `fit`, and puts this callback after the others.
@@ -123,6 +124,7 @@ class DistributedCallback(FitCallback):
                 "allowed is nodes=1, because each one's update precedes the next one's gradients"
             )
         if self._arrange():
+            self._is_stand_in = False
             self._place_memories()
         if self._group.is_elastic:
             elastic.check(self._group, model, exchanges, self._scaling)
@@ -146,13 +148,21 @@ class DistributedCallback(FitCallback):
             folder, deletes = chiefs
             kind = keras.callbacks.BackupAndRestore
             self._backup = kind(folder, delete_checkpoint=deletes)
+            self._is_stand_in = True
             self._place_memories()
 
     def save_memories(self) -> None:
         """Saves what codecs keep between steps, before the backup that it belongs to."""
-        if self._backup:
+        if not self._backup:
+            return
+        try:
             for optimizer, exchange in self._exchanges():
                 exchange.save_memories(optimizer)
+        except OSError as error:
+            if not self._is_stand_in:
+                raise
+            program_warnings.warn(f"what codecs keep is not saved beside the chief's: {error}")
+            self._backup = None
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Compares the workers' models and settings; all take the chief's state.

@@ -4,6 +4,7 @@ import re
 import signal
 import sys
 from pathlib import Path
+from unittest import mock
 
 import keras
 import numpy as np
@@ -175,6 +176,20 @@ def test_optimizers_in_lists_and_dicts_are_found_and_plain_ones_are_named():
     for each in plain:
         each.iterations.assign(1)
     assert undistributed(model) == ["first", "by_name"]
+
+
+def test_a_worker_that_cannot_save_beside_the_chiefs_backup_goes_on(tmp_path):
+    model = compiled()
+    together = terngrad.keras.DistributedCallback(ALONE)
+    model.fit(*DATA, verbose=0, callbacks=[together])
+    exchange_of(model.optimizer).save_memories = mock.Mock(side_effect=OSError("read-only"))
+    together._backup = keras.callbacks.BackupAndRestore(tmp_path / "own")
+    with pytest.raises(OSError, match="read-only"):
+        together.save_memories()
+    together._is_stand_in = True
+    with pytest.warns(UserWarning, match="not saved beside the chief's: read-only"):
+        together.save_memories()
+    together.save_memories()  # nothing more
 
 
 def test_wrong_uses_are_named(tmp_path):

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from terngrad.library.arrays import plain
@@ -306,14 +305,12 @@ class GradientExchange:
     def _share_state(self, optimizer: keras.optimizers.Optimizer, variables: Sequence[Any]) -> None:
         """Gives all processes the chief's optimizer state, unless they have got it before.
 
-        An optimizer that is built on one process is built on all. On none, it will begin with the
-        chief's weights, which all have now.
+        An optimizer that is not built yet is built before, with the chief's weights, which all have
+        now: a MultiOptimizer has none of its optimizers until then.
         """
         if self.has_chiefs_state:
             return
-        is_built = any(part.built for part in with_inner_optimizers(optimizer))
-        of_all = self.group.all_gather(np.array(is_built, np.int64), what="a distributed optimizer")
-        if of_all.any() and not optimizer.built:
+        if not optimizer.built:
             optimizer.build(list(variables))
         self.group.broadcast(list({id(plain(v)): v for v in optimizer.variables}.values()))
         self.has_chiefs_state = True

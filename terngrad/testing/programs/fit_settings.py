@@ -41,6 +41,7 @@ def main() -> None:
     adversarial(group)
     for built_on in ((0, 1), (0,), (1,), ()):
         own_loop(group, built_on)
+    several_in_own_loop(group)
     unbuilt(group)
     built_in_the_first_step(group)
     with tempfile.TemporaryDirectory() as folder:
@@ -213,6 +214,18 @@ def own_loop(group, built_on):
     for variable in [*weights, *optimizer.variables]:
         first, second = group.all_gather(variable.numpy())
         np.testing.assert_array_equal(first, second, f"{variable.path}, built on {built_on}")
+
+
+def several_in_own_loop(group):
+    """So do the optimizers that a MultiOptimizer has only from its first update on."""
+    weights = make_model().trainable_variables
+    inner = keras.optimizers.SGD(0.1 * (1 + group.rank))
+    optimizer = distributed(group, keras.optimizers.MultiOptimizer(lambda _: inner))
+    optimizer.apply([tf.ones_like(v) for v in weights], weights)
+    assert float(inner.learning_rate) == np.float32(0.1)
+    for variable in weights:
+        first, second = group.all_gather(variable.numpy())
+        np.testing.assert_array_equal(first, second, variable.path)
 
 
 class Unbuilt(keras.Model):
