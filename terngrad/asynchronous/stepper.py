@@ -107,7 +107,7 @@ class AsynchronousStepper(Stepper):
         return computed
 
     def _check(self, computed: Computed) -> None:
-        bad = not_finite(computed.losses, computed.pushable.scales, self.layout)
-        names = broken_floats(computed.pushable, self.layout)
-        if bad := bad + [f"the gradient of {name} is not finite" for name in names]:
+        pushable, layout = computed.pushable, self.layout
+        floats = broken_floats(pushable, layout)
+        if bad := not_finite(computed.losses, pushable.scales, layout, floats=floats):
             raise NotFiniteError(f"step {self.step}: {', '.join(bad)}; its gradient was not pushed")

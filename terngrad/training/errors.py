@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -29,7 +29,11 @@ class DivergedError(SharedError):
 
 
 def not_finite(
-    losses: Losses, scales: tf.Tensor, layout: Layout, among: Container[int] | None = None
+    losses: Losses,
+    scales: tf.Tensor,
+    layout: Layout,
+    among: Container[int] | None = None,
+    floats: Sequence[str] = (),
 ) -> list[str]:
     """Returns a text for each loss or gradient of a step that is NaN or infinite.
 
@@ -38,10 +42,11 @@ def not_finite(
       scales: float32 [p], of the coded variables; infinite where a gradient is not finite.
       layout: layout of the variables, for their names.
       among: indices of the variables that were exchanged; None = all.
+      floats: names of the variables without scales whose gradient is NaN or infinite.
     """
     values = zip(("entropy_loss", "reg_loss"), map(float, losses), strict=True)
     bad = [f"{name} is {value}" for name, value in values if not np.isfinite(value)]
-    names = broken_codes(scales, layout, among)
+    names = [*broken_codes(scales, layout, among), *floats]
     return bad + [f"the gradient of {name} is not finite" for name in names]
 
 

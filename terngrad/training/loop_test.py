@@ -46,11 +46,13 @@ class FakeRunner:
         self.step += done
         scales = np.ones(2, np.float32)
         good = {"losses": Losses(tf.constant(1.0), tf.constant(0.0)), "scales": tf.constant(scales)}
+        good["broken"] = tf.constant([False, False])
         values = good | (self._bad if self.step >= self._bad_from else {})
         stop = tf.constant(self.stopping)
         rate = tf.constant(0.1)
         save, self.saving = tf.constant(self.saving), False
-        return Outcome(tf.constant(done), values["losses"], stop, rate, values["scales"], save)
+        losses, scales, broken = (values[name] for name in ("losses", "scales", "broken"))
+        return Outcome(tf.constant(done), losses, stop, rate, scales, save, broken)
 
     def one(self, batches):
         return Observation(self.many(batches, 1), [], {})
@@ -90,9 +92,15 @@ def loop_of(runner, saved, max_steps=100, step=0):
     )
 
 
-def test_law_10_the_variable_of_a_gradient_that_is_not_finite_is_named():
-    # The scales are in the order of the buckets: the last variable first.
-    bad = {"scales": tf.constant([1.0, np.inf])}
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"scales": tf.constant([1.0, np.inf])},  # in the order of the buckets: the last one first
+        {"broken": tf.constant([True, False])},  # in that of the variables
+    ],
+    ids=["coded", "float"],
+)
+def test_law_10_the_variable_of_a_gradient_that_is_not_finite_is_named(bad):
     saved = []
     text = (
         r"step 40: the gradient of conv/kernel is not finite; last good checkpoint: model.ckpt-25\."

@@ -25,6 +25,8 @@ class Outcome(NamedTuple):
       learning_rate: learning rate of the last step.
       scales: float32 [p], of the parts of the coded variables in the last step.
       save: bool scalar, all processes must save after this step.
+      broken: bool [v], for each exchanged variable in ascending order whether its mean gradient,
+        sent as floats, is not finite; False where scales tell it.
     """
 
     done: tf.Tensor
@@ -33,6 +35,7 @@ class Outcome(NamedTuple):
     learning_rate: tf.Tensor
     scales: tf.Tensor
     save: tf.Tensor | bool = False
+    broken: tf.Tensor | Sequence[bool] = ()
 
 
 class Observation(NamedTuple):
@@ -80,6 +83,7 @@ class Runner:
         )
         self._scale_count = sum(codec.scale_count for codec in codecs)
         self._coded = [i for codec in codecs if codec.scale_count for i in codec.variables]
+        self._exchanged = sorted(i for codec in codecs for i in codec.variables)
         self.codecs = codecs
         # Only one call into TensorFlow for many steps, so that Python does not slow them down. The
         # same function shows gradients: large nets take long to compile.
@@ -146,8 +150,25 @@ class Runner:
         # Without `shows` the memory of each gradient is freed after its use.
         shown = tf.cond(shows, lambda: self._show(result), lambda: make_list())
         rate, scales = result.learning_rate, result.aggregate.scales
-        outcome = Outcome(done + 1, result.losses, result.stop, rate, scales, result.save)
+        broken = self._broken(result.aggregate.means)
+        outcome = Outcome(done + 1, result.losses, result.stop, rate, scales, result.save, broken)
         return outcome, shown
+
+    def _broken(self, means: Sequence[tf.Tensor | None]) -> tf.Tensor:
+        """Returns for each exchanged variable whether a gradient without scales is not finite."""
+        by_variable = dict(zip(self._exchanged, means, strict=True))
+        floats = {i: by_variable[i] for i in self._exchanged if i not in self._coded}
+        none = tf.zeros([len(self._exchanged)], tf.bool)
+        if not floats:
+            return none
+        found = lambda i: i in floats and ~tf.reduce_all(tf.math.is_finite(floats[i]))
+        # NaN and infinity stay in a sum, which writes nothing. A large gradient can make it
+        # infinite, too, so each value is then looked at.
+        sums = tf.stack([tf.reduce_sum(mean) for mean in floats.values()])
+        is_usual = tf.reduce_all(tf.math.is_finite(sums))
+        return tf.cond(
+            is_usual, lambda: none, lambda: tf.stack([found(i) for i in self._exchanged])
+        )
 
     def _show(self, result: StepResult) -> tf.Tensor:
         """Returns a list of the gradients, and last the shares of zeros."""
@@ -168,9 +189,10 @@ class Runner:
         zero = tf.zeros([])
         scales = tf.zeros([self._scale_count])
         no = tf.constant(False)
-        return Outcome(tf.constant(0), Losses(zero, zero), no, zero, scales, no)
+        broken = tf.zeros([len(self._exchanged)], tf.bool)
+        return Outcome(tf.constant(0), Losses(zero, zero), no, zero, scales, no, broken)
 
 
 def _is_finite(outcome: Outcome) -> tf.Tensor:
     values = tf.concat([tf.stack(outcome.losses), outcome.scales], 0)
-    return tf.reduce_all(tf.math.is_finite(values))
+    return tf.reduce_all(tf.math.is_finite(values)) & ~tf.reduce_any(outcome.broken)

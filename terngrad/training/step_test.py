@@ -60,9 +60,10 @@ class Training:
         self.exchange = LocalExchange(nodes, kernels)
         self.memory = Memory(codecs, 0, nodes)
         step = tf.Variable(0, dtype=tf.int64)
+        self.reduction = Reduction(codecs, self.exchange, step, seed, devices, self.memory)
         self.step = TrainStep(
             self.classifier,
-            Reduction(codecs, self.exchange, step, seed, devices, self.memory),
+            self.reduction,
             make_optimizer(optimizer, variables, 0.9, kernels),
             schedules.fixed(0.05),
             MovingAverages(variables, 0.99),
@@ -287,6 +288,26 @@ def test_a_run_stops_after_the_step_whose_loss_is_not_finite():
     labels = tf.zeros([8, BATCH], tf.int32)
     batches = tf.data.Dataset.from_tensor_slices((images, labels))
     assert int(Training(TERNARY, 2).run(8, batches).done) == 4
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
+@pytest.mark.parametrize("policy", [Policy(), MIXED], ids=["float", "mixed"])
+def test_law_10_a_run_stops_after_a_float_gradient_that_is_not_finite(policy, value, monkeypatch):
+    training = Training(policy, 2)
+    reduction, bias = training.reduction, training.classifier.names.index("logits/bias")
+    reduce = reduction.reduce
+
+    def reduce_broken(gradients, *args, **kwargs):
+        wrong = tf.where(reduction.step < 2, 0.0, value)
+        first = [g + wrong if i == bias else g for i, g in enumerate(gradients[0])]
+        return reduce([first, *gradients[1:]], *args, **kwargs)
+
+    monkeypatch.setattr(reduction, "reduce", reduce_broken)
+    outcome = training.run(3)
+    is_finite = np.isfinite(value)  # the sum of such values is infinite: each is looked at
+    assert int(outcome.done) == 3 and np.isfinite(outcome.losses).all()
+    assert [i for i, broken in enumerate(outcome.broken) if broken] == [bias] * (not is_finite)
+    assert int(training.run(2).done) == 1 + is_finite
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from terngrad.cluster.progress import ProcessProgress
@@ -207,8 +208,9 @@ class SynchronousStepper(Stepper):
         return contextlib.nullcontext()
 
     def _take(self, outcome: Outcome) -> None:
-        among = {i for codec in self._runner.codecs for i in codec.variables}
-        if bad := not_finite(outcome.losses, outcome.scales, self.layout, among):
+        among = sorted(i for codec in self._runner.codecs for i in codec.variables)
+        floats = [self.layout.names[among[i]] for i in np.flatnonzero(outcome.broken)]
+        if bad := not_finite(outcome.losses, outcome.scales, self.layout, set(among), floats):
             raise NotFiniteError(f"step {self.step}: {', '.join(bad)}")
         self.is_over = bool(outcome.stop)
         self.wants_save = bool(outcome.save)
