@@ -111,9 +111,8 @@ class GradientStep:
           parameters: parameters of each ps, flat float32 or float16.
           statistics: moving statistics, float32.
         """
-        return self._compiled(
-            images, labels, tf.constant(version, tf.int64), list(parameters), statistics
-        )
+        step = tf.constant(np.int64(version))  # TensorFlow keeps each int of Python for ever
+        return self._compiled(images, labels, step, list(parameters), statistics)
 
     def _compute(self, images, labels, version, parameters, statistics) -> Computed:
         self._take(parameters, statistics)

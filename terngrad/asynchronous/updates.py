@@ -109,7 +109,7 @@ class Updates:
         Raises:
           GradientError: after it a parameter or slot would not be finite; nothing has changed.
         """
-        step = tf.constant(self.version, tf.int64)
+        step = tf.constant(np.int64(self.version))  # TensorFlow keeps each int of Python for ever
         if self._may_overflow or self.version % _LOOK_UPDATES == 0:
             self._may_overflow = not self._largest(step) <= _LARGE
         before = [tf.identity(v) for v in self._state] if self._may_overflow else []

@@ -14,6 +14,7 @@ from terngrad.ops.packing import ReferencePacking
 from terngrad.ops.reference import ReferenceKernels
 from terngrad.planes import pack_integers, plane_count
 from terngrad.testing.asynchronous import PLAN, gradient
+from terngrad.testing.memory import peak_bytes
 from terngrad.training import schedules
 from terngrad.training.slots import SLOTS
 
@@ -110,3 +111,16 @@ def test_law_10_codes_beyond_the_largest_are_named_by_the_worker_that_wrote_them
     pushed = Pushable(np.ones(2), np.ones(2, np.float32), words, nothing, nothing)
     with pytest.raises(ValueError, match=r"^sums of codes are out of range; allowed are -1 to 1$"):
         parts_by_ps(pushed, make_shards(layout, 1, 1, 0), ReferencePacking())
+
+
+@pytest.mark.slow
+def test_updates_keep_no_memory():
+    own, count = updates(1e-3), 4000
+    change = own.check(gradient(1.0))
+
+    def apply():
+        for _ in range(count):
+            own.apply(change)
+
+    apply()  # what is made once is made now
+    assert peak_bytes(apply) < 300 * count
