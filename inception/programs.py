@@ -77,7 +77,9 @@ def take_part(
             from inception.cluster.joining import join_config
 
             join_config(cluster).check()
-        if not is_ps:
+        if is_ps:
+            refusals.check_train_dir(config)
+        else:
             _refuse(config, cluster)
     if is_ps:
         serve(config, cluster)

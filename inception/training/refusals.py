@@ -27,8 +27,7 @@ def check_training(config: TrainConfig, *, is_alone: bool = True, is_chief: bool
       is_alone: whether the training has no other workers; then one that is finished reads nothing.
       is_chief: whether this process is known to write to --train_dir.
     """
-    if not config.train_dir:
-        raise refuse("train_dir", "", _NO_FOLDER)
+    check_train_dir(config)
     check_net(config)
     if why := config.codec and registry.why_unknown(config.codec):
         raise refuse("codec", config.codec, why)
@@ -45,6 +44,12 @@ def check_training(config: TrainConfig, *, is_alone: bool = True, is_chief: bool
         _check_pretrained(config)
     if is_chief:
         check_writable("train_dir", config.train_dir)
+
+
+def check_train_dir(config: TrainConfig) -> None:
+    """Raises ValueError unless --train_dir names a folder; a ps writes there, too."""
+    if not config.train_dir:
+        raise refuse("train_dir", "", _NO_FOLDER)
 
 
 def check_evaluation(config: EvalConfig) -> None:

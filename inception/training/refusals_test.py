@@ -142,6 +142,13 @@ def test_what_flags_name_is_refused_before_tensorflow_is_loaded(tmp_path, record
         location = f"--checkpoint_dir={tmp_path / name}"
         told = f"{location}: holds no checkpoint"
         calls.append(("evaluate mnist", [data, "--run_once", location], told))
+    calls.append(
+        (
+            "train_distributed mnist",
+            [*worker, *ps, "--job_name=ps", "--train_dir="],
+            "--train_dir=: must name a folder",
+        )
+    )
     command = [sys.executable, "-c", _ALL, json.dumps([call[:2] for call in calls])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

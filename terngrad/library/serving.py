@@ -87,7 +87,7 @@ class Report(Protocol):
 def say(text: str) -> None:
     """Logs a line; a full disk or a closed pipe does not end the training."""
     with contextlib.suppress(OSError):
-        print(text, flush=True)
+        print(f"{text}\n", end="", flush=True)  # at once: other threads say something, too
 
 
 def serve(

@@ -5,12 +5,13 @@ import re
 import signal
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from terngrad.asynchronous.client import Client
 from terngrad.asynchronous.plan import read_proposal
-from terngrad.library.serving import Asynchronous, stopped_by_signals
+from terngrad.library.serving import Asynchronous, say, stopped_by_signals
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.asynchronous import CONFIGURATION, PLAN
 from terngrad.testing.limits import HANG_SECS
@@ -91,3 +92,11 @@ def test_a_signal_ends_a_ps_unless_it_is_ignored():
     finally:
         signal.signal(signal.SIGINT, before)
     assert came == [signal.SIGTERM]
+
+
+def test_a_line_is_written_at_once_so_that_threads_do_not_join_theirs(monkeypatch):
+    written = []
+    out = SimpleNamespace(write=written.append, flush=lambda: None)
+    monkeypatch.setattr(sys, "stdout", out)
+    say("ps 0: begins")
+    assert [text for text in written if text] == ["ps 0: begins\n"]
