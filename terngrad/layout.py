@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
@@ -245,7 +246,7 @@ def make_layout(
     """
     if len(names) > MAX_VARIABLES:
         raise ValueError(f"there are {len(names)} variables; allowed are up to {MAX_VARIABLES}.")
-    repeated = sorted({name for name in names if list(names).count(name) > 1})
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
     if repeated:
         raise ValueError(f"variable names must be unique; repeated: {', '.join(repeated)}.")
     layers = {_layer(name) for name in names}
@@ -256,7 +257,7 @@ def make_layout(
     fixed = tuple(tuple(int(d) for d in shape) for shape in shapes)
     exchanged = range(len(names)) if chosen is None else sorted(chosen)
     coded = [i for i in exchanged if _is_coded(names[i], fixed[i], policy)]
-    floats = [i for i in exchanged if i not in set(coded)]
+    floats = sorted({*exchanged} - {*coded})
     make = lambda i, offset: Segment(
         i, names[i], fixed[i], offset, parts.parts_of(fixed[i], policy.scale_by)
     )

@@ -252,7 +252,7 @@ def _of_fragment(
     """Returns the settings of a fragment's reducer: its own draws, and the layers that it has."""
     found = dict(settings)
     if index:
-        found["seed"] = found.get("seed", 1) + index
+        found["seed"] = (found.get("seed", 1) + index) % (1 << 64)
     if part and "float_layers" in found:
         found["float_layers"] = layers_within(found["float_layers"], part, variables)
     return found

@@ -95,6 +95,12 @@ def test_fragments_take_turns_and_all_are_exchanged_at_the_end():
         np.testing.assert_array_equal(weight, shared)
 
 
+def test_fragments_take_the_largest_seed_too():
+    weights = [tf.Variable(tf.zeros(n), name=name) for n, name in ((8, "a"), (3, "b"))]
+    local = LocalSteps(weights, ALONE, steps=2, fragments=2, gradients="ternary", seed=2**64 - 1)
+    assert len(local.reducers) == 2
+
+
 def test_law_10_float_layers_may_be_in_any_fragment():
     weights = [tf.Variable(tf.zeros(n), name=f"{name}/kernel") for n, name in ((8, "a"), (3, "b"))]
     local = LocalSteps(
