@@ -9,9 +9,7 @@ import pytest
 
 import terngrad
 from docs import markdown
-from terngrad.cluster.managed import launch_variables
-from terngrad.testing.addresses import free_ports
-from terngrad.testing.processes import finished
+from terngrad.testing.processes import finished, roles
 
 _PAGE = markdown.REPO / "docs" / "library.md"
 _MAX_LINES = 5
@@ -57,10 +55,7 @@ def write(tmp_path, text: str) -> None:
 def test_the_program_trains_alone_and_with_two_workers(tmp_path, is_elastic):
     text = elastic_program() if is_elastic else program()
     write(tmp_path, text.replace("steps=100", "steps=8"))
-    control, *ports = free_ports(3, "127.0.0.1")
-    hosts = [f"127.0.0.1:{port}" for port in ports]
-    together = [launch_variables.variables(hosts, rank, control) for rank in (0, 1)]
-    for places in ([{}], together):
+    for places in ([{}], roles(2)):
         places = [{"PYTHONPATH": str(tmp_path), **place} for place in places]
         found = finished([[sys.executable, "-m", "train"]] * len(places), places)
         assert [status for _, status in found] == [0] * len(places), found
@@ -72,15 +67,7 @@ def test_the_program_trains_alone_and_with_two_workers(tmp_path, is_elastic):
 @pytest.mark.slow
 def test_the_program_trains_without_waiting_for_other_workers(tmp_path):
     write(tmp_path, asynchronous_program().replace("max_steps=400", "max_steps=8"))
-    control, *ports = free_ports(4, "127.0.0.1")
-    hosts = [f"127.0.0.1:{port}" for port in ports]
-    places = [
-        {
-            "PYTHONPATH": str(tmp_path),
-            **launch_variables.variables(hosts[:2], rank, control, hosts[2:], job),
-        }
-        for job, rank in (("worker", 0), ("worker", 1), ("ps", 0))
-    ]
+    places = [{"PYTHONPATH": str(tmp_path), **role} for role in roles(2, servers=1)]
     found = finished([[sys.executable, "-m", "train"]] * 3, places)
     assert [status for _, status in found] == [0] * 3, found
     assert "ends at step 8: the run is finished." in found[2][0]

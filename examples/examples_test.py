@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from terngrad.testing.addresses import free_ports
-from terngrad.testing.processes import finished
+from terngrad.testing.processes import finished, roles
 
 _FOLDER = Path(__file__).parent
 _OTHERS = ("data", "examples_test")
@@ -45,14 +44,8 @@ def test_the_example_runs_alone_and_on_two_workers(tmp_path, name):
     text, _ = plain((_FOLDER / f"{name}.py").read_text())
     (tmp_path / f"{name}.py").write_text(text)
     shutil.copy(_FOLDER / "data.py", tmp_path)
-    *ports, control = free_ports(3, "127.0.0.1")
-    hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
-    common = {"TERNGRAD_HOSTS": hosts, "TERNGRAD_CONTROL_PORT": str(control)}
-    envs = [
-        {"PYTHONPATH": str(_FOLDER), **common, "TERNGRAD_RANK": "0"},
-        {"PYTHONPATH": str(_FOLDER), **common, "TERNGRAD_RANK": "1"},
-        {"PYTHONPATH": str(tmp_path)},
-    ]
+    envs = [{"PYTHONPATH": str(_FOLDER), **role} for role in roles(2)]
+    envs.append({"PYTHONPATH": str(tmp_path)})
     program = [sys.executable, "-m", name, *_SMALL]
     chief, other, alone = (accuracy(*each) for each in finished([program] * 3, envs))
     assert chief == other

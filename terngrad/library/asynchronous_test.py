@@ -27,10 +27,10 @@ from terngrad.library.joining import join
 from terngrad.library.reducer import Reducer
 from terngrad.library.serving import Asynchronous
 from terngrad.ops.reference import ReferenceKernels
-from terngrad.testing.addresses import free_addresses, free_ports
+from terngrad.testing.addresses import free_addresses
 from terngrad.testing.certificates import make_launched_certificates
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.processes import Started
+from terngrad.testing.processes import cluster
 from terngrad.testing.ps_clients import config_of
 from terngrad.training import runtime
 from terngrad.training.optimizers import make_optimizer
@@ -446,27 +446,6 @@ def test_an_asynchronous_training_has_one_memory_of_its_codecs():
     assert training._reduction.memory is training._reducer.memory
 
 
-@contextlib.contextmanager
-def cluster(folder, steps):
-    """Two workers and a server, started as users' programs, and what starts one of them again."""
-    control, *ports = free_ports(4, "127.0.0.1")
-    addresses = [f"127.0.0.1:{port}" for port in ports]
-    command = [
-        sys.executable,
-        "-m",
-        "terngrad.testing.programs.asynchronous_loop",
-        str(folder),
-        str(steps),
-    ]
-    with contextlib.ExitStack() as stack:
-
-        def start(job, rank):
-            own = launch_variables.variables(addresses[:2], rank, control, addresses[2:], job)
-            return stack.enter_context(Started(command, own))
-
-        yield start("worker", 0), start("worker", 1), start("ps", 0), start
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("is_encrypted", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
 def test_killed_workers_and_servers_that_start_again_go_on_where_the_training_is(
@@ -476,17 +455,18 @@ def test_killed_workers_and_servers_that_start_again_go_on_where_the_training_is
         (certificates := tmp_path / "certificates").mkdir()
         make_launched_certificates(certificates)
         monkeypatch.setenv(launch_variables.CERTIFICATES, str(certificates))
-    with cluster(tmp_path, 400) as (chief, other, server, start):
+    program = [sys.executable, "-m", "terngrad.testing.programs.asynchronous_loop"]
+    with cluster([*program, str(tmp_path), "400"], 2, 1) as ((chief, other, server), start):
         other.wait_for(r"^step [1-9]\d$")
         other.process.send_signal(signal.SIGKILL)
-        other = start("worker", 1)
+        other = start(1)
         other.wait_for(r"^begins at [1-9]\d+$")
         chief.process.send_signal(signal.SIGKILL)
         other.wait_for(r"^step \d\d\d$")  # it goes on without worker 0
-        chief = start("worker", 0)
+        chief = start(0)
         chief.wait_for(r"^The run continues with the state of the ps at step \d+\.$")
         server.process.send_signal(signal.SIGKILL)
-        server = start("ps", 0)
+        server = start(2)
         server.wait_for(r"Loaded .*/ps_0/snapshot-\d+; waits for the workers of its run\.$")
         assert [run.finish() for run in (chief, other, server)] == [0, 0, 0], chief.output
         assert "ends at 400" in chief.output

@@ -12,7 +12,7 @@ import pytest
 from terngrad.cluster.managed import launch_variables
 from terngrad.library.group import Group
 from terngrad.library.joining import join
-from terngrad.testing.addresses import free_ports
+from terngrad.testing import processes
 from terngrad.testing.certificates import make_launched_certificates
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
@@ -23,23 +23,9 @@ TWO = {"hosts": ["127.0.0.1:1", "127.0.0.1:2"], "rank": 0}
 PS = {"ps_hosts": ["127.0.0.1:3"]}
 
 
-@contextlib.contextmanager
 def cluster(steps, *arguments, workers=2, servers=1):
-    """Runs of the workers and the servers, and what starts a worker again."""
-    control, *ports = free_ports(1 + workers + servers, "127.0.0.1")
-    addresses = [f"127.0.0.1:{port}" for port in ports]
-    command = [*LOOP, str(steps), *arguments]
-    with contextlib.ExitStack() as stack:
-
-        def start(job, rank):
-            own = launch_variables.variables(
-                addresses[:workers], rank, control, addresses[workers:], job
-            )
-            return stack.enter_context(Started(command, own))
-
-        runs = [start("worker", i) for i in range(workers)]
-        runs += [start("ps", i) for i in range(servers)]
-        yield runs, lambda rank: start("worker", rank)
+    """Runs of the workers and the servers, and what starts one of them again."""
+    return processes.cluster([*LOOP, str(steps), *arguments], workers, servers)
 
 
 @pytest.fixture(scope="module", name="alone")

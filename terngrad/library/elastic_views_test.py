@@ -1,6 +1,5 @@
 """A training whose workers come and go equals one whose views are forced by hand, bit for bit."""
 
-import contextlib
 import re
 import signal
 import sys
@@ -8,12 +7,10 @@ import time
 
 import pytest
 
-from terngrad.cluster.managed import launch_variables
 from terngrad.planes import SUM_BLOCK
-from terngrad.testing.addresses import free_ports
 from terngrad.testing.elastic_steps import VALUES
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.processes import Started
+from terngrad.testing.processes import Started, cluster
 
 _LAST = 2  # worker that is killed
 _VIEW = re.compile(r"^Workers? ([\d, and]+) trains? from step (\d+) on", re.MULTILINE)
@@ -22,28 +19,14 @@ _MORE = 30  # steps after the last return
 CODED = ("codes_sums=1", f"values={6 * SUM_BLOCK - 100}")
 
 
-@contextlib.contextmanager
-def three_workers(servers, *arguments):
-    """Runs of three workers, of servers, and what starts the last worker again."""
-    control, *ports = free_ports(4 + servers, "127.0.0.1")
-    addresses = [f"127.0.0.1:{port}" for port in ports]
-    arguments = ["1000000", "elastic=1", "digests=1", *arguments]
-    with contextlib.ExitStack() as stack:
+def program(name, *given):
+    """The command of a program of these tests that makes elastic steps."""
+    return [sys.executable, "-m", f"terngrad.testing.programs.{name}", *given]
 
-        def start(job, rank, program="elastic_loop", *first):
-            own = launch_variables.variables(addresses[:3], rank, control, addresses[3:], job)
-            command = [
-                sys.executable,
-                "-m",
-                f"terngrad.testing.programs.{program}",
-                *first,
-                *arguments,
-            ]
-            return stack.enter_context(Started(command, own))
 
-        runs = [start("worker", rank) for rank in range(3)]
-        runs += [start("ps", rank) for rank in range(servers)]
-        yield runs, lambda *program: start("worker", _LAST, *program)
+def loop(coded):
+    """The arguments of a loop that a test ends."""
+    return "1000000", "elastic=1", "digests=1", f"timeout_secs={HANG_SECS:.0f}", *coded
 
 
 def views_of(run):
@@ -81,8 +64,7 @@ def forced(steps, views, coded):
     given = [f"{step}:{workers}" for step, workers in views]
     values = coded[1].partition("=")[2] if coded else VALUES
     given = [str(steps), str(values), "ternary" if coded else "exact", *given]
-    command = [sys.executable, "-m", "terngrad.testing.programs.elastic_views", *given]
-    with Started(command, {}) as run:
+    with Started(program("elastic_views", *given)) as run:
         assert run.finish() == 0, run.output
         return digests_of(run)
 
@@ -106,12 +88,12 @@ def assert_equal_bits(runs, teller, coded=()):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("servers", "coded"), [(0, ()), (1, ()), (0, CODED), (1, CODED)])
 def test_law_4_a_loss_and_a_return_give_the_bits_of_the_same_views_forced_by_hand(servers, coded):
-    with three_workers(servers, f"timeout_secs={HANG_SECS:.0f}", *coded) as (runs, start):
+    with cluster(program("elastic_loop", *loop(coded)), 3, servers) as (runs, start):
         teller = runs[-1] if servers else runs[0]
         wait_for_step(runs[_LAST], 20)
         runs[_LAST].process.send_signal(signal.SIGKILL)
         wait_for_view(teller, 2, 1)
-        runs[_LAST] = start("elastic_loop")
+        runs[_LAST] = start(_LAST)
         wait_for_view(teller, 3, 2)
         wait_for_step(runs[_LAST], 1)
         assert_equal_bits(runs, teller, coded)
@@ -120,15 +102,15 @@ def test_law_4_a_loss_and_a_return_give_the_bits_of_the_same_views_forced_by_han
 @pytest.mark.slow
 @pytest.mark.parametrize("coded", [(), pytest.param(CODED, marks=pytest.mark.exhaustive)])
 def test_a_worker_killed_at_any_operation_leaves_the_others_a_whole_step(coded):
-    with three_workers(0, f"timeout_secs={HANG_SECS:.0f}", *coded) as (runs, start):
+    with cluster(program("elastic_loop", *loop(coded)), 3) as (runs, start):
         wait_for_step(runs[0], 10)
         runs[_LAST].process.send_signal(signal.SIGKILL)
         operations = [str(i) for i in range(4 if coded else 2)]
         for losses, operation in enumerate((*operations, "done"), start=1):
             wait_for_view(runs[0], 2, losses)
-            killed = start("elastic_kill", operation)
+            killed = start(_LAST, program("elastic_kill", operation, *loop(coded)))
             assert killed.finish() == -signal.SIGKILL, killed.output
         wait_for_view(runs[0], 2, losses + 1)
-        runs[_LAST] = start("elastic_loop")
+        runs[_LAST] = start(_LAST)
         wait_for_step(runs[_LAST], 1)
         assert_equal_bits(runs, runs[0], coded)

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.cluster.managed import launch_variables
 from terngrad.library.group import Group
 from terngrad.library.local_steps import LocalSteps
-from terngrad.testing.addresses import free_ports
-from terngrad.testing.processes import finished
+from terngrad.testing.processes import finished, roles
 from terngrad.testing.programs.own_local_steps import LOCAL_STEPS
 
 ALONE = Group()
@@ -23,14 +21,9 @@ STEPS = 4 * LOCAL_STEPS
 def train(folder, workers, servers=0, fragments=1, overlap=0):
     """Runs the loop; returns what each worker wrote, and the output of all."""
     folder.mkdir()
-    control, *ports = free_ports(workers + servers + 1, "127.0.0.1")
-    addresses = [f"127.0.0.1:{port}" for port in ports]
-    hosts, ps_hosts = addresses[:workers], addresses[workers:]
-    roles = [("worker", i) for i in range(workers)] + [("ps", i) for i in range(servers)]
-    places = [launch_variables.variables(hosts, i, control, ps_hosts, job) for job, i in roles]
     arguments = [str(folder), str(STEPS), str(fragments), str(overlap)]
     program = [sys.executable, "-m", "terngrad.testing.programs.own_local_steps", *arguments]
-    done = finished([program] * len(places), places)
+    done = finished([program] * (workers + servers), roles(workers, servers))
     assert all(status == 0 for _, status in done), done
     return [np.load(folder / f"{i}.npz") for i in range(workers)], "".join(o for o, _ in done)
 

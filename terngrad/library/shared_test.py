@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from terngrad.cluster.managed import launch_variables
 from terngrad.library import objects
 from terngrad.library.group import Group
-from terngrad.testing.addresses import free_ports
-from terngrad.testing.processes import Started, finished, mpirun
+from terngrad.testing.processes import Started, finished, mpirun, roles
 
 ALONE = Group()
 PROGRAM = [sys.executable, "-m", "terngrad.testing.programs.collectives"]
@@ -19,12 +17,8 @@ PROGRAM = [sys.executable, "-m", "terngrad.testing.programs.collectives"]
 @pytest.mark.slow
 @pytest.mark.parametrize(("workers", "servers"), [(3, 0), (2, 1)])
 def test_all_processes_get_what_all_of_them_gave(workers, servers):
-    control, *ports = free_ports(workers + servers + 1, "127.0.0.1")
-    addresses = [f"127.0.0.1:{port}" for port in ports]
-    hosts, ps_hosts = addresses[:workers], addresses[workers:]
-    roles = [("worker", i) for i in range(workers)] + [("ps", i) for i in range(servers)]
-    places = [launch_variables.variables(hosts, i, control, ps_hosts, job) for job, i in roles]
-    for output, status in finished([PROGRAM] * (workers + servers), places):
+    places = roles(workers, servers)
+    for output, status in finished([PROGRAM] * len(places), places):
         assert status == 0, output
         assert "retracing" not in output, output
 

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from terngrad.cluster.managed import launch_variables
+from terngrad.testing.addresses import free_ports
 from terngrad.testing.forked import ForkedProgram
 from terngrad.testing.limits import HANG_SECS
 
@@ -159,6 +161,34 @@ def finished(
         runs = [stack.enter_context(Started(*each)) for each in started]
         statuses = [run.finish() for run in runs]
     return [(run.output, status) for run, status in zip(runs, statuses, strict=True)]
+
+
+def roles(workers: int, servers: int = 0) -> list[dict[str, str]]:
+    """Returns the environments of workers, then of parameter servers, on this machine."""
+    control, *ports = free_ports(1 + workers + servers, "127.0.0.1")
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    hosts, ps_hosts = addresses[:workers], addresses[workers:]
+    places = [("worker", i) for i in range(workers)] + [("ps", i) for i in range(servers)]
+    return [launch_variables.variables(hosts, i, control, ps_hosts, job) for job, i in places]
+
+
+@contextlib.contextmanager
+def cluster(
+    command: Sequence[str], workers: int, servers: int = 0
+) -> Iterator[tuple[list[Started], Callable[..., Started]]]:
+    """Starts a program as workers and parameter servers, which end with the `with` block.
+
+    Yields:
+      The workers, then the parameter servers; and what starts one of them again, by its index in
+      this list, with the same or another command.
+    """
+    own = roles(workers, servers)
+    with contextlib.ExitStack() as stack:
+
+        def start(index: int, command: Sequence[str] = command) -> Started:
+            return stack.enter_context(Started(command, own[index]))
+
+        yield [start(index) for index in range(len(own))], start
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:

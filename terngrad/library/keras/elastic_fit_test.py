@@ -1,6 +1,5 @@
 """model.fit on workers that come and go, started as users' programs are."""
 
-import contextlib
 import json
 import re
 import signal
@@ -11,10 +10,9 @@ import pytest
 
 from terngrad.cluster.managed import launch_variables
 from terngrad.cluster.membership import LOST_STATUS
-from terngrad.testing.addresses import free_ports
+from terngrad.testing import processes
 from terngrad.testing.certificates import make_launched_certificates
 from terngrad.testing.limits import HANG_SECS
-from terngrad.testing.processes import Started
 
 pytestmark = pytest.mark.slow
 _FIT = [
@@ -26,21 +24,9 @@ _FIT = [
 _STEPS = 40  # of an epoch with three workers
 
 
-@contextlib.contextmanager
 def cluster(*options, workers=3, servers=0):
-    """Runs of the workers and the servers, and what starts a worker again."""
-    control, *ports = free_ports(1 + workers + servers, "127.0.0.1")
-    addresses = [f"127.0.0.1:{port}" for port in ports]
-    hosts, ps_hosts = addresses[:workers], addresses[workers:]
-    with contextlib.ExitStack() as stack:
-
-        def start(rank, job="worker"):
-            own = launch_variables.variables(hosts, rank, control, ps_hosts, job)
-            return stack.enter_context(Started([*_FIT, *options], own))
-
-        runs = [start(rank) for rank in range(workers)]
-        runs += [start(i, "ps") for i in range(servers)]
-        yield runs, start
+    """Runs of the workers and the servers, and what starts one of them again."""
+    return processes.cluster([*_FIT, *options], workers, servers)
 
 
 def outcome(run):

@@ -1,6 +1,5 @@
 """model.fit on two processes, started as users' programs are."""
 
-import contextlib
 import csv
 import re
 import signal
@@ -10,10 +9,8 @@ import keras
 import numpy as np
 import pytest
 
-from terngrad.cluster.managed import launch_variables
 from terngrad.cluster.membership import LOST_STATUS
-from terngrad.testing.addresses import free_ports
-from terngrad.testing.processes import Started, finished
+from terngrad.testing.processes import cluster, finished, roles
 
 pytestmark = pytest.mark.slow
 exhaustive = pytest.mark.exhaustive
@@ -26,15 +23,6 @@ def outcomes(folder, processes, *options, servers=0):
     program = [sys.executable, "-m", "terngrad.testing.programs.fit", str(folder), *options]
     envs = roles(processes, servers)
     return finished([program] * len(envs), envs)
-
-
-def roles(processes, servers):
-    """Returns the environments of workers and parameter servers."""
-    control, *ports = free_ports(processes + servers + 1, "127.0.0.1")
-    addresses = [f"127.0.0.1:{port}" for port in ports]
-    hosts, ps_hosts = addresses[:processes], addresses[processes:]
-    places = [("worker", i) for i in range(processes)] + [("ps", i) for i in range(servers)]
-    return [launch_variables.variables(hosts, i, control, ps_hosts, job) for job, i in places]
 
 
 def fitted(folder, processes, *options, servers=0):
@@ -171,8 +159,7 @@ def test_all_stop_after_the_same_step_and_the_chief_saves_when_one_gets_a_signal
 @pytest.mark.parametrize("servers", _WITH_PS)
 def test_the_chief_saves_at_once_when_it_is_asked_to_end_while_another_hangs(tmp_path, servers):
     program = [sys.executable, "-m", "terngrad.testing.programs.fit", str(tmp_path), "--pause=hang"]
-    with contextlib.ExitStack() as stack:
-        runs = [stack.enter_context(Started(program, env)) for env in roles(2, servers)]
+    with cluster(program, 2, servers) as (runs, _):
         runs[1].wait_for("^hangs$")
         runs[0].process.send_signal(signal.SIGTERM)
         saved = rf"saved {re.escape(str(tmp_path))}/0/2-nan.keras"

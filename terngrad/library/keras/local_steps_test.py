@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 import terngrad.keras
-from terngrad.cluster.managed import launch_variables
 from terngrad.library.group import Group
-from terngrad.testing.addresses import free_ports
-from terngrad.testing.processes import finished
+from terngrad.testing.processes import finished, roles
 
 ALONE = Group()
 DRAW = np.random.default_rng(1)
@@ -22,12 +20,9 @@ DATA = DRAW.normal(size=(20, 3)).astype("float32"), DRAW.normal(size=(20, 1)).as
 @pytest.mark.slow
 def test_two_workers_train_as_in_a_loop_stop_together_and_resume_with_equal_bits(tmp_path):
     """And unequally many batches are named."""
-    control, *ports = free_ports(3, "127.0.0.1")
-    hosts = [f"127.0.0.1:{port}" for port in ports]
-    envs = [launch_variables.variables(hosts, i, control, [], "worker") for i in range(2)]
     program = [sys.executable, "-m", "terngrad.testing.programs.fit_local_steps", str(tmp_path)]
     named = r"batches of an epoch \(use group.shard\) is 4 on worker 1 \S+ and 5 on worker 0"
-    for output, status in finished([program] * 2, envs):
+    for output, status in finished([program] * 2, roles(2)):
         assert status == 0, output
         assert re.search(named, output), output
 
