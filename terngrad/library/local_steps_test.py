@@ -28,15 +28,19 @@ def train(folder, workers, servers=0, fragments=1, overlap=0):
     return [np.load(folder / f"{i}.npz") for i in range(workers)], "".join(o for o, _ in done)
 
 
+def assert_equal_bits(first, *others):
+    for other in others:
+        assert other.files == first.files
+        for name in other.files:
+            np.testing.assert_array_equal(first[name], other[name], err_msg=name)
+
+
 @pytest.mark.slow
 def test_law_4_copies_are_equal_after_each_exchange_on_each_engine(tmp_path):
     found, output = train(tmp_path / "sockets", 2)
     served, _ = train(tmp_path / "ps", 2, 1)
     assert sorted({int(name.split()[0]) for name in found[0]}) == [3, 6, 9, 12]
-    for other in (found[1], *served):
-        assert other.files == found[0].files
-        for name in other.files:
-            np.testing.assert_array_equal(found[0][name], other[name], err_msg=name)
+    assert_equal_bits(*found, *served)
     # law 7, with the exchange at the end
     assert len(re.findall(rf"bytes in {STEPS // LOCAL_STEPS + 1}\.", output)) == 2
 
@@ -52,10 +56,7 @@ def test_law_4_fragments_are_equal_after_their_exchange_and_all_at_the_end(tmp_p
     assert sorted(equal_at) == list(range(1, STEPS + 1))  # one of three fragments after each step
     assert equal_at[1] | equal_at[2] | equal_at[3] == equal_at[STEPS]
     assert equal_at[1] == equal_at[4] < equal_at[STEPS]
-    for other in (found[1], *served):
-        assert other.files == found[0].files
-        for name in other.files:
-            np.testing.assert_array_equal(found[0][name], other[name], err_msg=name)
+    assert_equal_bits(*found, *served)
 
 
 @pytest.mark.slow
@@ -63,10 +64,7 @@ def test_law_4_shared_weights_are_equal_where_exchanges_overlap_with_steps(tmp_p
     found, output = train(tmp_path / "sockets", 2, fragments=3, overlap=1)
     served, _ = train(tmp_path / "ps", 2, 1, fragments=3, overlap=1)
     assert len(found[0].files) == STEPS * len({name.split()[1] for name in found[0]})
-    for other in (found[1], *served):
-        assert other.files == found[0].files
-        for name in other.files:
-            np.testing.assert_array_equal(found[0][name], other[name], err_msg=name)
+    assert_equal_bits(*found, *served)
     # law 7: each fragment's in turn, then that under way and all
     assert len(re.findall(rf"bytes in {STEPS // 3 + 2}\.", output)) == 2
 
