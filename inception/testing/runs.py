@@ -23,6 +23,15 @@ Parameters = Mapping[str, np.ndarray]
 STEPS = 20
 LONGER = 150  # steps; more than a run makes before a test has killed a process
 ENDLESS = 100_000  # steps
+# Flags of a small training on random images.
+SMALL = {
+    "net": "mlp",
+    "benchmark_mode": True,
+    "batch_size": 8,
+    "num_nodes": 2,
+    "num_intra_threads": 1,
+    "save_summaries_secs": 0,
+}
 _DATASETS = {"lenet": "mnist", "mlp": "mnist", "cifar10_alexnet": "cifar10"}
 _INDEX = re.compile(rb"(?:--task_id|PMI_RANK|HOROVOD_RANK|COMM_WORLD_RANK)=(\d+)")
 
@@ -61,6 +70,11 @@ def flags_of(
         "--num_inter_threads=2",
         f"--save_summaries_secs={summary_secs}",
     ]
+
+
+def as_flags(settings: Mapping[str, object]) -> list[str]:
+    """Returns the flags that make settings."""
+    return [f"--{name}={value}" for name, value in settings.items()]
 
 
 def paced_flags_of(folder: Path, *more: str, **settings: object) -> tuple[str, list[str]]:
@@ -195,11 +209,17 @@ def run_program(module: str, *arguments: object) -> None:
         runpy.run_module(module, run_name="__main__")
 
 
-def command_of_two(engine: str, program: str, *flags: str) -> list[str]:
-    """Returns the command that trains a program with two workers, by an engine's name."""
+def command_of_two(engine: str, *flags: str) -> list[str]:
+    """Returns the command of a training of two workers on MNIST.
+
+    Args:
+      engine: "collective", "parameter_server", "mpi", "elastic" or "elastic ps".
+      flags: flags of the program.
+    """
+    program = ["inception.mnist_distributed_train", *flags]
     if engine == "mpi":
-        launch = [*mpirun(2), "-m"]
-    else:
-        ps = int(engine == "parameter_server")
-        launch = [sys.executable, "-m", "inception.testing.forked_launch", f"--ps={ps}", "2"]
-    return [*launch, program, *flags]
+        return [*mpirun(2), "-m", *program, "--variable_update=mpi"]
+    ps = int(engine in ("parameter_server", "elastic ps"))
+    elastic = ["--elastic"] if engine.startswith("elastic") else []
+    launch = [sys.executable, "-m", "inception.testing.forked_launch", f"--ps={ps}", "2"]
+    return [*launch, *program, *elastic]

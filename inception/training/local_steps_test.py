@@ -10,14 +10,15 @@ import sys
 import numpy as np
 import pytest
 
-from inception import programs
 from inception.flags.checks import refuse_beside_local_steps
 from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.testing.cluster import ProcessCluster
 from inception.testing.runs import (
     LONGER,
+    SMALL,
     Run,
+    as_flags,
     assert_equal_parameters,
     command_of_two,
     flags_of,
@@ -28,16 +29,10 @@ from inception.testing.runs import (
 )
 from terngrad.testing import forked
 from terngrad.testing.processes import Started
-from terngrad.training import checkpoints, runtime
+from terngrad.training import checkpoints
 
-FLAGS = {
+FLAGS = SMALL | {
     "codec": "ternary-feedback",
-    "net": "mlp",
-    "benchmark_mode": True,
-    "batch_size": 8,
-    "num_nodes": 2,
-    "num_intra_threads": 1,
-    "save_summaries_secs": 0,
     "local_steps": 3,
     "outer_feedback": 0.75,
     "initial_learning_rate": 0.05,
@@ -46,28 +41,12 @@ SENT = r"sends (at most )?(\d+) bytes a step"
 
 
 def arguments(train_dir, **flags):
-    return [f"--{k}={v}" for k, v in (FLAGS | {"train_dir": train_dir} | flags).items()]
+    return as_flags(FLAGS | {"train_dir": train_dir} | flags)
 
 
 def command(train_dir, engine, **flags):
     """Returns the command of a training of two workers."""
-    if engine == "mpi":
-        flags["variable_update"] = "mpi"
-    program = "inception.mnist_distributed_train"
-    return command_of_two(engine, program, *arguments(train_dir, **flags))
-
-
-@pytest.fixture(name="train_here")
-def _train_here(monkeypatch, capsys):
-    """Trains in this process; returns the output."""
-    monkeypatch.setattr(runtime, "configure", lambda **_: None)
-    monkeypatch.setattr(runtime, "towers", lambda n, on_cpu: ["/CPU:0"])
-
-    def train(train_dir, **flags):
-        programs.train("mnist", "", ["mnist_train", *arguments(train_dir, **flags)])
-        return capsys.readouterr().out
-
-    return train
+    return command_of_two(engine, *arguments(train_dir, **flags))
 
 
 def assert_equal(left, right):

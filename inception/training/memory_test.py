@@ -2,49 +2,25 @@
 
 import re
 import shutil
-import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from inception import programs
 from inception.flags.configs import TrainConfig
-from inception.testing.runs import newest_state
+from inception.testing.runs import SMALL, as_flags, command_of_two, newest_state
 from inception.training import asynchronous
 from inception.training.build import build_training
 from inception.training.problem import problem_of
 from terngrad.library.group import Group
 from terngrad.testing import forked
-from terngrad.training import runtime
 
-FLAGS = {
-    "codec": "5-level-feedback",
-    "net": "mlp",
-    "benchmark_mode": True,
-    "batch_size": 8,
-    "num_nodes": 2,
-    "num_intra_threads": 1,
-    "save_summaries_secs": 0,
-}
+FLAGS = SMALL | {"codec": "5-level-feedback"}
 ZERO = r"The memory of --codec=\S+ starts from zero: (.*)\."
 
 
 def arguments(train_dir, **flags):
-    return [f"--{k}={v}" for k, v in (FLAGS | {"train_dir": train_dir} | flags).items()]
-
-
-@pytest.fixture(name="train_here")
-def _train_here(monkeypatch, capsys):
-    """Trains in this process; returns the output."""
-    monkeypatch.setattr(runtime, "configure", lambda **_: None)
-    monkeypatch.setattr(runtime, "towers", lambda n, on_cpu: ["/CPU:0"])
-
-    def train(train_dir, **flags):
-        programs.train("mnist", "", ["mnist_train", *arguments(train_dir, **flags)])
-        return capsys.readouterr().out
-
-    return train
+    return as_flags(FLAGS | {"train_dir": train_dir} | flags)
 
 
 def are_equal(left, right):
@@ -83,12 +59,13 @@ def test_a_share_of_the_memory_counts_in_the_next_step(tmp_path, train_here):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ps", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
-def test_law_8_all_workers_of_a_training_go_on_with_their_memories(tmp_path, train_here, ps):
-    command = [sys.executable, "-m", "inception.testing.forked_launch", f"--ps={ps}", "2"]
-    command = [*command, "inception.mnist_distributed_train"]
+@pytest.mark.parametrize(
+    "engine", ["collective", pytest.param("parameter_server", marks=pytest.mark.exhaustive)]
+)
+def test_law_8_all_workers_of_a_training_go_on_with_their_memories(tmp_path, train_here, engine):
     for steps in (4, 8):
-        done = forked.run([*command, *arguments(tmp_path / "parts", max_steps=steps)])
+        flags = arguments(tmp_path / "parts", max_steps=steps)
+        done = forked.run(command_of_two(engine, *flags))
         assert done.returncode == 0, done.stdout + done.stderr
         assert not re.search(ZERO, done.stdout)
     train_here(tmp_path / "whole", max_steps=8, num_nodes=4, batch_size=16)

@@ -16,7 +16,9 @@ from inception.flags.cluster import ClusterConfig
 from inception.flags.configs import TrainConfig
 from inception.testing.runs import (
     LONGER,
+    SMALL,
     Run,
+    as_flags,
     command_of_two,
     newest_state,
     paced_flags_of,
@@ -29,16 +31,10 @@ from terngrad.testing import forked
 from terngrad.testing.processes import Started
 from terngrad.testing.transport import EchoTransport
 
-FLAGS = {
+FLAGS = SMALL | {
     "grad_bits": 1,
     "clip_factor": 2.5,
     "sum_codec": "ternary",
-    "net": "mlp",
-    "benchmark_mode": True,
-    "batch_size": 8,
-    "num_nodes": 2,
-    "num_intra_threads": 1,
-    "save_summaries_secs": 0,
     "initial_learning_rate": 0.05,
 }
 _LOCAL = {"grad_bits": 32, "clip_factor": 0, "codec": "ternary-feedback", "outer_feedback": 0.75}
@@ -61,18 +57,12 @@ CASES = [
 
 
 def arguments(train_dir, **flags):
-    return [f"--{k}={v}" for k, v in (FLAGS | {"train_dir": train_dir} | flags).items()]
+    return as_flags(FLAGS | {"train_dir": train_dir} | flags)
 
 
 def command(train_dir, engine, **flags):
     """Returns the command of a training of two workers."""
-    if engine == "mpi":
-        flags["variable_update"] = "mpi"
-    if engine.startswith("elastic"):
-        flags["elastic"] = True
-        engine = "parameter_server" if engine == "elastic ps" else "collective"
-    program = "inception.mnist_distributed_train"
-    return command_of_two(engine, program, *arguments(train_dir, **flags))
+    return command_of_two(engine, *arguments(train_dir, **flags))
 
 
 def kept_sums(*folders):

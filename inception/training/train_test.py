@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from inception import programs
 from inception.results import report
+from inception.testing.runs import as_flags
 from inception.training import train
 from slim.conversion import convert
 from slim.datasets import dataset_info
@@ -25,7 +25,7 @@ from terngrad.cluster.errors import DifferenceError
 from terngrad.testing import forked
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
-from terngrad.training import checkpoints, runtime
+from terngrad.training import checkpoints
 
 REPO = Path(__file__).parents[2]
 STEPS = 100
@@ -52,7 +52,7 @@ def arguments(digits, train_dir, **flags):
         "save_iter": 10,
         "keep_checkpoints": 0,
     }
-    return [f"--{name}={value}" for name, value in (defaults | flags).items()]
+    return as_flags(defaults | flags)
 
 
 def command(*args, **flags):
@@ -63,26 +63,13 @@ def run(digits, train_dir, **flags):
     return forked.run(command(digits, train_dir, **flags))
 
 
-@pytest.fixture(name="run_here")
-def _run_here(monkeypatch, capsys):
-    """Runs the program in this process, whose settings conftest.py has made."""
-    monkeypatch.setattr(runtime, "configure", lambda **_: None)
-    monkeypatch.setattr(runtime, "towers", lambda n, on_cpu: [f"/CPU:{i}" for i in range(n)])
-
-    def run_program(digits, train_dir, **flags):
-        programs.train("mnist", "", ["mnist_train", *arguments(digits, train_dir, **flags)])
-        return capsys.readouterr().out
-
-    return run_program
-
-
 @pytest.fixture(name="refusal")
-def _refusal(run_here):
+def _refusal(train_here):
     """Runs the program in this process; returns its last line."""
 
     def refused(*args, **flags):
         with pytest.raises(SystemExit) as ended:
-            run_here(*args, **flags)
+            train_here(*args, **flags)
         assert "\n" not in ended.value.code
         return ended.value.code
 
@@ -177,11 +164,13 @@ def test_a_signal_saves_and_exits_and_the_run_goes_on(interrupted, number):
 
 
 @pytest.mark.slow
-def test_a_run_that_goes_on_with_other_settings_names_them(digits, undisturbed, tmp_path, run_here):
+def test_a_run_that_goes_on_with_other_settings_names_them(
+    digits, undisturbed, tmp_path, train_here
+):
     path = checkpoints.latest_checkpoint(str(undisturbed))
     for file in Path(path).parent.glob(f"{Path(path).name}.*"):
         shutil.copy(file, tmp_path)
-    again = run_here(digits, tmp_path, max_steps=STEPS + 1, batch_size=32, seed=2, num_nodes=4)
+    again = train_here(digits, tmp_path, max_steps=STEPS + 1, batch_size=32, seed=2, num_nodes=4)
     assert (
         f"The run continues with other settings than those of {tmp_path / Path(path).name}: "
         "batch_size = 32 (was 16), num_nodes = 4 (was 2), seed = 2 (was 1).\n"
@@ -190,9 +179,9 @@ def test_a_run_that_goes_on_with_other_settings_names_them(digits, undisturbed, 
 
 
 @pytest.mark.slow
-def test_steps_in_float_epochs_are_float(digits, tmp_path, run_here):
+def test_steps_in_float_epochs_are_float(digits, tmp_path, train_here):
     flags = {"net": "mlp", "max_steps": 30, "batch_size": 1000, "save_summaries_secs": 1e-6}
-    run_here(digits, tmp_path, floating_grad_epoch=2, **flags)
+    train_here(digits, tmp_path, floating_grad_epoch=2, **flags)
     bits = report.read_scalars(str(tmp_path))["bits_per_parameter"]
     ternary = [step for step, b in zip(bits.steps, bits.values, strict=True) if b < 3]
     assert ternary == [*range(1, 11), *range(21, 31)]  # an epoch has 10 steps
@@ -249,7 +238,7 @@ def test_towers_run_on_logical_cpu_devices(digits, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_goes_on_from_the_newest_checkpoint_that_is_not_damaged(
-    digits, undisturbed, tmp_path, run_here, refusal
+    digits, undisturbed, tmp_path, train_here, refusal
 ):
     def damage(step):
         with open(tmp_path / f"model.ckpt-{step}.data-00000-of-00001", "r+b") as file:
@@ -263,7 +252,7 @@ def test_a_run_goes_on_from_the_newest_checkpoint_that_is_not_damaged(
             shutil.copy(file, tmp_path)
     damage(STEPS)
     damage(STEPS - 10)
-    said = run_here(digits, tmp_path)
+    said = train_here(digits, tmp_path)
     for step in (STEPS, STEPS - 10):
         why = rf"{tmp_path}/model.ckpt-{step} is damaged: .*data-0.* has another SHA-256 digest .*"
         assert re.search(rf"^{why}; set aside as {tmp_path}/damaged\.model", said, re.MULTILINE)
@@ -339,7 +328,7 @@ def test_law_10_a_damaged_record_is_named(digits, tmp_path, refusal):
 
 
 @pytest.mark.slow
-def test_a_damaged_record_loses_no_whole_step(digits, tmp_path, refusal, run_here, capsys):
+def test_a_damaged_record_loses_no_whole_step(digits, tmp_path, refusal, train_here, capsys):
     broken, flags = tmp_path / "broken", {"net": "mlp", "batch_size": 1000, "save_iter": 0}
     shutil.copytree(digits, broken)
     with open(broken / "train-mnist.tfrecord", "r+b") as file:
@@ -352,7 +341,7 @@ def test_a_damaged_record_loses_no_whole_step(digits, tmp_path, refusal, run_her
     said = capsys.readouterr().out
     assert f"Looking for the damaged record in 1 files; saved {saved[1]}.\n" in said
     step = int(saved[2])
-    run_here(digits, tmp_path / "whole", **flags | {"max_steps": step})
+    train_here(digits, tmp_path / "whole", **flags | {"max_steps": step})
     assert_same_checkpoint(tmp_path / "whole", tmp_path / "stopped", step)
 
 
@@ -376,22 +365,24 @@ def test_law_10_a_folder_that_is_full_at_the_start_is_named(digits, tmp_path, re
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", ["2,6", pytest.param("2,1000", marks=pytest.mark.exhaustive)])
-def test_a_profile_is_written_whichever_comes_first(digits, tmp_path, steps, run_here):
-    printed = run_here(digits, tmp_path, max_steps=10, profile_steps=steps, net="mlp")
+def test_a_profile_is_written_whichever_comes_first(digits, tmp_path, steps, train_here):
+    printed = train_here(digits, tmp_path, max_steps=10, profile_steps=steps, net="mlp")
     assert f"Profile for TensorBoard: {tmp_path}" in printed
     assert "--profile_steps" not in printed
     assert list(tmp_path.glob("plugins/profile/*/*.xplane.pb"))
 
 
-def test_a_run_that_ends_before_its_profile_says_so(digits, tmp_path, run_here):
+def test_a_run_that_ends_before_its_profile_says_so(digits, tmp_path, train_here):
     flags = {"benchmark_mode": True, "save_summaries_secs": 0, "net": "mlp"}
-    printed = run_here(digits, tmp_path, max_steps=1, profile_steps="1,2", **flags)
+    printed = train_here(digits, tmp_path, max_steps=1, profile_steps="1,2", **flags)
     assert "--profile_steps: no step is profiled; the run ends at step 1.\n" in printed
 
 
 @pytest.mark.slow
-def test_law_8_neither_summaries_nor_packing_change_a_bit(digits, undisturbed, tmp_path, run_here):
-    run_here(digits, tmp_path, max_steps=20, save_summaries_secs=0, use_encoding=False)
+def test_law_8_neither_summaries_nor_packing_change_a_bit(
+    digits, undisturbed, tmp_path, train_here
+):
+    train_here(digits, tmp_path, max_steps=20, save_summaries_secs=0, use_encoding=False)
     assert not list(tmp_path.glob("events*"))
     assert_same_checkpoint(undisturbed, tmp_path, step=20)
 
@@ -401,9 +392,9 @@ def test_law_8_neither_summaries_nor_packing_change_a_bit(digits, undisturbed, t
     ("flags", "max_bits"), [({"grad_bits": 16}, 16), ({"scaler_sharing": False}, 3)]
 )
 def test_a_run_is_observed_in_half_precision_and_with_own_scales(
-    digits, tmp_path, flags, max_bits, run_here
+    digits, tmp_path, flags, max_bits, train_here
 ):
-    run_here(digits, tmp_path, max_steps=20, net="mlp", **flags)
+    train_here(digits, tmp_path, max_steps=20, net="mlp", **flags)
     first, last = report.read_scalars(str(tmp_path))["bits_per_parameter"].values
     assert max_bits - 1 < first == last <= max_bits
 
