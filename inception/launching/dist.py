@@ -135,7 +135,7 @@ def stop(settings: Settings, arguments: Sequence[str]) -> None:
         raise ValueError("; ".join([*found.unexpected, *may_run]))
 
 
-def run_here(settings: Settings, arguments: Sequence[str]) -> None:
+def _run_here(settings: Settings, arguments: Sequence[str]) -> None:
     """Runs all processes on this machine, shows their lines and ends with their status."""
     if arguments:
         raise ValueError("takes no arguments; set variables in the environment")
@@ -157,7 +157,7 @@ def run_here(settings: Settings, arguments: Sequence[str]) -> None:
 
 _ACTIONS = {
     "run_dist.sh": run,
-    "run_dist_cifar10.sh": run_here,
+    "run_dist_cifar10.sh": _run_here,
     "status_dist.sh": status,
     "stop_dist.sh": stop,
 }
