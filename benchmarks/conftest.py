@@ -7,14 +7,10 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from slim.conversion import convert
-from slim.datasets import mnist
+from slim.testing import write_digits
 from terngrad.testing import forked
-
-_IMAGES = 256  # in each split
 
 Run = Callable[..., dict]
 
@@ -23,10 +19,7 @@ Run = Callable[..., dict]
 def digits(tmp_path_factory) -> Path:
     """Returns a folder with records of the first digits of the repository's sample."""
     folder = tmp_path_factory.mktemp("digits")
-    sample = Path(mnist.__file__).parent / "mnist_sample"
-    for split, (images, labels) in mnist.load(str(sample)).items():
-        path = str(folder / f"{split}-mnist.tfrecord")
-        convert.write_records({path: np.arange(_IMAGES)}, images, labels, mnist.INFO)
+    write_digits(folder, count=256)
     return folder
 
 

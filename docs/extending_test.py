@@ -17,13 +17,13 @@ import tensorflow as tf
 from docs import markdown
 from slim import input_pipeline
 from slim.conversion import convert
-from slim.datasets import dataset_factory, mnist
+from slim.datasets import dataset_factory
 from slim.preprocessing import preprocessing_factory
+from slim.testing import write_digits
 from terngrad.testing.addresses import free_ports
 from terngrad.testing.processes import finished
 
 BLOCKS = list(markdown.blocks(markdown.REPO / "docs" / "extending.md"))
-_DIGITS = 128
 
 # A process of the engine: it adds the page's row, then runs the suite for itself and for all nodes.
 _ENGINE = """
@@ -89,12 +89,9 @@ def test_every_python_block_is_a_file_or_a_row_or_names_its_test():
 @pytest.fixture
 def digits(tmp_path):
     """Records of the first digits of the repository's sample."""
-    sample = Path(mnist.__file__).parent / "mnist_sample"
-    images, labels = mnist.load(str(sample))["train"]
-    path = str(tmp_path / "digits" / "train-mnist.tfrecord")
-    Path(path).parent.mkdir()
-    convert.write_records({path: np.arange(_DIGITS)}, images, labels, mnist.INFO)
-    return Path(path).parent
+    (folder := tmp_path / "digits").mkdir()
+    write_digits(folder, count=128)
+    return folder
 
 
 @pytest.fixture

@@ -40,7 +40,10 @@ ROWS: tuple[Mapping[str, str], ...] = (
     },
     {"slim.preprocessing": "from a stored image to the input of a net"},
     {"slim": "order of images, a worker's share, batches"},
-    {"slim.conversion": "from pictures to record files"},
+    {
+        "slim.conversion": "from pictures to record files",
+        "slim.testing": "what tests share",
+    },
     {
         "inception.app": "runs a program: flags, errors, exit status",
         "inception.flags": "tables of flags, and the configs they become",

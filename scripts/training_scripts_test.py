@@ -10,17 +10,14 @@ import signal
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 from inception import app
 from inception.flags import command_line
-from slim.conversion import convert
-from slim.datasets import mnist
+from slim.testing import write_digits
 from terngrad.testing.processes import Started, wait_until
 
 _REPO = pathlib.Path(__file__).parents[1]
-_IMAGES = 512  # of each split
 _LENET = "scripts/run_multi_gpus_lenet.sh"
 _SHORT = {"MAX_STEPS": "20", "SAVE_ITER": "10", "EVAL_INTERVAL_SECS": "0.5"}
 _PRECISION = re.compile(r"precision @ 1 = ([01]\.\d+) recall @ 5 = [01]\.\d+ \[\d+ examples\]")
@@ -46,13 +43,7 @@ real = pytest.mark.slow
 @pytest.fixture(scope="session")
 def digits(made_once) -> pathlib.Path:
     """Records of some of the repository's digits, in a folder whose name has a space."""
-
-    def fill(folder: pathlib.Path) -> None:
-        for split, (digits, labels) in mnist.load(f"{_REPO}/slim/datasets/mnist_sample").items():
-            path = str(folder / f"{split}-mnist.tfrecord")
-            convert.write_records({path: np.arange(_IMAGES)}, digits, labels, mnist.INFO)
-
-    return made_once("some digits", fill)
+    return made_once("some digits", lambda folder: write_digits(folder, count=512))
 
 
 def _started(script: str, **settings) -> Started:

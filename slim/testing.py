@@ -14,7 +14,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from slim.datasets import mnist
+from slim.conversion import shard_writer
+from slim.conversion.options import DEFAULT
+from slim.conversion.sources import ArraySource
+from slim.datasets import files, mnist
 
 
 def write_mnist(
@@ -40,6 +43,28 @@ def write_mnist(
             (folder / f"{name}{suffix}").write_bytes(gzip.compress(content) if suffix else content)
         splits[split] = images[..., np.newaxis], labels
     return splits
+
+
+def write_mnist_records(folder: Path, split: str, images: np.ndarray, labels: np.ndarray) -> None:
+    """Writes the record file of a split of MNIST.
+
+    Args:
+      folder: folder for the file.
+      split: name of the split.
+      images: uint8 [N, 28, 28, 1].
+      labels: int64 [N].
+    """
+    shares = {str(folder / f"{split}-mnist.tfrecord"): np.arange(len(labels))}
+    source = ArraySource(images, labels, mnist.INFO)
+    with files.progress_bar() as bar:
+        shard_writer.write_shards(shares, source, DEFAULT, bar, lambda shard, lines: None)
+
+
+def write_digits(folder: Path, count: int) -> None:
+    """Writes the record files of the first digits of each split of the repository's sample."""
+    sample = Path(mnist.__file__).parent / "mnist_sample"
+    for split, (images, labels) in mnist.load(str(sample)).items():
+        write_mnist_records(folder, split, images[:count], labels[:count])
 
 
 def write_pictures(folder: Path, counts: Mapping[str, int], suffix: str = ".jpg") -> None:

@@ -6,9 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from slim.conversion import convert
-from slim.datasets import mnist
 from slim.nets import nets_factory
+from slim.testing import write_mnist_records
 from terngrad.testing import forked
 from terngrad.training import checkpoints
 
@@ -22,8 +21,7 @@ def data_dir(tmp_path_factory):
         np.uint8
     )
     for split in ("train", "test"):
-        path = str(folder / f"{split}-mnist.tfrecord")
-        convert.write_records({path: np.arange(64)}, images, labels, mnist.INFO)
+        write_mnist_records(folder, split, images, labels)
     return str(folder)
 
 

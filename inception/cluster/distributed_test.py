@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,8 +24,7 @@ from inception.testing.runs import (
     train,
     worker_pids,
 )
-from slim.conversion import convert
-from slim.datasets import mnist
+from slim.testing import write_digits
 from terngrad.testing.addresses import free_ports
 from terngrad.testing.certificates import make_certificates
 from terngrad.testing.processes import Started, finished, unread_after
@@ -233,12 +231,10 @@ def test_law_8_a_killed_worker_ends_the_others_by_name_and_a_restart_loses_nothi
 @pytest.fixture(scope="module", name="unequal_shares")
 def _unequal_shares(tmp_path_factory):
     """Two folders of records of other sizes: each worker's own."""
-    images, labels = mnist.load(str(Path(mnist.__file__).parent / "mnist_sample"))["train"]
     folders = []
     for i, count in enumerate((64, 32)):
         folders.append(tmp_path_factory.mktemp(f"worker{i}"))
-        path = str(folders[i] / "train-mnist.tfrecord")
-        convert.write_records({path: np.arange(count)}, images, labels, mnist.INFO)
+        write_digits(folders[i], count)
     return folders
 
 

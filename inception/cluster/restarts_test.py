@@ -3,9 +3,7 @@
 import os
 import re
 import signal
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from inception.testing.cluster import ProcessCluster
@@ -18,8 +16,7 @@ from inception.testing.runs import (
     train,
     worker_pids,
 )
-from slim.conversion import convert
-from slim.datasets import mnist
+from slim.testing import write_digits
 
 pytestmark = pytest.mark.slow
 
@@ -74,13 +71,11 @@ def test_laws_4_and_8_killed_workers_and_ps_that_come_back_change_no_bit(restart
 
 
 def test_law_8_a_step_that_is_made_anew_takes_the_same_records(tmp_path):
-    images, labels = mnist.load(str(Path(mnist.__file__).parent / "mnist_sample"))["train"]
-    path = tmp_path / "data" / "train-mnist.tfrecord"
-    path.parent.mkdir()
-    convert.write_records({str(path): np.arange(200)}, images, labels, mnist.INFO)
+    (data := tmp_path / "data").mkdir()
+    write_digits(data, 200)
 
     def trained_in(name):
-        more = (f"--data_dir={path.parent}", "--input_queue_memory_factor=1")
+        more = (f"--data_dir={data}", "--input_queue_memory_factor=1")
         program, flags = paced_flags_of(tmp_path / name, *more, steps=LONGER)
         flags.remove("--benchmark_mode=True")
         return program, flags

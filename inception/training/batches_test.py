@@ -13,9 +13,9 @@ from inception.flags.configs import EvalConfig, TrainConfig
 from inception.training import batches, preparation
 from inception.training.batches import LastBatch
 from inception.training.problem import problem_of
-from slim.conversion import convert
-from slim.datasets import dataset_factory, mnist, records
+from slim.datasets import dataset_factory, records
 from slim.datasets.dataset_factory import Dataset
+from slim.testing import write_mnist_records
 from terngrad.library.group import Group
 from terngrad.training.classifier import Losses
 from terngrad.training.reduction import Aggregate
@@ -28,9 +28,7 @@ LABELS = np.array([1, 4, 9, 2, 5, 1, 1])
 @pytest.fixture(scope="module", name="dataset")
 def _dataset(tmp_path_factory) -> Dataset:
     folder = tmp_path_factory.mktemp("data")
-    path = str(folder / "train-mnist.tfrecord")
-    images = np.zeros((len(LABELS), 28, 28, 1), np.uint8)
-    convert.write_records({path: np.arange(len(LABELS))}, images, LABELS, mnist.INFO)
+    write_mnist_records(folder, "train", np.zeros((len(LABELS), 28, 28, 1), np.uint8), LABELS)
     return dataset_factory.get_dataset("mnist", "train", str(folder))
 
 

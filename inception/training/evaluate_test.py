@@ -17,9 +17,8 @@ from inception import programs
 from inception.flags import configs
 from inception.training import evaluate
 from inception.training.problem import problem_of
-from slim.conversion import convert
-from slim.datasets import mnist
 from slim.nets import nets_factory
+from slim.testing import write_mnist_records
 from terngrad.testing import forked
 from terngrad.training import checkpoints
 
@@ -32,8 +31,7 @@ def data_dir(tmp_path_factory):
     """A folder with a test split of 50 images, of which 12 are labelled 3 and 6 are labelled 5."""
     folder = tmp_path_factory.mktemp("data")
     images = np.random.default_rng(1).integers(0, 256, (50, 28, 28, 1), np.uint8)
-    path = str(folder / "test-mnist.tfrecord")
-    convert.write_records({path: np.arange(50)}, images, LABELS, mnist.INFO)
+    write_mnist_records(folder, "test", images, LABELS)
     return str(folder)
 
 

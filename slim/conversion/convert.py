@@ -11,7 +11,7 @@ from slim.conversion import record_files, shard_writer
 from slim.conversion.options import DEFAULT, JPEG, Form, Options
 from slim.conversion.record_files import Job, WriteShards, record_paths
 from slim.conversion.sources import ArraySource, PictureSource, Source
-from slim.datasets import dataset_factory, files
+from slim.datasets import dataset_factory
 from slim.datasets.dataset_info import DatasetInfo, Splits
 from slim.datasets.picture_files import Pictures
 
@@ -86,22 +86,6 @@ def write(
     first = next(iter(splits.values()))
     class_names = first.class_names if isinstance(first, Pictures) else info.class_names
     record_files.run(folder, jobs, class_names, options, write_shards)
-
-
-def write_records(
-    shares: Mapping[str, np.ndarray], images: np.ndarray, labels: np.ndarray, info: DatasetInfo
-) -> None:
-    """Writes record files with images as PNG; a file gets its name when it is complete.
-
-    Args:
-      shares: indices of each file's images, by path.
-      images: uint8 [N, H, W, C].
-      labels: int64 [N].
-      info: the data set, for the names of its classes.
-    """
-    source = ArraySource(images, labels, info)
-    with files.progress_bar() as bar:
-        shard_writer.write_shards(shares, source, DEFAULT, bar, lambda shard, lines: None)
 
 
 def _shards(
