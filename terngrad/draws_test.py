@@ -26,9 +26,9 @@ def philox_4x32_10(counter, key):
     return c
 
 
-def block(index, seed=SEED, step=STEP, node=NODE, variable=VARIABLE):
-    counter = (index & 0xFFFFFFFF, index >> 32, step, node << 16 | variable)
-    return philox_4x32_10(counter, (seed & 0xFFFFFFFF, seed >> 32))
+def block(index):
+    counter = (index & 0xFFFFFFFF, index >> 32, STEP, NODE << 16 | VARIABLE)
+    return philox_4x32_10(counter, (SEED & 0xFFFFFFFF, SEED >> 32))
 
 
 def expected_draw(e):

@@ -116,17 +116,11 @@ class Run(Started):
 class HorovodRun(Started):
     """A training whose workers Horovod connects."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        program: str,
-        flags: Sequence[str],
-        module: Sequence[str] = ("-m",),
-    ) -> None:
+    def __init__(self, command: Sequence[str], program: str, flags: Sequence[str]) -> None:
         """Starts it with the command of the fixture `horovod_command`."""
         # horovodrun would read --net as an abbreviation of one of its own flags.
         flags = [re.sub("^--net=", "-net=", flag) for flag in flags]
-        super().__init__([*command, *module, program, "--variable_update=horovod", *flags])
+        super().__init__([*command, "-m", program, "--variable_update=horovod", *flags])
 
 
 class MpiRun(Started):

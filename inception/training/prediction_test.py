@@ -124,16 +124,16 @@ def test_ternary_gradients_are_tried_as_their_name_alone_makes_them():
     assert suited == {name: getattr(policy, name) for name in suited}
 
 
-def packing_of(processes, density, nodes=1):
+def packing_of(processes, density):
     """Returns what has packed codes of which a share is not 0; if all are, they are 1."""
-    exchange = LocalExchange(nodes, KERNELS)
-    exchange.num_nodes = processes * nodes
+    exchange = LocalExchange(1, KERNELS)
+    exchange.num_nodes = processes
     packing = prediction._Packing(exchange, KERNELS)
     chosen = np.random.default_rng(0).random(32 * 2000) < density
     signs = np.random.default_rng(1).random(32 * 2000) < 0.5
     bits = [chosen, chosen & signs & (density < 1)]
     planes = [np.packbits(each, bitorder="little").view(np.uint32) for each in bits]
-    packing.sum_codes(bucket_of([tf.constant(np.stack(planes, axis=1))] * nodes, "a", 1))
+    packing.sum_codes(bucket_of([tf.constant(np.stack(planes, axis=1))], "a", 1))
     return packing
 
 

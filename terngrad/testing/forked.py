@@ -56,7 +56,6 @@ class ForkedProgram:
         in_own_group: bool = False,
         own_stderr: bool = False,
         is_server: bool = False,
-        cwd: str = ".",
         siblings: Iterable[ForkedProgram] | None = None,
     ) -> None:
         """Starts the program.
@@ -68,7 +67,6 @@ class ForkedProgram:
           in_own_group: whether it leads a new session and process group.
           own_stderr: whether stderr is read separately.
           is_server: whether it reads stdin, and shares the stderr of this process.
-          cwd: its folder.
           siblings: None = multiprocessing's fork server starts the program. Otherwise this process
             forks itself, and the child closes its copies of the outputs of these programs. This
             process must have imported TensorFlow and computed nothing.
@@ -89,7 +87,7 @@ class ForkedProgram:
             self.stdin = os.fdopen(os.dup(write.fileno()), "w")
             write.close()
             writers.append(Connection(os.dup(2), readable=False))
-        own = (module, list(arguments), dict(env), in_own_group, os.path.abspath(cwd))
+        own = (module, list(arguments), dict(env), in_own_group, os.getcwd())
         self._process = context.Process(target=_run, args=(*own, stdin, writers, inherited))
         self._process.start()
         outputs = [os.fdopen(os.dup(reader.fileno()), errors="replace") for reader, _ in pipes]
@@ -148,17 +146,13 @@ class _ForkedServers:
 
 
 def run(
-    command: Sequence[str],
-    *,
-    env: Mapping[str, str] | None = None,
-    cwd: str | os.PathLike = ".",
-    timeout: float = HANG_SECS,
+    command: Sequence[str], *, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Runs `python -m MODULE ARGUMENT...` to its end; like subprocess.run with captured output."""
     _, option, module, *arguments = map(str, command)
     assert option == "-m", command
     environment = os.environ if env is None else env
-    program = ForkedProgram(module, arguments, environment, own_stderr=True, cwd=os.fspath(cwd))
+    program = ForkedProgram(module, arguments, environment, own_stderr=True)
     texts: dict[str, str] = {}
 
     def read(name: str) -> None:
@@ -169,7 +163,7 @@ def run(
     for reader in readers:
         reader.start()
     try:
-        status = program.wait(timeout)
+        status = program.wait(HANG_SECS)
     except subprocess.TimeoutExpired:
         program.kill()
         program.wait()

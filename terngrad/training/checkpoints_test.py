@@ -15,18 +15,18 @@ from terngrad.training import checkpoints
 from terngrad.training.errors import first_line
 
 
-def make_state(value=1.0, shape=(2, 3)):
+def make_state(value=1.0):
     return {
         "step": tf.Variable(7, dtype=tf.int64),
-        "variables/fc/kernel": tf.Variable(tf.fill(shape, value)),
-        "averages/fc/kernel": tf.Variable(tf.fill(shape, value + 1)),
-        "slots/momentum/fc/kernel": tf.Variable(tf.fill(shape, value + 2)),
+        "variables/fc/kernel": tf.Variable(tf.fill((2, 3), value)),
+        "averages/fc/kernel": tf.Variable(tf.fill((2, 3), value + 1)),
+        "slots/momentum/fc/kernel": tf.Variable(tf.fill((2, 3), value + 2)),
     }
 
 
-def make_model(units=3):
+def make_model():
     images = keras.Input((2,))
-    return keras.Model(images, keras.layers.Dense(units, use_bias=False, name="fc")(images))
+    return keras.Model(images, keras.layers.Dense(3, use_bias=False, name="fc")(images))
 
 
 def weights_of(model):

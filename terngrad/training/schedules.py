@@ -23,7 +23,7 @@ def exponential(rate: float, decay_steps: int, factor: float) -> Schedule:
     Raises:
       ValueError: `decay_steps` is not positive.
     """
-    _check_positive("decay_steps", decay_steps)
+    _check_positive(decay_steps)
     return lambda step: rate * tf.pow(factor, tf.cast(step // decay_steps, tf.float32))
 
 
@@ -33,7 +33,7 @@ def polynomial(rate: float, decay_steps: int, power: float, end_rate: float) -> 
     Raises:
       ValueError: `decay_steps` is not positive.
     """
-    _check_positive("decay_steps", decay_steps)
+    _check_positive(decay_steps)
 
     def schedule(step: tf.Tensor) -> tf.Tensor:
         done = tf.cast(tf.minimum(step, decay_steps), tf.float32) / decay_steps
@@ -59,6 +59,6 @@ def constant_warmup(start_rate: float, warmup_steps: int, schedule: Schedule) ->
     return lambda step: tf.where(step < warmup_steps, start_rate, schedule(step))
 
 
-def _check_positive(name: str, value: int) -> None:
-    if value <= 0:
-        raise ValueError(f"{name} is {value}; allowed are positive numbers of steps.")
+def _check_positive(decay_steps: int) -> None:
+    if decay_steps <= 0:
+        raise ValueError(f"decay_steps is {decay_steps}; allowed are positive numbers of steps.")

@@ -50,12 +50,12 @@ ALL_HOSTS = ("IP:127.0.0.1", "DNS:one", "DNS:two")
 
 
 @contextlib.contextmanager
-def serving(count=1, tls=None, workers=WORKERS, at=None, needed=None, secs=SECS):
+def serving(count=1, tls=None, workers=WORKERS, needed=None):
     """Yields servers and their addresses."""
-    hosts = at or free_addresses(count)
-    rules = Rules(needed or len(workers), False, secs)
+    hosts = free_addresses(count)
+    rules = Rules(needed or len(workers), False, SECS)
     arithmetic = PackedArithmetic(ReferencePacking())
-    configs = [config_of(hosts, i, secs, tls, workers) for i in range(count)]
+    configs = [config_of(hosts, i, SECS, tls, workers) for i in range(count)]
     servers = [Server(config, arithmetic, rules) for config in configs]
     for server, host in zip(servers, hosts, strict=True):
         server.start(host)
@@ -67,9 +67,9 @@ def serving(count=1, tls=None, workers=WORKERS, at=None, needed=None, secs=SECS)
 
 
 @contextlib.contextmanager
-def joined(hosts, workers=WORKERS, tls=None, secs=SECS):
+def joined(hosts, workers=WORKERS, tls=None):
     """Yields a client of each worker; all are in one view."""
-    clients = [Client(config_of(hosts, rank, secs, tls, workers)) for rank in range(len(workers))]
+    clients = [Client(config_of(hosts, rank, SECS, tls, workers)) for rank in range(len(workers))]
     try:
         report_states(clients)
         yield clients
@@ -88,13 +88,13 @@ def report_states(clients, steps=0, *, is_live=False):
 class Operations:
     """An operation of some clients, and its results."""
 
-    def __init__(self, clients, name, kind, items, local_nodes=1, packing=None):
+    def __init__(self, clients, name, kind, items, packing=None):
         self.clients = clients
         self.results = [queue.Queue() for _ in clients]
         self.cancelled = threading.Event()
         self.indices = [
             c.declare(
-                Operation(name, kind, items, local_nodes, c.size),
+                Operation(name, kind, items, 1, c.size),
                 lambda *result, box=box: box.put(result),
                 self.cancelled.set,
                 packing or ReferencePacking(),
@@ -110,10 +110,10 @@ class Operations:
         return result
 
 
-def run(clients, contents, name="sum", kind=Kind.FLOATS, local_nodes=1, step=0):
-    """Runs an operation; returns the result that each client receives."""
-    items = contents[0].nbytes // Operation(name, kind, 0, local_nodes, 1).pushed_bytes
-    operations = Operations(clients, name, kind, items, local_nodes)
+def run(clients, contents, name, step=0):
+    """Runs a sum of floats; returns the result that each client receives."""
+    items = contents[0].nbytes // Operation(name, Kind.FLOATS, 0, 1, 1).pushed_bytes
+    operations = Operations(clients, name, Kind.FLOATS, items)
     for i, content in enumerate(contents):
         operations.push(i, step, content)
     return [operations.take(i) for i in range(len(clients))]
