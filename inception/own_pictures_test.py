@@ -14,7 +14,6 @@ from inception.testing.runs import run_program
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
 
-SIZE = 32  # side of the net's input
 NET = ("--dataset_name=images", "--net=cifarnet")
 
 pytestmark = pytest.mark.slow

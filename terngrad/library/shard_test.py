@@ -14,8 +14,6 @@ import terngrad.keras
 from terngrad.library import shard
 from terngrad.library.group import Group
 
-ALONE = Group()
-
 
 @pytest.mark.parametrize("unknown", [False, True])
 def test_each_worker_gets_equally_many_elements_and_what_is_left_out_is_reported(unknown, capsys):

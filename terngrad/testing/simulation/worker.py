@@ -279,7 +279,7 @@ class SimulatedWorker:
         """Does the same as `ParameterServerConnection.synchronize`."""
         self._leave()
         while True:
-            while not self._client.failure and not self._client.servers.is_ready:
+            while not self._client.failure and not self._client.servers.wait_until_ready(0):
                 yield
             asked = self._coordination.ask_view(self.state.steps, is_live=self._is_live)
             view = yield from self._wait(asked)

@@ -136,7 +136,7 @@ class Client:
             on_failure(self.failure)
 
     def wait_for_servers(self) -> None:
-        """Waits until `Servers.is_ready`, or until the connection has failed."""
+        """Waits until `servers` are ready, or until the connection has failed."""
         while not self.failure and not self.servers.wait_until_ready(_POLL_SECS):
             pass
 

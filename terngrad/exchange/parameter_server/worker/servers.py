@@ -61,19 +61,16 @@ class Servers:
         with self._changed:
             return self._used() <= self._up
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether a stream to each ps is open, but for those for which no view waits."""
-        with self._changed:
-            return self._is_ready()
-
     def is_lost(self, ps: int) -> bool:
         """Whether this worker does without a ps."""
         with self._changed:
             return ps in self._lost
 
     def wait_until_ready(self, secs: float) -> bool:
-        """Waits at most `secs` seconds until `is_ready`; returns it."""
+        """Waits at most `secs` seconds until a stream to each ps is open; returns whether it is.
+
+        Ps for which no view waits do not count.
+        """
         with self._changed:
             return self._changed.wait_for(self._is_ready, secs)
 

@@ -33,7 +33,7 @@ def test_a_view_without_a_ps_needs_no_stream_to_it(servers, reported):
     servers.use_all_but([1])
     assert servers.used == (0, 2)
     assert not servers.broke(1)
-    assert servers.is_ready
+    assert servers.wait_until_ready(0)
     assert servers.reaches_used
     assert reported == [{1}]  # other workers must know that it cannot be used again yet
 
@@ -51,14 +51,15 @@ def test_where_the_ps_do_not_add_no_view_is_needed_because_of_one(reported):
     servers = Servers(
         3, elastic=True, coordinator_moves=True, add=False, report_lost=reported.append
     )
-    assert servers.is_ready  # a worker that joins waits for none that it has not reached yet
+    # A worker that joins waits for none that it has not reached yet.
+    assert servers.wait_until_ready(0)
     for ps in range(3):
         servers.opened(ps)
     assert servers.broke(1)
-    assert not servers.is_ready  # the next report tells who is lost
+    assert not servers.wait_until_ready(0)  # the next report tells who is lost
     assert servers.reaches_used
     assert servers.lose(1)
-    assert servers.is_ready
+    assert servers.wait_until_ready(0)
     assert servers.is_lost(1)
     servers.opened(1)
     servers.report_all_lost()
@@ -68,5 +69,5 @@ def test_where_the_ps_do_not_add_no_view_is_needed_because_of_one(reported):
 def test_ps_0_is_never_lost_and_none_unless_elastic(servers):
     servers.broke(0)
     assert not servers.lose(0)
-    assert not servers.is_ready
+    assert not servers.wait_until_ready(0)
     assert not Servers(2, elastic=False, report_lost=lambda lost: None).lose(1)
