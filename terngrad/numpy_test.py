@@ -17,6 +17,7 @@ from terngrad.layout import DRAWS, FEEDBACK_CODES, MAX_CODES
 from terngrad.ops import array_checks, library
 from terngrad.ops.native import NativeKernels
 from terngrad.parts import parts_of
+from terngrad.testing.gradients import drawn_gradients
 
 try:
     PATHS = library.load_arrays().terngrad_paths().decode().split(", ")
@@ -29,17 +30,6 @@ shapes = st.lists(
     max_size=4,
 )
 CODES = {**MAX_CODES, **FEEDBACK_CODES}
-edges = st.sampled_from([0.0, -0.0, 1e-45, -1e-40, 2.0**-126, 1e-20, 3.4e38, np.inf, np.nan])
-
-
-def _gradients(data, chosen):
-    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-    gradients = [np.asarray(rng.normal(size=shape), np.float32) for shape in chosen]
-    for gradient in gradients:
-        if gradient.size > 1 and data.draw(st.booleans()):
-            gradient.reshape(-1)[-1] = data.draw(edges)
-        gradient *= np.float32(data.draw(st.sampled_from([1, 0, 1e-31])))
-    return gradients
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -55,7 +45,7 @@ def test_law_3_arrays_get_the_bits_of_the_ops(path, data):
 def _of_both(path, data):
     """What the arrays and the ops return for the same gradients, pair by pair."""
     chosen = data.draw(shapes)
-    kernels, gradients = NativeKernels(path), _gradients(data, chosen)
+    kernels, gradients = NativeKernels(path), drawn_gradients(data, chosen)
     tensors = [tf.constant(gradient) for gradient in gradients]
 
     by = {"scale_by": data.draw(st.sampled_from(["variable", "channel", "block:128"]))}

@@ -17,6 +17,7 @@ from terngrad.layout import DRAWS, FEEDBACK_CODES, MAX_CODES
 from terngrad.ops import library
 from terngrad.parts import parts_of
 from terngrad.testing.gpu import STREAM, HostArray, HostArrays
+from terngrad.testing.gradients import drawn_gradients
 
 CODES = {**MAX_CODES, **FEEDBACK_CODES}
 shapes = st.lists(
@@ -27,7 +28,6 @@ shapes = st.lists(
     min_size=1,
     max_size=4,
 )
-edges = st.sampled_from([0.0, -0.0, 1e-45, -1e-40, 2.0**-126, 1e-20, 3.4e38, np.inf, np.nan])
 some_numbers = settings(
     max_examples=60,
     deadline=None,
@@ -46,16 +46,6 @@ def of_gpu(array):
     return array.values
 
 
-def gradients_of(data, chosen):
-    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-    gradients = [np.asarray(rng.normal(size=shape), np.float32) for shape in chosen]
-    for gradient in gradients:
-        if gradient.size > 1 and data.draw(st.booleans()):
-            gradient.reshape(-1)[-1] = data.draw(edges)
-        gradient *= np.float32(data.draw(st.sampled_from([1, 0, 1e-31])))
-    return gradients
-
-
 def assert_same_bits(ours, theirs):
     assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
     kind = np.uint32 if ours.itemsize == 4 else ours.dtype
@@ -66,7 +56,7 @@ def assert_same_bits(ours, theirs):
 @some_numbers
 def test_law_2_arrays_on_gpus_get_the_bits_of_the_cpu(data):
     chosen = data.draw(shapes)
-    gradients = gradients_of(data, chosen)
+    gradients = drawn_gradients(data, chosen)
     by = {"scale_by": data.draw(st.sampled_from(["variable", "channel", "block:128"]))}
     count = sum(parts_of(shape, by["scale_by"]).count for shape in chosen)
     found, expected = arrays.stats(on_gpu(gradients), **by), arrays.stats(gradients, **by)

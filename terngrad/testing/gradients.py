@@ -65,6 +65,18 @@ def gradients_of(nodes, seed=1):
     ]
 
 
+def drawn_gradients(data, shapes):
+    """Returns float32 gradients that Hypothesis chooses: tiny, zero, or with an edge value."""
+    edges = st.sampled_from([0.0, -0.0, 1e-45, -1e-40, 2.0**-126, 1e-20, 3.4e38, np.inf, np.nan])
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    gradients = [np.asarray(rng.normal(size=shape), np.float32) for shape in shapes]
+    for gradient in gradients:
+        if gradient.size > 1 and data.draw(st.booleans()):
+            gradient.reshape(-1)[-1] = data.draw(edges)
+        gradient *= np.float32(data.draw(st.sampled_from([1, 0, 1e-31])))
+    return gradients
+
+
 def assert_same_bits(left, right):
     """Compares lists of float32 arrays by their bits."""
     for a, b in zip(left, right, strict=True):
