@@ -21,24 +21,11 @@ def _paced(
     run: Callable[..., None], pause_secs: float, config: TrainConfig, *others: object
 ) -> None:
     with app.quiet_import():
-        import tensorflow as tf
-
-        from inception.training import preparation
+        from inception.training import batches, preparation
 
     original = preparation.training_batches
-
-    def pause() -> bool:
-        time.sleep(random.uniform(0, 2 * pause_secs))
-        return True
-
-    def training_batches(*arguments: object) -> tf.data.Dataset:
-        def delayed(*batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            with tf.control_dependencies([tf.numpy_function(pause, [], tf.bool)]):
-                return tuple(map(tf.identity, batch))
-
-        return original(*arguments).map(delayed)
-
-    preparation.training_batches = training_batches
+    pause = lambda: time.sleep(random.uniform(0, 2 * pause_secs))
+    preparation.training_batches = lambda *given: batches.paced(original(*given), pause)
     run(dataclasses.replace(config, log_every_n_steps=1), *others)
 
 

@@ -18,26 +18,16 @@ _STEP_SECS = 0.02
 def paced(run: Callable[..., None], *arguments: object) -> None:
     """Runs a worker with a pause before each batch."""
     with app.quiet_import():
-        import tensorflow as tf
-
-        from inception.training import preparation
+        from inception.training import batches, preparation
 
     original = preparation.training_batches
-
-    def pause() -> bool:
-        if not os.path.exists(os.environ.get("FULL_SPEED", "")):
-            time.sleep(_STEP_SECS)
-        return True
-
-    def training_batches(*arguments: object) -> tf.data.Dataset:
-        def delayed(*batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            with tf.control_dependencies([tf.numpy_function(pause, [], tf.bool)]):
-                return tuple(map(tf.identity, batch))
-
-        return original(*arguments).map(delayed)
-
-    preparation.training_batches = training_batches
+    preparation.training_batches = lambda *given: batches.paced(original(*given), _pause)
     run(*arguments)
+
+
+def _pause() -> None:
+    if not os.path.exists(os.environ.get("FULL_SPEED", "")):
+        time.sleep(_STEP_SECS)
 
 
 if __name__ == "__main__":

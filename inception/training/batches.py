@@ -54,6 +54,16 @@ def training_batches(
     return _shift_labels(batches, problem)
 
 
+def paced(batches: tf.data.Dataset, pause: Callable[[], None]) -> tf.data.Dataset:
+    """Returns the batches, each after a call of `pause`, which slows a worker down."""
+
+    def delayed(*batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        with tf.control_dependencies([tf.numpy_function(pause, [], [])]):
+            return tuple(map(tf.identity, batch))
+
+    return batches.map(delayed)
+
+
 def evaluation_batches(config: EvalConfig, problem: Problem, dataset: Dataset) -> tf.data.Dataset:
     """Returns batches (images, labels) in one pass over `num_evaluated` examples."""
     _warn_of_crop(problem, dataset)
