@@ -12,27 +12,21 @@ python -m benchmarks.elastic_soak --minutes=120 --every_secs=20 --json=figures.j
 import collections
 import contextlib
 import dataclasses
-import os
 import random
-import re
-import shutil
 import signal
 import statistics
-import subprocess
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from benchmarks import report
 from benchmarks.fault_benchmark import ENGINES, Training, TrainingOptions
-from benchmarks.workers.processes import Process
-from inception.flags.table import at_least, flag, number, one_of, refuse
+from benchmarks.workers.processes import Process, check_can_cut, cut_connections, resident_mb
+from inception.flags.table import at_least, flag, number, one_of
 
 _FAULTS = ("kill", "kill_first", "end", "stop", "cut")
 _POLL_SECS = 0.5
 _LONGEST_STOP = 1.5  # time-outs
 _LONGEST_ABSENCE_SECS = 15.0  # of a worker that has ended
-_QUARTERS = 4
 _SOON_SECS = 1.0
 
 
@@ -125,7 +119,7 @@ class _Soak:
             longest_secs = _LONGEST_STOP * options.timeout_secs
             self._absent[victim] = now + self._draw.uniform(1, longest_secs)
         elif kind == "cut":
-            if not _cut(process.pid):
+            if not cut_connections(process.pid):
                 return
             self._disturbed[victim] = time.monotonic()
         else:
@@ -161,19 +155,8 @@ class _Soak:
 
     def _sample(self) -> None:
         last = self._training.processes[f"worker {self._options.workers - 1}"]
-        with contextlib.suppress(OSError):
-            text = Path(f"/proc/{last.pid}/status").read_text()
-            self.memory += [int(kb) / 1024 for kb in re.findall(r"VmRSS:\s*(\d+)", text)]
-
-
-def _cut(pid: int) -> int:
-    """Resets all TCP connections of a process; returns their number."""
-    run = lambda *words: subprocess.run(["ss", *words], capture_output=True, text=True, check=True)
-    lines = run("-Htnp", "state", "established").stdout.splitlines()
-    own = [line.split()[2] for line in lines if f"pid={pid}," in line]
-    for address in own:
-        run("-HtnK", "state", "established", "sport", "=", f":{address.rpartition(':')[2]}")
-    return len(own)
+        if size := resident_mb(last.pid):
+            self.memory.append(size)
 
 
 def differences(found: Sequence[Sequence[tuple[int, str]]]) -> dict[str, int]:
@@ -193,8 +176,7 @@ def differences(found: Sequence[Sequence[tuple[int, str]]]) -> dict[str, int]:
 
 def main(options: _Options) -> None:
     """Injects faults into a training, and prints the observations."""
-    if "cut" in options.faults and (os.geteuid() or not shutil.which("ss")):
-        raise refuse("faults", "cut", "needs root and the program ss")
+    check_can_cut(options.faults)
     engine = ENGINES[options.engine]
     with contextlib.closing(Training(options, engine, more=["checksums"])) as training:
         soak = _Soak(options, training)
@@ -207,16 +189,10 @@ def main(options: _Options) -> None:
                 kind: (round(statistics.median(secs), 2), round(max(secs), 2))
                 for kind, secs in sorted(soak.waits().items())
             },
-            "memory of the last worker by quarter, MB": _quarters(soak.memory),
+            "memory of the last worker by quarter, MB": report.quarters(soak.memory),
         }
     report.print_lines(figures)
     report.conclude(options, figures)
-
-
-def _quarters(samples: Sequence[float]) -> list[float]:
-    size = max(1, len(samples) // _QUARTERS)
-    parts = [samples[i : i + size] for i in range(0, size * _QUARTERS, size)]
-    return [round(statistics.mean(part), 1) for part in parts if part]
 
 
 if __name__ == "__main__":

@@ -76,6 +76,11 @@ def names_flag(
     return flag(group, kind, tuple(choices if default is None else default), f"{help}: {allowed}")
 
 
+def quarters(samples: Sequence[float]) -> list[float]:
+    """Returns the mean of each quarter of evenly spaced samples."""
+    return [round(float(np.mean(part)), 1) for part in np.array_split(samples, 4) if part.size]
+
+
 def counts(high: int | None = None, low: int = 1) -> Kind:
     """Integers >= `low`, and <= `high` if that is set, separated by commas."""
     limits = f">= {low}" if high is None else f"from {low} to {high}"

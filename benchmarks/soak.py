@@ -19,7 +19,6 @@ import os
 import random
 import re
 import resource
-import shutil
 import signal
 import socket
 import subprocess
@@ -33,7 +32,7 @@ import numpy as np
 
 from benchmarks import report
 from benchmarks.workers import paced_mnist
-from inception.flags import table
+from benchmarks.workers.processes import check_can_cut, cut_connections, resident_mb
 from inception.flags.table import TEXT, at_least, flag, number
 from inception.training.evaluate import measure_checkpoints
 from terngrad.training import checkpoints
@@ -122,8 +121,7 @@ class _Watch:
 
 def main(options: _Options) -> None:
     """Injects faults into a training, compares it with an undisturbed one, and reports."""
-    if "cut" in options.faults and (os.geteuid() or not shutil.which("ss")):
-        raise table.refuse("faults", "cut", "needs root and the program ss")
+    check_can_cut(options.faults)
     disturbed, calm = options.new_folders(("disturbed", "calm")).values()
     watch = _disturb(options, disturbed)
     if not (last := checkpoints.latest_checkpoint(disturbed)):
@@ -244,7 +242,7 @@ def _fault_by_fault(
         now_due = {what for what, moment in due.items() if now >= moment}
         due |= {what: now + every[what] for what in now_due}
         if "sample" in now_due:
-            sizes = {who: _resident_mb(process) for who, process in _members(folder).items()}
+            sizes = {who: resident_mb(process) for who, process in _members(folder).items()}
             watch.memory += [(round(now, 1), who, size) for who, size in sizes.items() if size]
         if "write" in now_due:
             _write(options, watch, {})
@@ -303,13 +301,8 @@ def _freeze(fault: _Fault, process: int, folder: str, watch: _Watch) -> str:
 
 def _cut(fault: _Fault, process: int, folder: str, watch: _Watch) -> str:
     """Resets the connections of a worker with a ps."""
-    run = lambda *command: subprocess.run(command, capture_output=True, text=True, check=True)
-    to_ps = ["state", "established", "dport", "=", f":{_port(fault.ps, watch)}"]
-    lines = run("ss", "-Htnp", *to_ps).stdout.splitlines()
-    own = [line.split()[2] for line in lines if f"pid={process}," in line]
-    for address in own:
-        run("ss", "-HtnK", *to_ps, "and", "sport", "=", f":{address.rpartition(':')[2]}")
-    return f"{len(own)} connections" if own else _NOTHING
+    count = cut_connections(process, _port(fault.ps, watch))
+    return f"{count} connections" if count else _NOTHING
 
 
 def _flood(fault: _Fault, process: int, folder: str, watch: _Watch) -> str:
@@ -357,14 +350,6 @@ def _members(train_dir: str) -> dict[str, int]:
     return found
 
 
-def _resident_mb(process: int) -> float | None:
-    """Returns the resident memory of a process in megabytes; None if it has ended."""
-    with contextlib.suppress(OSError):
-        found = re.search(r"VmRSS:\s*(\d+)", Path("/proc", str(process), "status").read_text())
-        return int(found[1]) / 1024 if found else None
-    return None
-
-
 def _observed(options: _Options, watch: _Watch) -> dict[str, object]:
     """Returns the figures of the disturbed run."""
     hits = {kind: [who for _, who in watch.hits(kind)] for kind in options.faults}
@@ -410,9 +395,8 @@ def _steps_lost(options: _Options, lines: Sequence[str]) -> dict[str, object]:
 
 
 def _quarters(watch: _Watch, name: str) -> list[float]:
-    """Returns a process' mean memory in each quarter of the run; samples are evenly spaced."""
-    seen = [megabytes for _, who, megabytes in watch.memory if who == name]
-    return [round(float(np.mean(part)), 1) for part in np.array_split(seen, 4) if part.size]
+    """Returns a process' mean memory in each quarter of the run."""
+    return report.quarters([megabytes for _, who, megabytes in watch.memory if who == name])
 
 
 def _compared(options: _Options, steps: int, folders: Sequence[str]) -> dict[str, object]:

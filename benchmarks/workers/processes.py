@@ -1,4 +1,4 @@
-"""Processes of a training that print each step, watched by a benchmark."""
+"""Processes of a training that a benchmark watches and disturbs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -14,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import IO
+
+from inception.flags.table import refuse
 
 _LINES = 200  # of each process, shown if the benchmark fails
 
@@ -122,3 +125,28 @@ class LaunchedProcess(Output):
         if self.is_running():
             with contextlib.suppress(ProcessLookupError):
                 self.send(signal.SIGKILL)
+
+
+def check_can_cut(faults: Sequence[str]) -> None:
+    """Raises ValueError if connections are to be cut and this process cannot."""
+    if "cut" in faults and (os.geteuid() or not shutil.which("ss")):
+        raise refuse("faults", "cut", "needs root and the program ss")
+
+
+def cut_connections(pid: int, port: int | None = None) -> int:
+    """Resets the TCP connections of a process, all or those to a port; returns their number."""
+    run = lambda *words: subprocess.run(["ss", *words], capture_output=True, text=True, check=True)
+    chosen = ["state", "established", *(["dport", "=", f":{port}"] if port else [])]
+    lines = run("-Htnp", *chosen).stdout.splitlines()
+    own = [line.split()[2] for line in lines if f"pid={pid}," in line]
+    for address in own:
+        run("-HtnK", *chosen, "sport", "=", f":{address.rpartition(':')[2]}")
+    return len(own)
+
+
+def resident_mb(pid: int) -> float | None:
+    """Returns the resident memory of a process in megabytes; None if it has ended."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"VmRSS:\s*(\d+)", Path(f"/proc/{pid}/status").read_text())
+        return int(found[1]) / 1024 if found else None
+    return None
