@@ -45,15 +45,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from terngrad.gpu import arrays as gpu
-from terngrad.layout import DRAWS, FEEDBACK_CODES, MAX_CODES, MAX_NODES, MAX_SUM, MAX_VARIABLES
+from terngrad.layout import FEEDBACK_CODES
 from terngrad.ops import array_checks as check
 from terngrad.ops import library
 from terngrad.ops.library import UnavailableError
-from terngrad.parts import Parts, parts_of
+from terngrad.parts import Parts
 
 __all__ = ["Stats", "UnavailableError", "decode", "encode", "stats", "sum"]
 
-_CODES = {**MAX_CODES, **FEEDBACK_CODES}  # largest code of each codec
 _SMALLEST_SCALE = np.float32(2.0**-100)
 
 
@@ -84,8 +83,7 @@ def stats(gradients: Sequence[NDArray[np.float32]], *, scale_by: str = "variable
     if gpu.are_on_gpu(gradients):
         return Stats(*gpu.stats(gradients, scale_by))
     arrays = check.gradients(gradients)
-    check.scale_by(scale_by)
-    return _stats(arrays, [parts_of(values.shape, scale_by) for values in arrays])
+    return _stats(arrays, check.parts_of((values.shape for values in arrays), scale_by))
 
 
 def _stats(arrays: Sequence[NDArray[np.float32]], parts: Sequence[Parts]) -> Stats:
@@ -93,7 +91,7 @@ def _stats(arrays: Sequence[NDArray[np.float32]], parts: Sequence[Parts]) -> Sta
     found, first = Stats(*np.empty((3, total), np.float32)), 0
     for values, own in zip(arrays, parts, strict=True):
         addresses = (field[first:].ctypes.data for field in found)
-        _call("stats", values.ctypes.data, values.size, library.Parts(*_fields(own)), *addresses)
+        _call("stats", values.ctypes.data, values.size, library.Parts(*own), *addresses)
         first += own.count
     return found
 
@@ -158,36 +156,34 @@ def encode(
             scale_by=scale_by,
         )
     arrays = check.gradients(gradients)
-    check.scale_by(scale_by)
-    parts = [parts_of(values.shape, scale_by) for values in arrays]
+    parts = check.parts_of((values.shape for values in arrays), scale_by)
     count, total = len(arrays), builtins.sum(own.count for own in parts)
     scale = check.vector(scales, total, "scales")
     bound = check.vector(np.full(total, np.inf) if bounds is None else bounds, total, "bounds")
-    index = check.integers(
-        range(count) if variables is None else variables, count, MAX_VARIABLES, "variables"
+    index, first, key = check.encoding(
+        arrays,
+        seed=seed,
+        step=step,
+        node=node,
+        variables=variables,
+        firsts=firsts,
+        codec=codec,
+        draws=draws,
     )
-    first = check.integers([0] * count if firsts is None else firsts, count, 1 << 63, "firsts")
-    check.integer(seed, 1 << 64, "seed")
-    check.integer(step, 1 << 63, "step")
-    check.integer(node, MAX_NODES, "node")
-    check.name(codec, _CODES, "codec")
-    check.name(draws, DRAWS, "draws")
-    check.values_are_distinct(arrays, index, first)
     if codec not in FEEDBACK_CODES:  # these keep what is larger for the next call
         check.scales_cover(scale, bound, _stats(arrays, parts).max_abs)
     rows = check.group_count(builtins.sum(values.size for values in arrays))
-    words = np.empty((rows, check.plane_count(_CODES[codec])), np.uint32)
+    words = np.empty((rows, check.plane_count(check.CODES[codec])), np.uint32)
     # The kernels read this memory, so it must live until they are done.
-    by_variable = [_of_parts(parts, each) for each in (bound, _rates(scale, _CODES[codec]))]
+    by_variable = [_of_parts(parts, each) for each in (bound, _rates(scale, check.CODES[codec]))]
     sources = (library.Source * count)(
         *(
-            (values.ctypes.data, values.size, first[i], index[i], _fields(parts[i]), *numbers)
+            (values.ctypes.data, values.size, first[i], index[i], tuple(parts[i]), *numbers)
             for i, (values, *numbers) in enumerate(
                 zip(arrays, *map(_addresses, by_variable), strict=True)
             )
         )
     )
-    key = library.NodeKey(int(seed), int(step) & 0xFFFFFFFF, int(node), draws == "antithetic")
     _call("encode", codec.encode(), sources, count, key, rows, words.ctypes.data)
     return words
 
@@ -266,13 +262,9 @@ def decode(
     if gpu.are_on_gpu(words, scales):
         return gpu.decode(words, scales, nodes, shapes, codec=codec, scale_by=scale_by)
     array = check.planes(words, "words")
-    check.scale_by(scale_by)
-    check.name(codec, _CODES, "codec")
-    max_code = _CODES[codec]
-    check.integer(nodes, MAX_SUM // max_code + 1, "nodes", low=1)
+    shapes, parts = check.decoding(shapes, nodes, codec=codec, scale_by=scale_by)
+    max_code = check.CODES[codec]
     largest = nodes * max_code
-    shapes = [check.shape(shape, f"shapes[{i}]") for i, shape in enumerate(shapes)]
-    parts = [parts_of(shape, scale_by) for shape in shapes]
     scale = check.vector(scales, builtins.sum(own.count for own in parts), "scales")
     values = builtins.sum(math.prod(shape) for shape in shapes)
     rows = check.group_count(values)
@@ -287,7 +279,7 @@ def decode(
     units = _of_parts(parts, usable / np.float32(nodes))
     targets = (library.Target * len(means))(
         *(
-            (mean.ctypes.data, mean.size, _fields(own), address)
+            (mean.ctypes.data, mean.size, tuple(own), address)
             for mean, own, address in zip(means, parts, _addresses(units), strict=True)
         )
     )
@@ -301,10 +293,6 @@ def _rates(scales: NDArray[np.float32], max_code: int) -> NDArray[np.float32]:
     units = scales * np.float32(1.0 / max_code)
     is_usable = (units >= _SMALLEST_SCALE) & (units < np.inf)
     return np.divide(np.float32(2.0**16), units, out=np.zeros_like(units), where=is_usable)
-
-
-def _fields(parts: Parts) -> tuple[int, int, int]:
-    return parts.block, parts.count, parts.first
 
 
 def _of_parts(parts: Sequence[Parts], numbers: NDArray[np.float32]) -> list[NDArray[np.float32]]:

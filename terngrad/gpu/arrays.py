@@ -16,12 +16,9 @@ import numpy as np
 from terngrad.gpu import bindings
 from terngrad.gpu.device import device
 from terngrad.gpu.frameworks import ArrayView, Framework, framework_of
-from terngrad.layout import DRAWS, FEEDBACK_CODES, MAX_CODES, MAX_NODES, MAX_SUM, MAX_VARIABLES
 from terngrad.ops import array_checks as check
 from terngrad.ops import library
-from terngrad.parts import Parts, parts_of
-
-_CODES = {**MAX_CODES, **FEEDBACK_CODES}
+from terngrad.parts import Parts
 
 
 def are_on_gpu(*arguments: Any) -> bool:
@@ -115,8 +112,7 @@ def stats(gradients: Sequence[Any], scale_by: str) -> tuple[Any, Any, Any]:
     """Returns sums, sums of squares and largest magnitudes; see `terngrad.numpy.stats`."""
     call = _Call(gradients=gradients)
     views = call.gradients(gradients)
-    check.scale_by(scale_by)
-    parts = [parts_of(view.shape, scale_by) for view in views]
+    parts = check.parts_of((view.shape for view in views), scale_by)
     items = (bindings.Gradient * len(views))(
         *(
             (view.address, view.size, tuple(own), bindings.VALUE_TYPES[view.dtype])
@@ -145,21 +141,20 @@ def encode(
     """Returns the codes of a bucket; see `terngrad.numpy.encode`."""
     call = _Call(gradients=gradients, scales=scales, bounds=bounds)
     views = call.gradients(gradients)
-    check.scale_by(scale_by)
-    parts = [parts_of(view.shape, scale_by) for view in views]
+    parts = check.parts_of((view.shape for view in views), scale_by)
     count, total = len(views), sum(own.count for own in parts)
     scale = call.vector(scales, total, "scales")
     bound = None if bounds is None else call.vector(bounds, total, "bounds")
-    index = check.integers(
-        range(count) if variables is None else variables, count, MAX_VARIABLES, "variables"
+    index, first, key = check.encoding(
+        views,
+        seed=seed,
+        step=step,
+        node=node,
+        variables=variables,
+        firsts=firsts,
+        codec=codec,
+        draws=draws,
     )
-    first = check.integers([0] * count if firsts is None else firsts, count, 1 << 63, "firsts")
-    check.integer(seed, 1 << 64, "seed")
-    check.integer(step, 1 << 63, "step")
-    check.integer(node, MAX_NODES, "node")
-    check.name(codec, _CODES, "codec")
-    check.name(draws, DRAWS, "draws")
-    check.values_are_distinct(views, index, first)
     sources = (bindings.Source * count)(
         *(
             bindings.Source(
@@ -176,8 +171,7 @@ def encode(
         )
     )
     rows = check.group_count(sum(view.size for view in views))
-    words = call.empty((rows, check.plane_count(_CODES[codec])), "uint32")
-    key = library.NodeKey(int(seed), int(step) & 0xFFFFFFFF, int(node), draws == "antithetic")
+    words = call.empty((rows, check.plane_count(check.CODES[codec])), "uint32")
     call.run("encode", sources, codec.encode(), sources, count, key, rows, words.address)
     return words.owner
 
@@ -210,12 +204,8 @@ def decode(
     """Returns the means of a bucket's variables; see `terngrad.numpy.decode`."""
     call = _Call(words=words, scales=scales)
     view = call.planes(words, "words")
-    check.scale_by(scale_by)
-    check.name(codec, _CODES, "codec")
-    max_code = _CODES[codec]
-    check.integer(nodes, MAX_SUM // max_code + 1, "nodes", low=1)
-    shapes = [check.shape(shape, f"shapes[{i}]") for i, shape in enumerate(shapes)]
-    parts = [parts_of(shape, scale_by) for shape in shapes]
+    shapes, parts = check.decoding(shapes, nodes, codec=codec, scale_by=scale_by)
+    max_code = check.CODES[codec]
     scale = call.vector(scales, sum(own.count for own in parts), "scales")
     rows = check.group_count(sum(math.prod(shape) for shape in shapes))
     check.planes_fit(view.shape, rows, nodes, nodes * max_code)

@@ -1,4 +1,4 @@
-"""Checks of the arguments of `terngrad.numpy`; each returns the argument for the native code.
+"""Checks of the arguments of `terngrad.numpy`; they return them for the native code.
 
 All raise ValueError, which names the argument, what it is and what it must be.
 """
@@ -13,8 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from terngrad import parts
-from terngrad.layout import MAX_NODES
+from terngrad.layout import DRAWS, FEEDBACK_CODES, MAX_CODES, MAX_NODES, MAX_SUM, MAX_VARIABLES
+from terngrad.ops import library
+from terngrad.parts import Parts
 
+CODES = {**MAX_CODES, **FEEDBACK_CODES}  # largest code of each codec
 MAX_PLANES = 18
 GROUP = 32  # values in a word, as in planes.py, which needs TensorFlow
 
@@ -36,10 +39,11 @@ def vector(values: ArrayLike, count: int, name: str) -> NDArray[np.float32]:
     return array
 
 
-def scale_by(value: str) -> None:
-    """Checks what the values that share a scale have in common."""
-    if not isinstance(value, str) or not parts.is_known(value):
-        raise ValueError(f"scale_by is {value!r}; must be {parts.ALLOWED}")
+def parts_of(shapes: Iterable[Sequence[int]], scale_by: str) -> list[Parts]:
+    """Checks what the values that share a scale have in common; returns the shapes' parts."""
+    if not isinstance(scale_by, str) or not parts.is_known(scale_by):
+        raise ValueError(f"scale_by is {scale_by!r}; must be {parts.ALLOWED}")
+    return [parts.parts_of(shape, scale_by) for shape in shapes]
 
 
 def scales_cover(
@@ -52,11 +56,48 @@ def scales_cover(
         raise ValueError(f"scales[{i}] is {scales[i]}; must be {clipped[i]} or more, {what}")
 
 
-def integers(values: Sequence[int], count: int, end: int, name: str) -> list[int]:
-    """Checks as many integers in [0, end) as there are gradients."""
-    if len(values) != count:
-        raise ValueError(f"{name} has {len(values)} entries; must have {count}, as gradients has")
-    return [integer(value, end, name) for value in values]
+def encoding(
+    arrays: Sequence[NDArray[np.float32]],
+    *,
+    seed: int,
+    step: int,
+    node: int,
+    variables: Sequence[int] | None,
+    firsts: Sequence[int] | None,
+    codec: str,
+    draws: str,
+) -> tuple[list[int], list[int], library.NodeKey]:
+    """Checks what decides the draws of arrays; see `terngrad.numpy.encode`.
+
+    Returns:
+      The variable of each array, its first value's index there, and the key of the draws.
+    """
+    count = len(arrays)
+    variables = range(count) if variables is None else variables
+    own = _integers(variables, count, MAX_VARIABLES, "variables")
+    first = _integers([0] * count if firsts is None else firsts, count, 1 << 63, "firsts")
+    integer(seed, 1 << 64, "seed")
+    integer(step, 1 << 63, "step")
+    integer(node, MAX_NODES, "node")
+    _name(codec, CODES, "codec")
+    _name(draws, DRAWS, "draws")
+    _values_are_distinct(arrays, own, first)
+    key = library.NodeKey(int(seed), int(step) & 0xFFFFFFFF, int(node), draws == "antithetic")
+    return own, first, key
+
+
+def decoding(
+    shapes: Sequence[Sequence[int]], nodes: int, *, codec: str, scale_by: str
+) -> tuple[list[tuple[int, ...]], list[Parts]]:
+    """Checks what decides the form of means; see `terngrad.numpy.decode`.
+
+    Returns:
+      The shapes, and the parts of a variable of each.
+    """
+    _name(codec, CODES, "codec")
+    integer(nodes, MAX_SUM // CODES[codec] + 1, "nodes", low=1)
+    checked = [_shape(shape, f"shapes[{i}]") for i, shape in enumerate(shapes)]
+    return checked, parts_of(checked, scale_by)
 
 
 def integer(value: int, end: int, name: str, low: int = 0) -> int:
@@ -66,37 +107,6 @@ def integer(value: int, end: int, name: str, low: int = 0) -> int:
     if not low <= value < end:
         raise ValueError(f"{name} is {value}; must be {low} to {end - 1}")
     return int(value)
-
-
-def name(given: str, allowed: Iterable[str], argument: str) -> None:
-    """Checks that a name is one of those allowed."""
-    names = list(allowed)
-    if given not in names:
-        raise ValueError(f"{argument} is {given!r}; must be one of {', '.join(names)}")
-
-
-def values_are_distinct(
-    arrays: Sequence[NDArray[np.float32]], variables: Sequence[int], firsts: Sequence[int]
-) -> None:
-    """Checks that no two arrays are the same values of a variable, which get the same draws."""
-    spans = sorted(
-        (variable, first, first + values.size, i)
-        for i, (values, variable, first) in enumerate(zip(arrays, variables, firsts, strict=True))
-        if values.size
-    )
-    for (variable, _, end, i), (other, first, _, j) in itertools.pairwise(spans):
-        if variable == other and first < end:
-            both = " and ".join(f"gradients[{k}]" for k in sorted((i, j)))
-            raise ValueError(
-                f"{both} both have value {first} of variable {variable}; allowed is one"
-            )
-
-
-def shape(given: Sequence[int], name: str) -> tuple[int, ...]:
-    """Checks a shape."""
-    if not isinstance(given, Iterable):
-        raise ValueError(f"{name} is {given!r}; must be a tuple of integers")
-    return tuple(integer(size, 1 << 63, name) for size in given)
 
 
 def planes(words: NDArray[np.uint32], name: str) -> NDArray[np.uint32]:
@@ -159,6 +169,44 @@ def exceed(words: NDArray[np.uint32], limit: int) -> bool:
             more |= equal & bits
             equal &= ~bits
     return bool(np.any(more | (equal & negative)))
+
+
+def _integers(values: Sequence[int], count: int, end: int, name: str) -> list[int]:
+    """Checks as many integers in [0, end) as there are gradients."""
+    if len(values) != count:
+        raise ValueError(f"{name} has {len(values)} entries; must have {count}, as gradients has")
+    return [integer(value, end, name) for value in values]
+
+
+def _name(given: str, allowed: Iterable[str], argument: str) -> None:
+    """Checks that a name is one of those allowed."""
+    names = list(allowed)
+    if given not in names:
+        raise ValueError(f"{argument} is {given!r}; must be one of {', '.join(names)}")
+
+
+def _values_are_distinct(
+    arrays: Sequence[NDArray[np.float32]], variables: Sequence[int], firsts: Sequence[int]
+) -> None:
+    """Checks that no two arrays are the same values of a variable, which get the same draws."""
+    spans = sorted(
+        (variable, first, first + values.size, i)
+        for i, (values, variable, first) in enumerate(zip(arrays, variables, firsts, strict=True))
+        if values.size
+    )
+    for (variable, _, end, i), (other, first, _, j) in itertools.pairwise(spans):
+        if variable == other and first < end:
+            both = " and ".join(f"gradients[{k}]" for k in sorted((i, j)))
+            raise ValueError(
+                f"{both} both have value {first} of variable {variable}; allowed is one"
+            )
+
+
+def _shape(given: Sequence[int], name: str) -> tuple[int, ...]:
+    """Checks a shape."""
+    if not isinstance(given, Iterable):
+        raise ValueError(f"{name} is {given!r}; must be a tuple of integers")
+    return tuple(integer(size, 1 << 63, name) for size in given)
 
 
 def _floats(values: NDArray[np.float32], name: str) -> NDArray[np.float32]:
