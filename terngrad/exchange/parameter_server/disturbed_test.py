@@ -74,16 +74,16 @@ def trained(rank, host, tls):
         step, state = tf.Variable(0, dtype=tf.int64), tf.Variable(tf.zeros(ITEMS))
         connection.synchronize([step, state])
         while not is_done:
-            if client.interrupted:
+            if client.steps.interrupted:
                 connection.synchronize([step, state])
             elif (now := int(step)) < STEPS:
                 own = codes(rank, now, state.numpy())
-                client.push(0, now, contribution(rank, now, state.numpy()))
-                client.push(1, now, own)
+                client.steps.push(0, now, contribution(rank, now, state.numpy()))
+                client.steps.push(1, now, own)
                 found = [box.get(timeout=SECS) for box in results]
                 if not all(found):
                     raise AssertionError(client.failure)
-                if client.commit(now):
+                if client.steps.commit(now):
                     (floats, *_), (others, _, lacks_own, _) = found
                     words = [others.view(np.uint32).reshape(ITEMS, -1), *[own] * lacks_own]
                     total = ReferenceKernels().sum([tf.constant(each) for each in words], 3)

@@ -100,16 +100,16 @@ class Worker:
 
     def train(self, until, *, begins_anew=False):
         """Makes steps, in whatever views there are; if it begins anew, the present one is over."""
-        while begins_anew and not self.client.interrupted:
+        while begins_anew and not self.client.steps.interrupted:
             time.sleep(0.01)
         while (number := int(self.step)) < until:
-            if self.client.interrupted:
+            if self.client.steps.interrupted:
                 self.connection.synchronize([self.step, *self.weights])
                 continue
             try:
                 self._act()
             except tf.errors.OpError:
-                assert self.client.interrupted
+                assert self.client.steps.interrupted
                 continue
             self._progress.batches = number + 1
             self.client.coordination.send_progress()  # now it has the state, if others are lost
@@ -123,7 +123,7 @@ class Worker:
 
     def die(self, operation):
         """Begins a step, and is lost before it pushes the operation of this index."""
-        push, pushed = self.client.push, itertools.count()
+        push, pushed = self.client.steps.push, itertools.count()
 
         def push_or_die(*given):
             if next(pushed) == operation:
@@ -131,7 +131,7 @@ class Worker:
                 raise ValueError("this worker dies")
             push(*given)
 
-        self.client.push = push_or_die
+        self.client.steps.push = push_or_die
         with pytest.raises(tf.errors.OpError, match="this worker dies"):
             self._act()
 

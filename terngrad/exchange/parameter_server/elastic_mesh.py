@@ -141,7 +141,7 @@ class ElasticMesh(ParameterServerConnection):
         failure = self.mesh.failure
         if failure.is_refusal:
             self._client.refuse(failure.why)
-        return self._client.interrupted or (bool(failure.why) and not failure.is_own)
+        return self._client.steps.interrupted or (bool(failure.why) and not failure.is_own)
 
     @property
     def exchange_copies(self) -> float:
@@ -154,7 +154,7 @@ class ElasticMesh(ParameterServerConnection):
 
     def end_step(self, step: int) -> None:
         """Ends a step whose results are all there, and with it the mesh where a view ends."""
-        if not self._client.commit(step):
+        if not self._client.steps.commit(step):
             self.mesh.end(_SEND_SECS)
 
     def _leave(self) -> None:
@@ -171,7 +171,7 @@ class ElasticMesh(ParameterServerConnection):
             self.mesh.renew(members.index(self.rank), names, sockets)
             self._number += 1
         super()._enter(view)
-        if self._client.interrupted:  # meanwhile
+        if self._client.steps.interrupted:  # meanwhile
             self._end_soon()
 
     def _owner_of(self, members: Sequence[int]) -> Owner:

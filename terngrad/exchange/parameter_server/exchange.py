@@ -159,7 +159,7 @@ class ParameterServerConnection(Connection):
 
     def was_interrupted(self) -> bool:
         """See base class."""
-        return self._client.interrupted
+        return self._client.steps.interrupted
 
     @property
     def version(self) -> int:
@@ -172,7 +172,7 @@ class ParameterServerConnection(Connection):
 
     def is_excluded(self, step: int) -> bool:
         """See base class."""
-        return self._client.is_excluded(step)
+        return self._client.steps.is_excluded(step)
 
     @property
     def is_saver(self) -> bool:
@@ -182,7 +182,7 @@ class ParameterServerConnection(Connection):
     @property
     def has_backup_workers(self) -> bool:
         """See base class."""
-        return self._client.has_backup_workers
+        return self._client.steps.has_backup_workers
 
 
 class ParameterServerExchange(Exchange):
@@ -217,9 +217,7 @@ class ParameterServerExchange(Exchange):
 
     def _join_codes(self, local: tf.Tensor, name: str, max_code: int) -> tf.Tensor:
         operation = self._operation(f"{name}/codes", Kind.CODES, local, max_code)
-        words, lacks_own = self._run(operation, tf.bitcast(local, tf.int32))
-        shape = [operation.items, operation.result_planes]
-        result = tf.bitcast(tf.reshape(words, shape), tf.uint32)
+        result, lacks_own = self._words(operation, local)
         if not operation.leaves_out_own:
             return result
         sum_of = lambda *parts: self._kernels.sum(parts, operation.total_planes)
@@ -229,19 +227,20 @@ class ParameterServerExchange(Exchange):
         kind = Kind.SCATTER_CODES
         operation = self._operation(f"{name}/scattered", kind, local, max_code)
         first, end = self.share(local.shape[0])
-        return self._words(operation, local)[first:end]
+        return self._words(operation, local)[0][first:end]
 
     def _gather_codes(self, share: tf.Tensor, rows: int, name: str, max_code: int) -> tf.Tensor:
         first, end = self.share(rows)
         own = tf.pad(share, [[first, rows - end], [0, 0]])
         kind, workers = Kind.GATHER_CODES, self._client.size
         operation = Operation(f"{name}/gathered", kind, rows, 1, workers, max_code)
-        return self._words(operation, own)
+        return self._words(operation, own)[0]
 
-    def _words(self, operation: Operation, local: tf.Tensor) -> tf.Tensor:
-        """Returns the result of an operation on codes: uint32 [items, planes]."""
-        words, _ = self._run(operation, tf.bitcast(local, tf.int32))
-        return tf.bitcast(tf.reshape(words, [operation.items, operation.result_planes]), tf.uint32)
+    def _words(self, operation: Operation, local: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns what `_run` does, the result of codes as uint32 [items, planes]."""
+        words, lacks_own = self._run(operation, tf.bitcast(local, tf.int32))
+        shape = [operation.items, operation.result_planes]
+        return tf.bitcast(tf.reshape(words, shape), tf.uint32), lacks_own
 
     def _join_floats(self, local: tf.Tensor, name: str) -> tf.Tensor:
         return self._run(self._operation(f"{name}/floats", Kind.FLOATS, local), local)[0]
@@ -275,8 +274,8 @@ class ParameterServerExchange(Exchange):
         self._unsettled = []
 
         def commit(step: np.ndarray) -> tuple[np.bool_, np.bool_]:
-            took_part = self._client.takes_part(int(step))
-            return np.bool_(self._client.commit(int(step))), np.bool_(took_part)
+            took_part = self._client.steps.takes_part(int(step))
+            return np.bool_(self._client.steps.commit(int(step))), np.bool_(took_part)
 
         with tf.control_dependencies(results):
             may_go_on, self._took_part = tf.numpy_function(
@@ -343,7 +342,7 @@ class _Operations:
 
         def push(at: np.ndarray, content: np.ndarray) -> np.ndarray:
             self._traces[operation.name] = begin_span(operation.name, "TerngradPushPull")
-            self._client.push(index, int(at), content)
+            self._client.steps.push(index, int(at), content)
             return np.int32(0)
 
         with tf.device("/CPU:0"):

@@ -93,13 +93,14 @@ class Others:
         self.rank, self.size = 0, workers
         self._integers, self._operations = integers, []
         self.contributes, self.octets = True, (0, 0)
+        self.steps = SimpleNamespace(push=self._push)
 
     def declare(self, operation, deliver, cancel, packing):
         del cancel, packing
         self._operations.append((operation, deliver))
         return len(self._operations) - 1
 
-    def push(self, index, step, content):
+    def _push(self, index, step, content):
         """Answers a sum of codes."""
         del step
         operation, deliver = self._operations[index]

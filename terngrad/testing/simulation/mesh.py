@@ -188,7 +188,7 @@ class MeshWorker(SimulatedWorker):
             self._coordination.check()
             yield
         self.mesh, self._ends_at = mesh, None
-        if self._client.interrupted:
+        if self._client.steps.interrupted:
             self._end_soon()
 
     def _exchange(self, step: int) -> Waits[list[Result] | None]:
@@ -207,6 +207,6 @@ class MeshWorker(SimulatedWorker):
 
     def _commit(self, step: int) -> bool:
         """See base class; what a worker has all sums of, it may always make."""
-        if not self._client.commit(step):
+        if not self._client.steps.commit(step):
             self.mesh.end(lambda count: count)
         return True

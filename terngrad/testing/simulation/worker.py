@@ -321,7 +321,7 @@ class SimulatedWorker:
         self._has_compiled = True
         self._progress.tick()
         yield
-        self._client.is_excluded(step)
+        self._client.steps.is_excluded(step)
         results = yield from self._exchange(step)
         if results is None or not self._commit(step):
             return False
@@ -335,7 +335,7 @@ class SimulatedWorker:
         for i, operation in enumerate(operations_of(self._workers)):
             content = np.zeros(operation.items * operation.pushed_bytes // 4, np.int32)
             content[: self._workers] = self._gradient(i)
-            self._client.push(i, step, content)
+            self._client.steps.push(i, step, content)
             yield
         while not all(self._results):
             if self._client.failure:
@@ -345,7 +345,7 @@ class SimulatedWorker:
 
     def _commit(self, step: int) -> bool:
         """Whether a step of which this worker has the sums counts."""
-        return self._client.commit(step)
+        return self._client.steps.commit(step)
 
     def _gradient(self, operation: int) -> np.ndarray:
         return gradient(self.rank, self.state, operation, self._workers)

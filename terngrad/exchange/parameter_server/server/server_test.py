@@ -103,7 +103,7 @@ class Operations:
         ]
 
     def push(self, client, step, content):
-        self.clients[client].push(self.indices[client], step, content)
+        self.clients[client].steps.push(self.indices[client], step, content)
 
     def take(self, client):
         result, self.workers, self.lacks_own, self.octets = self.results[client].get(timeout=SECS)
@@ -362,7 +362,7 @@ def test_replayed_pushes_change_nothing():
         assert operations.take(0).view("<f4") == [11]
         operations.push(0, 3, np.float32([7]))  # of a finished step, whose result is not kept
         assert operations.take(0).view("<f4") == [0]
-        assert clients[0].interrupted and not clients[1].interrupted
+        assert clients[0].steps.interrupted and not clients[1].steps.interrupted
         assert server.registry.outcome is None
 
 
@@ -420,7 +420,7 @@ def test_a_state_from_a_worker_that_is_not_the_donor_is_not_forwarded():
     with serving() as (_, hosts), joined(hosts) as clients:
         clients[1].coordination.give_state(View(number=1), [memoryview(b"evil")])
         assert_it_works(clients)
-        assert not clients[0].interrupted
+        assert not clients[0].steps.interrupted
 
 
 @pytest.mark.slow

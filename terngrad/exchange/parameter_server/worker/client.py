@@ -7,8 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 
-import numpy as np
-
 from terngrad.cluster.errors import OtherFailedError
 from terngrad.cluster.progress import ProcessProgress
 from terngrad.connect.config import ConnectConfig
@@ -101,7 +99,7 @@ class Client:
             self.servers,
             send=lambda ps, frame: self._links[ps].send(frame),
             report_ready=lambda step: self.coordination.ready(step),
-            refuse=self._refuse,
+            refuse=self.refuse,
             on_coordinator=self._follow,
         )
         events = Events(
@@ -141,26 +139,12 @@ class Client:
             pass
 
     @property
-    def interrupted(self) -> bool:
-        """Whether steps must wait for a new view."""
-        return self.steps.interrupted
-
-    @property
     def is_saver(self) -> bool:
         """Whether this worker saves: ps 0 chose it at the end, or it is the first of the view."""
         if (saver := self.coordination.saver) is not None:
             return saver == self.rank
         with self.steps.lock:
             return groups.unpack(self.steps.view.members)[:1] == (self.rank,)
-
-    @property
-    def has_backup_workers(self) -> bool:
-        """Whether a step needs fewer workers than the view has."""
-        return self.steps.has_backup_workers
-
-    def is_excluded(self, step: int) -> bool:
-        """See `StepContributors`."""
-        return self.steps.is_excluded(step)
 
     def declare(
         self,
@@ -175,21 +159,9 @@ class Client:
             cancel()
         return index
 
-    def push(self, index: int, step: int, content: np.ndarray) -> None:
-        """See `Steps.push`."""
-        self.steps.push(index, step, content)
-
-    def commit(self, step: int) -> bool:
-        """See `Steps.commit`."""
-        return self.steps.commit(step)
-
-    def takes_part(self, step: int) -> bool:
-        """See `Steps.takes_part`."""
-        return self.steps.takes_part(step)
-
     def require_in_next_step(self) -> None:
         """Makes the next steps wait for this worker, if steps are made without some workers."""
-        if self.has_backup_workers:
+        if self.steps.has_backup_workers:
             self.coordination.require_in_next_step()
 
     def give_up(self, why: str, *, alone: bool = False) -> None:
@@ -211,8 +183,9 @@ class Client:
         self._lose(why)
 
     def refuse(self, why: str) -> None:
-        """Ends the training for all workers, because another process broke a rule."""
-        self._refuse(why)
+        """Ends the training for all workers, because a process broke a rule."""
+        self.coordination.fail(why)
+        self._lose(why)
 
     def close(self, *, is_done: bool, why: str = "") -> None:
         """Ends all streams.
@@ -359,7 +332,7 @@ class Client:
             on_loss=lambda why: self._do_without(ps) or self._lose(why),
             # Only this worker, whose certificate may be revoked: a ps with other flags tells all.
             on_refusal=lambda why: self.servers.is_lost(ps) or self._lose(why),
-            on_message_refusal=lambda why: self.servers.is_lost(ps) or self._refuse(why),
+            on_message_refusal=lambda why: self.servers.is_lost(ps) or self.refuse(why),
         )
         link = self._network.open(ps, EXCHANGE, events, waits=waits)
         if link.is_up:
@@ -387,11 +360,6 @@ class Client:
     def _break(self, ps: int) -> None:
         if self.servers.broke(ps):
             self.steps.interrupt()
-
-    def _refuse(self, why: str) -> None:
-        """Ends the training for all workers, because a ps refused what this worker sent."""
-        self.coordination.fail(why)
-        self._lose(why)
 
     def _lose(self, why: str) -> None:
         with self.steps.lock:
