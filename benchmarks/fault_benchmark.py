@@ -40,7 +40,7 @@ from benchmarks.workers.processes import LaunchedProcess, Output, Process
 from inception.cluster.namespaces import BANDWIDTH
 from inception.flags.table import TEXT, at_least, flag, number, refuse
 from slim.datasets import files
-from terngrad.cluster.addresses import free_ports, split_address
+from terngrad.cluster.addresses import split_address, unreserved_ports
 from terngrad.cluster.managed import launch_variables
 
 _STEPS = 5  # of each healthy worker, before a training counts as running
@@ -165,7 +165,7 @@ class Training:
             hosts = network.addresses[:count]
             self._control = split_address(hosts[0])[1] + 1
         else:
-            self._control, *ports = free_ports(count + 1, "127.0.0.1")
+            self._control, *ports = unreserved_ports(count + 1, "127.0.0.1")
             hosts = [f"127.0.0.1:{port}" for port in ports]
         self._worker_hosts, self._ps_hosts = hosts[: options.workers], hosts[options.workers :]
         self._options = options

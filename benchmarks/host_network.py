@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks import report
 from inception.cluster import namespaces
-from terngrad.cluster.addresses import free_ports, split_address
+from terngrad.cluster.addresses import split_address, unreserved_ports
 
 UNSHAPED = namespaces.UNSHAPED
 RATES = ("100mbit", "1gbit", UNSHAPED)
@@ -106,7 +106,7 @@ class Loopback(HostNetwork):
     @functools.cached_property
     def addresses(self) -> list[str]:
         """HOST:PORT of each process."""
-        return [f"127.0.0.1:{port}" for port in free_ports(self.size)]
+        return [f"127.0.0.1:{port}" for port in unreserved_ports(self.size)]
 
     def on_host(self, index: int, command: Sequence[str]) -> list[str]:
         """Returns the command itself."""

@@ -39,7 +39,7 @@ from terngrad.launcher.terminal import (
     end_program,
     prepare_log_folder,
     whole,
-    with_logs,
+    with_log_files,
 )
 from terngrad.layout import MAX_NODES
 
@@ -155,7 +155,7 @@ def _processes(
             command = network.on_host(member.host, command)
         environment = network.environment if network else {}
         processes.append(Process(member.label, command, "", environment, member.is_ps))
-    return with_logs(processes, options.log_dir)
+    return with_log_files(processes, options.log_dir)
 
 
 if __name__ == "__main__":

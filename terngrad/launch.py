@@ -59,7 +59,7 @@ from terngrad.launcher.terminal import (
     end_program,
     prepare_log_folder,
     whole,
-    with_logs,
+    with_log_files,
 )
 from terngrad.layout import MAX_NODES
 
@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
     with contextlib.ExitStack() as reservations:
         try:
             run = Run(
-                with_logs(_processes(options, reservations), options.log_dir),
+                with_log_files(_processes(options, reservations), options.log_dir),
                 requests,
                 Output(requests),
                 restarts=options.max_restarts or 0,
@@ -241,7 +241,7 @@ def _over_ssh(process: Process, options: argparse.Namespace) -> Process:
     settings = [f"{name}={value}" for name, value in variables.items()]
     remote = [process.command[0], "-m", "terngrad.launcher.remote_command", *process.command]
     line = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(['env', *settings, *remote])}"
-    command = hosts.over_ssh(process.host, line, options.ssh or ["ssh"])
+    command = hosts.ssh_command(process.host, line, options.ssh or ["ssh"])
     return dataclasses.replace(process, command=command, environment={})
 
 

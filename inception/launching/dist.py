@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from inception.launching.settings import Security, Settings, whole_number
+from inception.launching.settings import Security, Settings, parsed_integer
 from terngrad.launcher import hosts
 from terngrad.launcher.fleet import Fleet
 from terngrad.launcher.process import BYTES
@@ -33,7 +33,7 @@ def run(settings: Settings, arguments: Sequence[str]) -> None:
         if name != "--max_restarts":
             what = "for the rest edit config_dist.sh or set variables"
             raise ValueError(f"allowed is --max_restarts=N; {what}")
-        restarts = whole_number(name, text)
+        restarts = parsed_integer(name, text)
     settings_of = {kind: settings.job_settings(kind) for kind in ("ps", "worker")}
     security = Security(settings)
     environment = lambda kind, host: settings_of[kind] | security.variables(host)
@@ -97,7 +97,7 @@ def status(settings: Settings, arguments: Sequence[str]) -> None:
     for argument in arguments:
         name, _, value = argument.partition("=")
         if name == "--lines":
-            lines = whole_number(name, value)
+            lines = parsed_integer(name, value)
         elif name == "--fetch" and value:
             folder = value
         else:

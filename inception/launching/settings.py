@@ -40,7 +40,7 @@ class Settings:
                 raise ValueError(f"{name} has {count} entries; allowed are {allowed}")
             self.lists[name] = [*self.lists[name]] * (workers // count)
         for name, least in (("CONNECT_SECS", 1), ("STOP_SECS", 1), ("MAX_RESTARTS", 0)):
-            whole_number(name, self[name], least)
+            parsed_integer(name, self[name], least)
         if self["TLS"] not in ("auto", "True", "False"):
             raise ValueError(f"TLS must be auto, True or False, got {self['TLS']!r}")
         if not _EXPERIMENT_ID.fullmatch(self["EXPERIMENT_ID"]):
@@ -69,7 +69,7 @@ class Settings:
     def hosts_are_here(self) -> bool:
         """Whether all hosts are this machine; raises ValueError if only some are."""
         addresses = [*self.lists["PS_HOSTS"], *self.lists["WORKER_HOSTS"]]
-        near = {is_loopback(_host_of(address)) for address in addresses}
+        near = {_is_this_machine(_host_of(address)) for address in addresses}
         if len(near) > 1:
             mixed = "PS_HOSTS and WORKER_HOSTS mix this machine's loopback with other hosts"
             raise ValueError(f"{mixed}, which cannot reach it")
@@ -112,10 +112,10 @@ class Settings:
         """Returns the command that runs the launcher's part on a host."""
         venv = {"TERNGRAD_VENV": self["TERNGRAD_VENV"]} if self["TERNGRAD_VENV"] else {}
         line = hosts.module_line(self["WORKSPACE"], "terngrad.launcher.processes", venv)
-        if is_loopback(host):
+        if _is_this_machine(host):
             return ["bash", "-c", line]
         ssh = ["ssh", "-F", self["SSH_CONFIG"]] if self["SSH_CONFIG"] else ["ssh"]
-        return hosts.over_ssh(host, line, ssh, int(self["CONNECT_SECS"]))
+        return hosts.ssh_command(host, line, ssh, int(self["CONNECT_SECS"]))
 
     def job_settings(self, kind: str) -> dict[str, str]:
         """Returns the settings of a job's script that are set here.
@@ -134,7 +134,7 @@ def _split(text: str) -> list[str]:
     return text.removesuffix(",").split(",")
 
 
-def whole_number(name: str, text: str, least: int = 0) -> int:
+def parsed_integer(name: str, text: str, least: int = 0) -> int:
     """Returns a number; raises ValueError."""
     if not re.fullmatch("0|[1-9][0-9]{0,5}", text) or int(text) < least:
         raise ValueError(f"{name} must be an integer >= {least}, got {text!r}")
@@ -146,7 +146,7 @@ def _host_of(address: str) -> str:
     return address.rpartition(":")[0].strip("[]")
 
 
-def is_loopback(host: str) -> bool:
+def _is_this_machine(host: str) -> bool:
     """Whether a host is this machine, which is not reached over ssh."""
     return _LOOPBACK.fullmatch(host) is not None
 

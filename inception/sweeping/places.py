@@ -160,7 +160,7 @@ def on_hosts(
     ssh = ["ssh", "-F", ssh_config] if ssh_config else ["ssh"]
     line = hosts.module_line(workspace or hosts.WORKSPACE, _TRIAL)
     return [
-        ProcessPlace(host, hosts.over_ssh(host, line, ssh), i, jobs)
+        ProcessPlace(host, hosts.ssh_command(host, line, ssh), i, jobs)
         for i in range(jobs)
         for host in names
     ]

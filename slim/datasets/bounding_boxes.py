@@ -16,7 +16,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 from slim.datasets import picture_files
-from slim.datasets.picture_files import BOX_SIDES, Box, printable
+from slim.datasets.picture_files import BOX_SIDES, Box, decoded_name
 
 _SYNSET = re.compile(r"n\d{8}")
 
@@ -75,7 +75,9 @@ def parse_annotation(content: bytes, name: str, place: str) -> Annotation:
         width, height = (float(root.findtext(f"size/{side}")) for side in ("width", "height"))
         objects = [(_class(found), _box(found, width, height)) for found in root.iter("object")]
     except (ElementTree.ParseError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise ValueError(f"{printable(place)}: not an annotation of a picture ({error})") from None
+        raise ValueError(
+            f"{decoded_name(place)}: not an annotation of a picture ({error})"
+        ) from None
     own = _SYNSET.match(name)
     boxes, num_mended = [], 0
     for synset, raw in objects:

@@ -20,8 +20,8 @@ from slim.datasets.picture_files import (
     Box,
     Picture,
     Pictures,
+    decoded_name,
     listed,
-    printable,
     shuffled,
 )
 
@@ -254,14 +254,14 @@ def flat(place: str, synsets: Sequence[str], labels: str) -> list[Picture]:
     """
     pictures = sorted(_flat(place), key=lambda picture: picture.name)
     if not pictures:
-        raise ValueError(f"{printable(place)} holds no pictures")
+        raise ValueError(f"{decoded_name(place)} holds no pictures")
     synset_of = _synset_of([picture.name for picture in pictures], labels)
     label_of = {synset: label for label, synset in enumerate(synsets, 1)}
     for picture in pictures:
         synset = synset_of.get(picture.name)
         if synset not in label_of:
             said = f"says {synset}, which is not a class" if synset else "does not know it"
-            raise ValueError(f"{picture.place}: {printable(labels)} {said}")
+            raise ValueError(f"{picture.place}: {decoded_name(labels)} {said}")
     return [
         dataclasses.replace(p, label=label_of[synset_of[p.name]], synset=synset_of[p.name])
         for p in pictures

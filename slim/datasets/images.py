@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from slim.datasets import picture_files
 from slim.datasets.dataset_info import DatasetInfo
-from slim.datasets.picture_files import Picture, Pictures, listed, printable, set_aside, shuffled
+from slim.datasets.picture_files import Picture, Pictures, decoded_name, listed, set_aside, shuffled
 
 INFO = DatasetInfo(
     name="images",
@@ -96,7 +96,7 @@ def _classes(folder: str, labels_file: str | None) -> list[str]:
 def _log_left_out(folder: str, classes: Sequence[str]) -> None:
     present = picture_files.class_folders(folder)
     if others := [name for name in present if name not in classes]:
-        print(f"{printable(folder)}: leaves out {listed(others)}, which are no classes.")
+        print(f"{decoded_name(folder)}: leaves out {listed(others)}, which are no classes.")
 
 
 def _whole(folder: str, classes: Sequence[str]) -> list[list[Picture]]:
@@ -104,7 +104,7 @@ def _whole(folder: str, classes: Sequence[str]) -> list[list[Picture]]:
     groups = picture_files.by_class(folder, classes)
     empty = [name for name, group in zip(classes, groups, strict=True) if not group]
     if empty:
-        raise ValueError(f"{printable(folder)}: no pictures of {listed(empty)}")
+        raise ValueError(f"{decoded_name(folder)}: no pictures of {listed(empty)}")
     return groups
 
 

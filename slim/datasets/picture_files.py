@@ -48,12 +48,12 @@ class Picture:
     @property
     def name(self) -> str:
         """Name of its file without folders."""
-        return printable(os.path.basename(self.member or self.path))
+        return decoded_name(os.path.basename(self.member or self.path))
 
     @property
     def place(self) -> str:
         """Where it is, for errors."""
-        return printable(f"{self.path}: {self.member}" if self.member else self.path)
+        return decoded_name(f"{self.path}: {self.member}" if self.member else self.path)
 
     def read(self) -> bytes:
         """Returns the bytes of the picture's file; raises OSError."""
@@ -114,14 +114,14 @@ def set_aside(
     return shuffled(left), shuffled(drawn)
 
 
-def printable(text: str) -> str:
+def decoded_name(text: str) -> str:
     """Returns a file's name with a mark for each byte that is not UTF-8."""
     return os.fsencode(text).decode(errors="replace")
 
 
 def listed(names: Iterable[str]) -> str:
     """Returns the first names, and how many more there are."""
-    names = [printable(name) for name in names]
+    names = [decoded_name(name) for name in names]
     rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + rest
 
@@ -149,7 +149,7 @@ def in_folder(folder: str, label: int, synset: str = "") -> list[Picture]:
         found = sorted((e.name, e.is_dir()) for e in entries if not e.name.startswith("."))
     if below := [name for name, is_folder in found if is_folder]:
         raise ValueError(
-            f"{printable(folder)} has folders ({listed(below)}); "
+            f"{decoded_name(folder)} has folders ({listed(below)}); "
             "the pictures must lie in the folder of their class itself"
         )
     paths = [os.path.join(folder, name) for name, _ in found if is_picture(name)]
@@ -177,7 +177,7 @@ def by_class(folder: str, classes: Sequence[str], is_synset: bool = False) -> li
         groups.append(in_folder(os.path.join(folder, name), label, synset) if is_here else [])
     if not any(groups):
         raise ValueError(
-            f"{printable(folder)} holds no pictures in a folder for each class"
+            f"{decoded_name(folder)} holds no pictures in a folder for each class"
             f"{f' (such as {listed(classes[:2])})' if classes else ''}; "
             f"names of pictures end with {' '.join(SUFFIXES)}"
         )
@@ -193,8 +193,8 @@ def _log_left_out(folder: str, classes: Iterable[str]) -> None:
             left_out += sorted(f"{name}/{o}" for o in others if not o.startswith("."))
     if left_out:
         print(
-            f"{printable(folder)}: leaves out {listed(left_out)}; pictures lie in the folder of a "
-            f"class, and their names end with {' '.join(SUFFIXES)}"
+            f"{decoded_name(folder)}: leaves out {listed(left_out)}; pictures lie in the folder of "
+            f"a class, and their names end with {' '.join(SUFFIXES)}"
         )
 
 
@@ -210,7 +210,7 @@ def label_names(classes: Iterable[str]) -> tuple[str, ...]:
     Raises:
       ValueError: a name does not fit in a line of labels.txt.
     """
-    names = (BACKGROUND, *map(printable, classes))
+    names = (BACKGROUND, *map(decoded_name, classes))
     if unfit := [name for name in names if not name.isprintable() or name != name.strip()]:
         raise ValueError(
             f"{unfit[0]!r} cannot be the name of a class: it has spaces around it or characters "
@@ -304,4 +304,4 @@ def _naming_damage(path: str) -> Iterator[None]:
     try:
         yield
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{printable(path)}: damaged archive ({error})") from None
+        raise ValueError(f"{decoded_name(path)}: damaged archive ({error})") from None

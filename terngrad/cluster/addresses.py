@@ -226,7 +226,7 @@ def _family(address: str) -> socket.AddressFamily:
 _FIRST, _END = 10000, 65536  # services use lower ones
 
 
-def free_ports(count: int, host: str = "") -> list[int]:
+def unreserved_ports(count: int, host: str = "") -> list[int]:
     """Returns free ports, if possible outside the range of outgoing connections.
 
     So no connection takes a port before a process listens there, or while it restarts after a
@@ -245,7 +245,7 @@ def free_ports(count: int, host: str = "") -> list[int]:
 
 @contextlib.contextmanager
 def reserved_ports(count: int, host: str = "") -> Iterator[list[int]]:
-    """Reserves free ports for other processes; for arguments and errors see `free_ports`.
+    """Reserves free ports for other processes; for arguments and errors see `unreserved_ports`.
 
     A reserved port is bound, so that no search finds it free. Linux still lets a process listen
     there. Other systems would not, so there the ports are found but not reserved.

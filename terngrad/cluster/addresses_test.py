@@ -8,11 +8,11 @@ from terngrad.cluster import addresses
 from terngrad.cluster.addresses import (
     Interface,
     dial,
-    free_ports,
     is_loopback,
     listen,
     reserved_ports,
     split_address,
+    unreserved_ports,
 )
 from terngrad.cluster.errors import MembershipError, PortError
 from terngrad.testing.limits import HANG_SECS
@@ -122,7 +122,7 @@ def test_ports_are_free_and_no_outgoing_connections(monkeypatch, tmp_path, outgo
     monkeypatch.setattr(addresses, "_OUTGOING", file)
     if outgoing:
         file.write_text(outgoing)
-    found = free_ports(20)
+    found = unreserved_ports(20)
     assert len({*found}) == 20
     for port in found:
         socket.create_server(("", port)).close()
@@ -134,16 +134,16 @@ def test_ports_are_free_and_no_outgoing_connections(monkeypatch, tmp_path, outgo
 
 def test_an_address_of_another_machine_has_no_free_port():
     with pytest.raises(OSError, match="1 free ports are needed; only 0 were found"):
-        free_ports(1, "192.0.2.1")
+        unreserved_ports(1, "192.0.2.1")
 
 
 def test_ports_at_which_somebody_listens_are_not_found(monkeypatch):
-    two = free_ports(2)
+    two = unreserved_ports(2)
     monkeypatch.setattr(addresses, "_candidate_ports", lambda: [*two])
     with socket.create_server(("127.0.0.1", two[0])):
-        assert free_ports(1) == two[1:]
+        assert unreserved_ports(1) == two[1:]
         with pytest.raises(OSError, match="2 free ports are needed; only 1 were found"):
-            free_ports(2)
+            unreserved_ports(2)
 
 
 def test_one_process_listens_at_a_reserved_port_which_nobody_finds(monkeypatch):
@@ -151,10 +151,10 @@ def test_one_process_listens_at_a_reserved_port_which_nobody_finds(monkeypatch):
         monkeypatch.setattr(addresses, "_candidate_ports", lambda: [*reserved])
         for host in ("", "127.0.0.1"):
             with pytest.raises(OSError, match="only 0 were found"):
-                free_ports(1, host)
+                unreserved_ports(1, host)
         with listen("127.0.0.1", reserved[0]), pytest.raises(PortError, match="already in use"):
             listen("127.0.0.1", reserved[0])
-    assert free_ports(1) == reserved
+    assert unreserved_ports(1) == reserved
 
 
 def test_ports_are_not_reserved_where_that_would_keep_the_others_from_listening(monkeypatch):

@@ -26,7 +26,7 @@ from terngrad.cluster.errors import (
     LONGEST_REASON,
     MembershipError,
     OtherFailedError,
-    printable,
+    escaped,
 )
 from terngrad.cluster.progress import OperationProgress
 from terngrad.connect.acceptor import AnySocket
@@ -341,7 +341,7 @@ class ChiefListener:
             if self.failure:
                 peer.send({"failed": self.failure, "ends_all": True})
             elif failed:
-                why = printable(" ".join(failed.split()), LONGEST_REASON)
+                why = escaped(" ".join(failed.split()), LONGEST_REASON)
                 self.fail(f"{name_of(peer.rank, self._hosts)} failed: {why}")
                 if absent := [name_of(rank, self._hosts) for rank in self.absent()]:
                     print(f"{self.failure}; {', '.join(absent)} will be informed.", flush=True)
@@ -362,5 +362,5 @@ def _differing_hosts(mine: list, theirs: list) -> str:
         return f"it lists {len(theirs)} hosts, the chief {len(mine)}"
     for i, (here, there) in enumerate(zip(mine, theirs, strict=True)):
         if here != there:
-            return f"its host {i} is {printable(there)}, the chief's is {here}"
+            return f"its host {i} is {escaped(there)}, the chief's is {here}"
     return ""

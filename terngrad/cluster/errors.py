@@ -30,7 +30,7 @@ class PortError(MembershipError):
     """Names a port at which this process cannot listen."""
 
 
-def printable(text: object, longest: int = _LONGEST_QUOTED) -> str:
+def escaped(text: object, longest: int = _LONGEST_QUOTED) -> str:
     """Returns another process' text for a message or log, in one line that cannot be forged.
 
     Characters that are not printable, such as line ends and escape sequences, are escaped.

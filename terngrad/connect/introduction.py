@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 
 from terngrad.cluster import run_secret
-from terngrad.cluster.errors import printable
+from terngrad.cluster.errors import escaped
 
 VERSION = 16
 MAGIC = b"terngrad\n"
@@ -218,7 +218,7 @@ def introduce(
     if "welcome" not in answer:
         if "refused" not in answer:
             raise ForeignProgramError("the program there is not a process of this training")
-        why = printable(" ".join(str(answer["refused"]).split()), LONGEST)
+        why = escaped(" ".join(str(answer["refused"]).split()), LONGEST)
         raise AdmissionError(why, again=bool(answer.get("again")))
     timeout_secs = answer["welcome"]
     return float(timeout_secs) if _is_timeout(timeout_secs) else hello.timeout_secs

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from terngrad.cluster.errors import printable
+from terngrad.cluster.errors import escaped
 
 _PERIOD_SECS = 60.0
 _MAX_LINES = 20  # lines of a kind in a period
@@ -46,7 +46,7 @@ class LogLimiter:
             other processes choose the text.
           max_lines: lines of this kind in a minute.
         """
-        text = printable(text, len(text))
+        text = escaped(text, len(text))
         kind = kind or _NUMBER.sub("0", text)
         with self._lock:
             period = self._periods.get(kind)

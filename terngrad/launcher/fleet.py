@@ -104,11 +104,13 @@ class Fleet:
             answer = Answer(**json.loads(text))
         except (ValueError, TypeError):
             return _unreachable(host, "its working copy is of another version")
-        printable = lambda texts, name="": [f"{name}{hosts.printable(each)}" for each in texts]
-        named = lambda texts: printable(texts, f"{host}: ")
+        cleaned = lambda texts, name="": [
+            f"{name}{hosts.without_control_characters(each)}" for each in texts
+        ]
+        named = lambda texts: cleaned(texts, f"{host}: ")
         own = {process.label for process in self.processes if process.host == host}
         return Answer(
-            printable(answer.lines),
+            cleaned(answer.lines),
             named(answer.problems),
             named(answer.unexpected),
             [label for label in answer.refused if label in own],

@@ -17,7 +17,7 @@ _COMMON = "scripts/common.sh"
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
-def over_ssh(
+def ssh_command(
     host: str, line: str, ssh: Sequence[str] = ("ssh",), connect_secs: int = CONNECT_SECS
 ) -> list[str]:
     """Returns the command that runs a line of shell on a host; ssh asks for nothing.
@@ -59,12 +59,12 @@ def _quoted(path: str) -> str:
     return shlex.quote(path)
 
 
-def printable(text: str) -> str:
+def without_control_characters(text: str) -> str:
     """Returns a text without control characters."""
     return _UNPRINTABLE.sub("", text)
 
 
 def last_line(text: str, otherwise: str) -> str:
     """Returns the last line of an output that is not empty."""
-    lines = [line for line in map(printable, text.splitlines()) if line.strip()]
+    lines = [line for line in map(without_control_characters, text.splitlines()) if line.strip()]
     return lines[-1] if lines else otherwise

@@ -39,7 +39,7 @@ def test_a_host_without_the_working_copy_is_distinguished_from_one_that_fails(tm
 
 
 def test_the_users_own_options_of_ssh_win_and_a_host_is_never_an_option():
-    words = hosts.over_ssh("me@a", "line", ["ssh", "-o", "ConnectTimeout=3"])
+    words = hosts.ssh_command("me@a", "line", ["ssh", "-o", "ConnectTimeout=3"])
     assert words[:3] == ["ssh", "-o", "ConnectTimeout=3"]
     assert words[-3:] == ["--", "me@a", "line"]
     assert "BatchMode=yes" in words

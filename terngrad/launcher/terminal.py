@@ -69,7 +69,7 @@ def prepare_log_folder(folder: str) -> str:
     return folder
 
 
-def with_logs(processes: Sequence[Process], folder: str | None) -> list[Process]:
+def with_log_files(processes: Sequence[Process], folder: str | None) -> list[Process]:
     """Returns processes with a log and a state file each in a folder, if there is one."""
     ranks: collections.Counter[str] = collections.Counter()
     found = []

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from terngrad.cluster import interfaces
-from terngrad.cluster.addresses import free_ports, host_and_port
+from terngrad.cluster.addresses import host_and_port, unreserved_ports
 from terngrad.spark.certificates import Certificates
 from terngrad.spark.context import Context
 from terngrad.spark.driver import DriverConnection, ProcessId
@@ -80,7 +80,7 @@ class ProcessTask:
         """Connects to the driver; returns the connection, and this process' place."""
         if own.job == "inference":
             return DriverConnection(self.driver, self.certificates, own), Context(*own)
-        port, control_port = free_ports(2)
+        port, control_port = unreserved_ports(2)
         address = host_and_port(interfaces.published(self.driver[0]), port)
         needs_addresses = not self.gathers_in_barrier
         connection = DriverConnection(

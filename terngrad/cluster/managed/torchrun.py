@@ -8,9 +8,9 @@ from terngrad.cluster import admission, interfaces, run_secret
 from terngrad.cluster.addresses import (
     LAST_PORT,
     check_host,
-    free_ports,
     host_and_port,
     is_loopback_address,
+    unreserved_ports,
 )
 from terngrad.cluster.admission import Peer
 from terngrad.cluster.errors import MembershipError
@@ -40,7 +40,7 @@ def role(
         raise ManagedError(f"{_SOURCE}: RANK is {rank}, but WORLD_SIZE {size}")
     master = environment["MASTER_ADDR"]
     rendezvous_port = port + _ABOVE if port + _ABOVE <= LAST_PORT else port - _ABOVE
-    own, control = free_ports(2)
+    own, control = unreserved_ports(2)
     try:
         check_host(master)
         own_host = interfaces.published(master, network_interface, environment)
