@@ -22,7 +22,7 @@ from typing import IO
 
 from inception.sweeping import messages
 from inception.sweeping.messages import Evaluation, Outcome, TrialEnd, TrialSpec
-from terngrad.launcher import gpus
+from terngrad.launcher import gpus, hosts, state
 
 _STEP = re.compile(r"^Succesfully loaded model from .* at step=(\d+)\.$")
 _METRICS = re.compile(r"precision @ 1 = ([\d.]+) recall @ 5 = ([\d.]+) ")
@@ -122,12 +122,14 @@ class _Attempt:
             return Outcome.STOPPED, ""
         if code == 0:
             return None
-        number = -code if code < 0 else code - 128
-        if number > 0:
-            return Outcome.DIED, f"{process.args[3]} was ended by {_signal_name(number)}"
+        status = state.exit_status(code)
+        if status > 128:
+            how = state.signal_name(status) or f"status {status}"
+            return Outcome.DIED, f"{process.args[3]} was ended by {how}"
         if reader:
             reader.join()
-        return Outcome.FAILED, _last_line(self._folder / ("eval.log" if reader else "train.log"))
+        log = self._folder / ("eval.log" if reader else "train.log")
+        return Outcome.FAILED, hosts.last_line(log.read_text(errors="replace"), "no output")
 
     @contextlib.contextmanager
     def _evaluating(self) -> Iterator[tuple[subprocess.Popen, threading.Thread]]:
@@ -165,18 +167,6 @@ class _Attempt:
     def _bytes_sent(self) -> int | None:
         found = _BYTES.findall((self._folder / "train.log").read_text(errors="replace"))
         return int(found[-1]) if found else None
-
-
-def _last_line(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "no output"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"status {128 + number}"
 
 
 def main() -> None:
