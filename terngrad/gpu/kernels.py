@@ -18,10 +18,9 @@ import tempfile
 from collections.abc import Callable, Mapping
 
 from terngrad.gpu import nvrtc
-from terngrad.ops import build
+from terngrad.ops import build, library
 from terngrad.ops.library import UnavailableError
 
-_DIGEST_BYTES = hashlib.sha256().digest_size
 SOURCE = "terngrad/cc/gpu/kernels.cu"
 
 
@@ -71,11 +70,10 @@ def _read(path: str) -> bytes | None:
     """Returns a file's content and notes its use; None if there is no whole file."""
     try:
         with open(path, "rb") as file:
-            sealed = file.read()
+            content = library.unsealed(file.read())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    content, digest = sealed[:-_DIGEST_BYTES], sealed[-_DIGEST_BYTES:]
-    if hashlib.sha256(content).digest() != digest:
+    if content is None:
         return None
     with contextlib.suppress(OSError):  # the file of another user, which may be used, too
         os.utime(path)
@@ -88,7 +86,7 @@ def _write(path: str, content: bytes) -> None:
     descriptor, unfinished = tempfile.mkstemp(prefix=build.UNFINISHED, dir=where)
     try:
         with open(descriptor, "wb") as file:
-            file.write(content + hashlib.sha256(content).digest())
+            file.write(content + library.checksum(content))
         os.replace(unfinished, path)
     except BaseException:
         with contextlib.suppress(OSError):

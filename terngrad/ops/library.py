@@ -34,7 +34,6 @@ PATHS = ("avx512", "avx2", "portable")  # instruction sets of the library, the f
 ARRAY_FOLDERS = ("lib", "gpu")  # of the sources of the library for arrays
 _PREFIX, _ARRAYS_PREFIX, _SUFFIX = "kernels-tf", "arrays-", ".so"
 _REMEDY = "`python -m terngrad.ops.build` builds them"
-_SEAL_BYTES = hashlib.sha256().digest_size
 
 
 class UnavailableError(RuntimeError):
@@ -75,11 +74,22 @@ def arrays_path(folder: str = FOLDER) -> str:
     return os.path.join(folder, f"{_ARRAYS_PREFIX}{_fingerprint(*ARRAY_FOLDERS)}{_SUFFIX}")
 
 
+def checksum(content: bytes) -> bytes:
+    """Returns what follows the content of a sealed file; see `unsealed`."""
+    return hashlib.sha256(content).digest()
+
+
+def unsealed(file: bytes) -> bytes | None:
+    """Returns the content of a sealed file; None if the file is not whole."""
+    size = hashlib.sha256().digest_size
+    content, found = file[:-size], file[-size:]
+    return content if checksum(content) == found else None
+
+
 def seal(path: str) -> None:
     """Appends a checksum to a library; loaders ignore bytes after its sections."""
     with open(path, "rb+") as file:
-        content = file.read()
-        file.write(hashlib.sha256(content).digest())
+        file.write(checksum(file.read()))
         file.flush()
         os.fsync(file.fileno())
 
@@ -89,8 +99,7 @@ def is_whole(path: str) -> bool:
     if not os.path.exists(path):
         return False
     with open(path, "rb") as file:
-        content = file.read()
-    return hashlib.sha256(content[:-_SEAL_BYTES]).digest() == content[-_SEAL_BYTES:]
+        return unsealed(file.read()) is not None
 
 
 def others(path: str) -> list[str]:
