@@ -19,18 +19,15 @@ from benchmarks import host_network, report
 from benchmarks.exchange_worker import NETS, Workload
 from benchmarks.host import ENGINES
 from benchmarks.host_network import BITS_PER_SECOND, RATES, HostNetwork
-from benchmarks.performance.traffic import (
-    BOTH_WAYS,
-    RING,
-    all_reduce_traffic,
-    packed_bits,
-    server_traffic,
-)
+from benchmarks.performance.step_time import Route, busiest_link
+from benchmarks.performance.traffic import BOTH_WAYS, RING, CodeBits, packed_bits, server_bits
 from benchmarks.report import counts, names_flag
 from inception.flags.table import flag, number
+from terngrad.layout import EXACT
 from terngrad.planes import plane_count
 
 _START_SECS = 120.0  # for the start of the processes and their first exchanges
+_FORMULA = ("formula_bytes", "formula_received_bytes", "formula_busiest_bytes")
 _PLACE = ("gradients", "hosts", "rate", "engine", "exchange")
 
 
@@ -89,20 +86,31 @@ def _joined(cells: Sequence[dict], size: int, servers: int, engine: str) -> dict
     cell = {name: cells[0][name] for name in ("gradients", "exchange", "values")}
     if "skipped" in cells[0]:
         return cell | {"skipped": cells[0]["skipped"]}
-    workload = cell["values"], size, cell["exchange"]
     bits = packed_bits if engine.startswith("sockets") else plane_count
-    traffic = server_traffic(*workload, servers) if servers else all_reduce_traffic(*workload, bits)
+    formula = formula_bytes(cell["values"], size, cell["exchange"], servers, bits)
     cell["ms"] = np.max([each["ms"] for each in cells], axis=0).tolist()
     cell["cpu_ms"] = 1000 * max(each["cpu"][0] for each in cells)
     cell["wakeups"] = max(each["wakeups"][0] for each in cells)
     for counter in ("interface", "counted"):
         sent, received = np.max([each[counter] for each in cells], axis=0).tolist()
         cell |= {f"{counter}_bytes": sent, f"{counter}_received_bytes": received}
-    cell |= {"formula_bytes": traffic.sent, "formula_received_bytes": traffic.received}
-    cell["formula_busiest_bytes"] = traffic.busiest
+    cell |= dict(zip(_FORMULA, formula, strict=True))
     if servers:
         cell |= _of_servers(cells[0]["servers"], cell["values"] * size)
     return cell
+
+
+def formula_bytes(
+    values: int, size: int, exchange: str, servers: int = 0, code_bits: CodeBits = plane_count
+) -> tuple[float, float, float]:
+    """Returns the bytes that a worker sends and receives, and those on the busiest link."""
+    topology = "parameter_server" if servers else "two_shot"
+    route = Route(topology, servers, sum_codec="ternary" if exchange == BOTH_WAYS else EXACT)
+    busiest, _ = busiest_link(values, size, 1, size, exchange, route, code_bits)
+    if not servers:
+        return busiest, busiest, busiest
+    sent, received = (values * bits / 8 for bits in server_bits(exchange, size))
+    return sent, received, busiest
 
 
 def _of_servers(counted: Sequence[Sequence[float]], values: int) -> dict[str, float]:

@@ -6,14 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.exchange_benchmark import _Options
+from benchmarks.exchange_benchmark import _Options, formula_bytes
 from benchmarks.exchange_worker import NETS, shapes_of
-from benchmarks.performance.traffic import (
-    BOTH_WAYS,
-    all_reduce_traffic,
-    mean_bits,
-    packed_bits,
-)
+from benchmarks.performance.traffic import BOTH_WAYS, mean_bits, packed_bits
 from terngrad.planes import plane_count
 
 MILLION = 1_000_000
@@ -21,10 +16,10 @@ MILLION = 1_000_000
 
 @pytest.mark.parametrize(("size", "bits"), [(2, 2), (4, 4.5), (8, 6.125)])
 def test_the_formula_gives_the_bits_that_a_host_sends_for_each_parameter(size, bits):
-    assert 8 * all_reduce_traffic(MILLION, size, "ternary").sent / MILLION == bits
-    sent = all_reduce_traffic(MILLION, size, "float32").sent
+    assert 8 * formula_bytes(MILLION, size, "ternary")[0] / MILLION == bits
+    sent = formula_bytes(MILLION, size, "float32")[0]
     assert sent == 8 * MILLION * (size - 1) / size
-    assert all_reduce_traffic(MILLION, size, "float16").sent == sent / 2
+    assert formula_bytes(MILLION, size, "float16")[0] == sent / 2
 
 
 def test_codes_of_normal_gradients_take_little_more_bits_than_their_entropy():
@@ -43,13 +38,13 @@ def test_codes_of_normal_gradients_take_little_more_bits_than_their_entropy():
     ],
 )
 def test_hosts_that_are_joined_by_sockets_send_codes_in_a_prefix_code(size, bits):
-    sent = all_reduce_traffic(MILLION, size, "ternary", packed_bits).sent
+    sent = formula_bytes(MILLION, size, "ternary", code_bits=packed_bits)[0]
     assert 8 * sent / MILLION == pytest.approx(bits)
 
 
 def test_codes_both_ways_take_as_many_bits_back_for_any_number_of_hosts():
     for size in (2, 8, 64):
-        sent = all_reduce_traffic(MILLION, size, BOTH_WAYS, packed_bits).sent
+        sent = formula_bytes(MILLION, size, BOTH_WAYS, code_bits=packed_bits)[0]
         bits = (packed_bits(1) + mean_bits()) * (size - 1) / size
         assert 8 * sent / MILLION == pytest.approx(bits)
     assert mean_bits() == pytest.approx(1.54, abs=0.02)

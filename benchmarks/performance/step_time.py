@@ -89,9 +89,9 @@ def exchange_seconds(
     machines = -(-workers // cluster.workers_per_machine)
     inside = min(workers, cluster.workers_per_machine)
     local = Route("paper" if route.topology == "paper" else "two_shot")
-    bytes_inside, _ = _traffic(values, inside, 1, inside, exchange, local)
+    bytes_inside, _ = busiest_link(values, inside, 1, inside, exchange, local)
     code_bits = packed_bits if route.packs_codes else plane_count
-    sent, messages = _traffic(values, machines, inside, workers, exchange, route, code_bits)
+    sent, messages = busiest_link(values, machines, inside, workers, exchange, route, code_bits)
     return (
         bytes_inside / (cluster.local_gbyte_per_s * 1e9)
         + sent * 8 / (cluster.gbit_per_s * 1e9)
@@ -99,7 +99,7 @@ def exchange_seconds(
     )
 
 
-def _traffic(
+def busiest_link(
     values: int,
     places: int,
     nodes: int,
@@ -115,7 +115,7 @@ def _traffic(
       places: senders, each with a link of its own.
       nodes: nodes whose codes a place adds before it sends them.
       workers: nodes in the sum.
-      exchange: one of EXCHANGES.
+      exchange: one of EXCHANGES, or RING or BOTH_WAYS of traffic.py.
       route: how gradients travel.
       code_bits: bits of a value in a sum of codes.
     """

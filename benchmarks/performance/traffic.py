@@ -2,14 +2,12 @@
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
 from terngrad import prefix_code
 from terngrad.codecs.feedback_codec import STEPS
 from terngrad.exchange.parameter_server.operations import Kind, Operation
-from terngrad.exchange.two_shot import is_one_shot
 from terngrad.planes import plane_count
 
 RING = "float32 ring"  # the engine's own all-reduce, without the suite's codecs
@@ -21,20 +19,6 @@ _STEPS = 20  # after these the size of the memory is steady
 # Returns the bits of a value in the sum of some nodes' codes.
 CodeBits = Callable[[int], float]
 FLOAT_BITS = {RING: 32, "float32": 32, "float16": 16}
-
-
-class Traffic(NamedTuple):
-    """Bytes of one exchange.
-
-    Attributes:
-      sent: bytes that a worker sends.
-      received: bytes that a worker receives.
-      busiest: bytes on the busiest link in its busier direction.
-    """
-
-    sent: float
-    received: float
-    busiest: float
 
 
 @functools.cache
@@ -92,19 +76,3 @@ def exchange_bits(
     if exchange == BOTH_WAYS:
         return code_bits(nodes), mean_bits() if code_bits is packed_bits else plane_count(1)
     return (floats, floats) if floats else (code_bits(nodes), code_bits(workers))
-
-
-def all_reduce_traffic(
-    values: int, workers: int, exchange: str, code_bits: CodeBits = plane_count
-) -> Traffic:
-    """Returns the traffic of workers that add in one shot or two (exchange/two_shot.py)."""
-    codes, sums = exchange_bits(exchange, 1, workers, code_bits)
-    one_shot = exchange != BOTH_WAYS and is_one_shot(codes, sums, workers)
-    bits = codes * (workers - 1) if one_shot else (codes + sums) * (workers - 1) / workers
-    return Traffic(*[values * bits / 8] * 3)
-
-
-def server_traffic(values: int, workers: int, exchange: str, servers: int) -> Traffic:
-    """Returns the traffic of workers that push to parameter servers and get the sums back."""
-    sent, received = (values * bits / 8 for bits in server_bits(exchange, workers))
-    return Traffic(sent, received, max(sent, received) * max(1.0, workers / servers))
