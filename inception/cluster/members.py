@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from terngrad.cluster.addresses import unreserved_ports
-
 Ports = Callable[[int], list[int]]
 
 
@@ -29,7 +27,7 @@ class Member:
     host: int | None = None
 
 
-def worker_flags(workers: int, ports: Ports = unreserved_ports) -> list[list[str]]:
+def worker_flags(workers: int, ports: Ports) -> list[list[str]]:
     """Returns the flags of each worker of a cluster on this machine; for `ports` see `members`."""
     *found, control = ports(workers + 1)
     hosts = ",".join(f"127.0.0.1:{port}" for port in found)
@@ -37,7 +35,7 @@ def worker_flags(workers: int, ports: Ports = unreserved_ports) -> list[list[str
     return [[*common, f"--task_id={i}"] for i in range(workers)]
 
 
-def members(workers: int, ps: int, ports: Ports = unreserved_ports) -> list[Member]:
+def members(workers: int, ps: int, ports: Ports) -> list[Member]:
     """Returns the workers, then the parameter servers, of a cluster on this machine.
 
     Args:

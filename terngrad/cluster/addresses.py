@@ -126,9 +126,7 @@ def listen(
         raise PortError(f"cannot listen at {host_and_port(host, port)}: {reason}") from None
 
 
-def dial(
-    address: tuple[str, int], secs: float, interface: Interface | None = None
-) -> socket.socket:
+def dial(address: tuple[str, int], secs: float, interface: Interface | None) -> socket.socket:
     """Connects to a host and port.
 
     Args:

@@ -70,7 +70,7 @@ class Search:
         name: str,
         timeout_secs: float,
         *,
-        was_there: bool = False,
+        was_there: bool,
         refused_secs: float | None = None,
     ) -> None:
         """Starts the search now.

@@ -67,7 +67,7 @@ class Hello:
         return f"{caller} to {called} {of}", f"{called} to {caller} {of}"
 
 
-def why_too_long(worker_hosts: Sequence[str], ps_hosts: Sequence[str] = ()) -> str:
+def why_too_long(worker_hosts: Sequence[str], ps_hosts: Sequence[str]) -> str:
     """Returns why a hello cannot have these lists of hosts; "" if it can."""
     hosts = [*worker_hosts, *ps_hosts]
     if (size := len(json.dumps(hosts))) <= LONGEST_HOSTS:

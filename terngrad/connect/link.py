@@ -60,7 +60,7 @@ class ChannelLink:
         events: LinkEvents,
         *,
         own_name: str = "",
-        waits: bool = True,
+        waits: bool,
         nobody_listens: Callable[[], bool] = lambda: False,
     ) -> None:
         """Opens the first channel; waits for a ps that does not listen yet.
@@ -224,7 +224,7 @@ class SocketNetwork:
         purpose: str,
         events: LinkEvents,
         *,
-        waits: bool = True,
+        waits: bool,
         was_there: bool = False,
     ) -> ChannelLink:
         """Opens a link to a ps, which may start later.

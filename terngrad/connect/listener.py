@@ -44,7 +44,7 @@ class Listener:
         check: Callable[[Hello], None],
         log: LogLimiter,
         *,
-        max_connections: int = MAX_WAITING,
+        max_connections: int,
         on_refused: Callable[[Hello | None, str], object] = lambda hello, why: None,
     ) -> None:
         """Admits nobody before `start`.

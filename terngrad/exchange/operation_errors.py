@@ -57,9 +57,9 @@ def watching(
     peers: Mapping[int, Peer],
     *,
     progress: ProcessProgress,
+    at_loss: Sequence[Callable[[], str]],
     addresses: Mapping[int, str] = MappingProxyType({}),
     on_loss: Callable[[str], None] = end_process,
-    at_loss: Sequence[Callable[[], str]] = (),
 ) -> Iterator[Membership]:
     """Watches the other processes until the end of the block; for the arguments see `Membership`.
 

@@ -18,7 +18,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def ssh_command(
-    host: str, line: str, ssh: Sequence[str] = ("ssh",), connect_secs: int = CONNECT_SECS
+    host: str, line: str, ssh: Sequence[str], connect_secs: int = CONNECT_SECS
 ) -> list[str]:
     """Returns the command that runs a line of shell on a host; ssh asks for nothing.
 

@@ -89,7 +89,7 @@ class InnerOptimizer:
         with tf.control_dependencies(gradients):  # the backward pass still needs the weights
             self._optimizer.apply(gradients, rate, self.updates + made)
 
-    def keep(self, count: int, exchanged: Collection[int], *, overlaps: bool = False) -> None:
+    def keep(self, count: int, exchanged: Collection[int], *, overlaps: bool) -> None:
         """Ends inner steps that count.
 
         Args:
@@ -132,7 +132,7 @@ class LocalStep(Step):
         *,
         local_steps: int,
         outer_rate: float,
-        overlaps: bool = False,
+        overlaps: bool,
         save_request: tf.Variable | None = None,
     ) -> None:
         """Combines the parts; for those that are not named here see `TrainStep`.

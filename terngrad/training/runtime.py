@@ -103,7 +103,7 @@ def configure(
         tf.config.experimental.enable_op_determinism()
 
 
-def towers(count: int, *, on_cpu: bool = False) -> Sequence[str]:
+def towers(count: int, *, on_cpu: bool) -> Sequence[str]:
     """Returns the names of `count` devices: GPUs, or logical CPU devices if there is no GPU.
 
     Raises:

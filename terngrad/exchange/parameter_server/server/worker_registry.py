@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 from terngrad.cluster.addresses import name_of
@@ -18,7 +17,7 @@ class WorkerRegistry:
         self,
         worker_hosts: Sequence[str],
         timeout_secs: float,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         """Starts without workers.
 
