@@ -148,7 +148,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
             slots = make_optimizer(optimizer, self._variables, momentum).slots
             self.state = AsynchronousState(slots)
             self._reduction = dataclasses.replace(
-                self._reducer._reduction,
+                self._reducer.reduction,
                 step=self.state.step,
                 first_node=group.rank * self._nodes,
             )
@@ -178,7 +178,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
 
     @property
     def _nodes(self) -> int:
-        return self._reducer._reduction.exchange.local_nodes
+        return self._reducer.reduction.exchange.local_nodes
 
     def _make_plan(self, **settings: Any) -> Plan:
         layout, codecs = self._reducer.layout, self._reduction.codecs

@@ -86,6 +86,7 @@ class Reducer:
       layout: which variables are coded, and the buckets in which they are exchanged.
       memory: what the codecs of this process keep between steps, with ways to save and load it.
       kernels: the arithmetic of its codecs.
+      reduction: its codecs and exchange, for training loops of this package.
     """
 
     def __init__(
@@ -170,8 +171,8 @@ class Reducer:
         index = group.count("reducer")
         codecs = _named_codecs(self.layout, kernels, index)
         self._name_of_others = f"others/{index}"
-        self._reduction = Reduction(codecs, exchange, step, seed, memory_decay=memory_decay)
-        self.memory = self._reduction.memory
+        self.reduction = Reduction(codecs, exchange, step, seed, memory_decay=memory_decay)
+        self.memory = self.reduction.memory
         self._name_of_call = f"{CALL} {index}"  # outside graphs, where calls have an order
         call = lambda gradients: self._means(gradients, self._name_of_call).means
         self._eager = tf.function(call, autograph=False)
@@ -272,12 +273,12 @@ class Reducer:
 
     def require_in_next_step(self) -> None:
         """Lets the next step wait for this process, where others may make it without this one."""
-        self._reduction.exchange.require_in_next_step()
+        self.reduction.exchange.require_in_next_step()
 
     @property
     def bytes_sent(self) -> int:
         """Bytes that this process has sent so far, without headers."""
-        return int(self._reduction.exchange.bytes_sent)
+        return int(self.reduction.exchange.bytes_sent)
 
     @property
     def bits_per_parameter(self) -> float:
@@ -287,8 +288,8 @@ class Reducer:
         that steps differ, it is the mean over all calls so far; before the first call it is an
         upper bound.
         """
-        exchange = self._reduction.exchange
-        sent = sum(payload.sent for payload in payloads(self._reduction.codecs, exchange))
+        exchange = self.reduction.exchange
+        sent = sum(payload.sent for payload in payloads(self.reduction.codecs, exchange))
         if exchange.packs_codes and (calls := int(exchange.steps)):
             sent = self.bytes_sent / calls
         return 8 * sent / max(self.layout.size, 1)
@@ -309,7 +310,7 @@ class Reducer:
         """
         if what and self._group.connection is not None:
             begin_after(gradients[0][-1:], lambda: self._group.begin_step(what))
-        reduction = self._reduction
+        reduction = self.reduction
         reduction.sequence = self._group.sequence
         keys = reduction.keys(reduction.step.read_value())
         found = reduction.reduce(gradients, keys, as_sums=as_sums)

@@ -72,7 +72,7 @@ def main() -> None:
         for i, v in enumerate(vs)
     }
     np.savez(os.path.join(folder, f"{group.rank}{name}"), **arrays)
-    if reducer._reduction.exchange.packs_codes:
+    if reducer.reduction.exchange.packs_codes:
         octets = reducer.bits_per_parameter * reducer.layout.size / 8
         assert abs(octets * int(reducer.state.step) - reducer.bytes_sent) < 1.0
     print(f"{group.label}: {reducer.bytes_sent} bytes, {reducer.bits_per_parameter:.3g} bits")
