@@ -91,8 +91,6 @@ class DistributedCallback(FitCallback):
         self._step: SharedStep | None = None
         self._scaling = learning_rate_scaling
         self._elastic: elastic.ElasticFit | None = None  # where processes may come and go
-        self._is_first_epoch = True  # of this fit
-        self._batches = 0  # made in this fit
         self._saver: saving.StuckSaver | None = None
         self._logs: dict[str, Any] = {}  # of the last batch
         self._is_stand_in = False  # whether _backup is not among this worker's callbacks
@@ -172,10 +170,7 @@ class DistributedCallback(FitCallback):
         """
         del logs
         fit = internals.fit_call()
-        self._batches = 0
-        self._is_first_epoch = True
-        self._group.leaving.stopped_by = None
-        self.pause()
+        self._begin_fit()
         epoch = self._placeholder.epoch if self._placeholder else None
         if self._group.size > 1 and not self._elastic:
             self._agree(fit.arguments)
@@ -233,7 +228,7 @@ class DistributedCallback(FitCallback):
         if self._group.size == 1:
             return
         self._batch, self._logs = batch, logs or {}
-        self._batches += 1
+        self._calls += 1
         stop, *signals = self._step.requested()
         self._raise_if(signals, logs)
         wants = self.model.stop_training
@@ -244,9 +239,9 @@ class DistributedCallback(FitCallback):
         """Reports the progress of this process, so that one without a next batch is named."""
         if self._elastic:
             self._elastic.begin_batch(batch)
-        if self._batches:  # the first one compiles, which may take any time
+        if self._calls:  # the first one compiles, which may take any time
             if not self._elastic:  # which counts the batches of all
-                self._group.progress.batches = self._batches + 1
+                self._group.progress.batches = self._calls + 1
             if self._saver:
                 self._saver.begin_step()
 
@@ -260,13 +255,10 @@ class DistributedCallback(FitCallback):
             self._saver.end_step()
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Notes the epoch, and compares the learning rates of the first one."""
-        self._begin_epoch(epoch)
+        """See base class."""
+        super().on_epoch_begin(epoch, logs)
         if self._elastic:
             self._elastic.begin_epoch(epoch)
-        elif self._group.size > 1 and self._is_first_epoch:
-            agreement.agree_on_rates(self._group, self._optimizers())
-        self._is_first_epoch = False
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Stops all if one process is to stop."""
@@ -295,10 +287,7 @@ class DistributedCallback(FitCallback):
                     self._elastic.end(state.digest(self.model)), "at the end of fit"
                 )
             elif self._group.size > 1:  # callbacks may have changed them after the last comparison
-                digests = self._group.all_gather_object(
-                    state.digest(self.model), what="the end of fit"
-                )
-                self._equalize(set(digests), "at the end of fit")
+                self._equalize(self._digests(), "at the end of fit")
         finally:  # a delayed signal is handled now, when no other worker waits
             self._signals.leave()
         if self._backup and self._backup.delete_checkpoint:
@@ -323,19 +312,12 @@ class DistributedCallback(FitCallback):
         logs["bits_per_parameter"] = bits_per_parameter(reducers)
         if self._group.size == 1:
             return
-        own = plain_numbers(logs)
-        if not self._elastic:
-            self._group.progress.batches = self._batches or None
-        rates = agreement.rates(self._optimizers())
-        digest = state.digest(self.model)
-        row = {"logs": own, "weights": digest, "rates": rates}
+        own = {"weights": state.digest(self.model), "rates": agreement.rates(self._optimizers())}
         when = f"after epoch {epoch + 1}"
         if self._elastic:
-            self._average_elastic(logs, row, when)
+            self._average_elastic(logs, {"logs": plain_numbers(logs), **own}, when)
             return
-        rows = self._group.all_gather_object(row, what=END)
-        self.pause()
-        logs.update(means([row["logs"] for row in rows]))
+        rows = self._share_metrics(logs, **own)
         cause = agreement.differing([row["rates"] for row in rows])
         state.average_accumulated(self._group, self._optimizers())  # before a backup has them
         self._equalize({row["weights"] for row in rows}, when, cause)

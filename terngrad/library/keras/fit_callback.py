@@ -67,6 +67,8 @@ class FitCallback(keras.callbacks.Callback):
         self._placeholder: BackupPlaceholder | None = None  # of the chief
         self._state: FitState | None = None
         self._has_steps = False  # whether fit has steps_per_epoch: epochs are no passes over data
+        self._is_first_epoch = True  # of this fit
+        self._calls = 0  # of the train function in this fit
         self._epoch = 0
         self._batch = 0  # index in the epoch
         self._signals = Signals(stops)
@@ -138,6 +140,11 @@ class FitCallback(keras.callbacks.Callback):
         """Returns the optimizers of the model that the processes compare."""
         raise NotImplementedError
 
+    def _begin_fit(self) -> None:
+        self._calls, self._is_first_epoch = 0, True
+        self._group.leaving.stopped_by = None
+        self.pause()
+
     def _agree(self, given: Mapping[str, Any]) -> None:
         """Compares models, settings and the data that `fit` was given; see on_train_begin."""
         agreement.agree_on_model(self._group, self.model, self._optimizers(), self.params)
@@ -161,10 +168,27 @@ class FitCallback(keras.callbacks.Callback):
         first = internals.initial_epoch(self.model) or fit.arguments.get("initial_epoch")
         self._group.set_epoch(first or 0)
 
-    def _begin_epoch(self, epoch: int) -> None:
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Notes the epoch, and compares the learning rates of the first one."""
         self._epoch = epoch
         if not self._has_steps:
             self._group.set_epoch(epoch)
+        if self._is_first_epoch and self._group.size > 1 and not self._group.is_elastic:
+            agreement.agree_on_rates(self._group, self._optimizers())
+        self._is_first_epoch = False
+
+    def _share_metrics(self, logs: dict[str, Any], **row: Any) -> list[dict[str, Any]]:
+        """Replaces an epoch's metrics by the means of all processes; returns the rows of all."""
+        self._group.progress.batches = self._calls or None
+        rows = self._group.all_gather_object({"logs": plain_numbers(logs), **row}, what=END)
+        self.pause()
+        logs.update(means([row["logs"] for row in rows]))
+        return rows
+
+    def _digests(self) -> set[int]:
+        """Returns the digests of the weights of all processes at the end of `fit`."""
+        own = state.digest(self.model)
+        return set(self._group.all_gather_object(own, what="the end of fit"))
 
     def _raise_if(
         self, signals: Sequence[float], logs: dict | None, *, is_epoch_over: bool = False

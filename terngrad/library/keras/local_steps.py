@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from terngrad.library import local_steps
 from terngrad.library.group import Group
-from terngrad.library.keras import agreement, internals, program_warnings, state
-from terngrad.library.keras.fit_callback import END, FitCallback, means, plain_numbers
+from terngrad.library.keras import internals, program_warnings, state
+from terngrad.library.keras.fit_callback import END, FitCallback
 from terngrad.library.keras.local_state import LocalState
 from terngrad.library.keras.optimizer import (
     bits_per_parameter,
@@ -89,8 +89,6 @@ class LocalSteps(FitCallback):
         self._requests: tf.Variable | None = None  # to stop, and by signals; their means thereafter
         self._of_all = [False] * (1 + len(SIGNALS))  # what processes requested, after an exchange
         self._wants_stop = False
-        self._is_first_epoch = True
-        self._calls = 0  # in this fit
         self._made = 0  # steps of this epoch
         self._is_equal = True  # whether all processes have the same weights
         self._is_in_epoch = False
@@ -125,9 +123,8 @@ class LocalSteps(FitCallback):
         del logs
         group, model, fit = self._group, self.model, internals.fit_call()
         _check_built(model)
-        group.leaving.stopped_by = None
-        self._is_first_epoch, self._wants_stop, self._calls = True, False, 0
-        self.pause()
+        self._begin_fit()
+        self._wants_stop = False
         if group.size > 1:
             self._agree(fit.arguments)
             self._copy_state()
@@ -156,11 +153,8 @@ class LocalSteps(FitCallback):
             self._signals.catch(fit.code)
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Notes the epoch, and compares the learning rates of the first one."""
-        self._begin_epoch(epoch)
-        if self._group.size > 1 and self._is_first_epoch:
-            agreement.agree_on_rates(self._group, self._optimizers())
-        self._is_first_epoch = False
+        """See base class."""
+        super().on_epoch_begin(epoch, logs)
         self._made, self._is_in_epoch = 0, True
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
@@ -201,10 +195,7 @@ class LocalSteps(FitCallback):
         logs["bytes_sent"] = self._local.bytes_sent
         logs["bits_per_parameter"] = bits_per_parameter(self._local.reducers)
         if self._group.size > 1:
-            self._group.progress.batches = self._calls or None
-            rows = self._group.all_gather_object(plain_numbers(logs), what=END)
-            self.pause()
-            logs.update(means(rows))
+            self._share_metrics(logs)
 
     def save(self, epoch: int) -> None:
         """Saves what this process alone has; returns when all have done so."""
@@ -227,8 +218,7 @@ class LocalSteps(FitCallback):
         """
         del logs
         try:  # callbacks may have changed them after the last exchange
-            own = state.digest(self.model)
-            if len(set(self._group.all_gather_object(own, what="the end of fit"))) > 1:
+            if len(self._digests()) > 1:
                 if self._group.is_chief:
                     program_warnings.warn(
                         "the workers' weights differ at the end of fit: something changes them on "
