@@ -262,7 +262,7 @@ def decode(
     if gpu.are_on_gpu(words, scales):
         return gpu.decode(words, scales, nodes, shapes, codec=codec, scale_by=scale_by)
     array = check.planes(words, "words")
-    shapes, parts = check.decoding(shapes, nodes, codec=codec, scale_by=scale_by)
+    shapes, parts, nodes = check.decoding(shapes, nodes, codec=codec, scale_by=scale_by)
     max_code = check.CODES[codec]
     largest = nodes * max_code
     scale = check.vector(scales, builtins.sum(own.count for own in parts), "scales")

@@ -60,7 +60,8 @@ def _of_both(path, data):
     codec, antithetic = data.draw(st.sampled_from(sorted(CODES))), data.draw(st.booleans())
     small = [0.3] if codec in FEEDBACK_CODES else []  # what is above the scale is kept
     bounds, factors = some(np.inf, 0.3, 0), some(1, 1.5, 9, np.inf, *small)
-    scales = np.fmax(np.minimum(found.max_abs, bounds), np.float32(1e-31)) * factors
+    largest = np.minimum(found.max_abs, bounds)
+    scales = np.where(np.isnan(largest), np.inf, np.fmax(largest, 1e-31)).astype("f4") * factors
     distinct = st.lists(
         st.integers(0, 2**16 - 1), unique=True, min_size=len(chosen), max_size=len(chosen)
     )
@@ -167,6 +168,12 @@ def decode(words, nodes, shapes=((40,),), scales=(1,)):
     return arrays.decode(words, scales, nodes, shapes)
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int64])
+def test_the_number_of_nodes_may_be_of_numpy(kind):
+    (found,) = decode(codes_of(1, -200, planes=9), kind(200))
+    assert found[:3].tolist() == [np.float32(1 / 200), -1, 0]
+
+
 @pytest.mark.parametrize(
     ("call", "text"),
     [
@@ -189,6 +196,14 @@ def decode(words, nodes, shapes=((40,),), scales=(1,)):
             r"scales\[0\] is 0.5; must be 1.0 or more, the largest magnitude of its values",
         ),
         (lambda: arrays.encode(ONE, [0], **KEY, bounds=[0.25]), "is 0.0; must be 0.25 or more"),
+        (
+            lambda: arrays.encode([np.float32([np.nan, 1])], [1], **KEY, bounds=[1]),
+            r"scales\[0\] is 1.0; must be inf or more, the largest magnitude of its values",
+        ),
+        (
+            lambda: arrays.encode([np.float32([np.nan, 1])], [np.nan], **KEY),
+            r"scales\[0\] is nan; must be inf or more",
+        ),
         (lambda: arrays.encode(ONE, [1], **KEY | {"node": 65536}), "node is 65536; must be 0 to 6"),
         (lambda: arrays.encode(ONE, [1], **KEY | {"seed": -1}), "seed is -1; must be 0 to 1844"),
         (lambda: arrays.encode(ONE, [1], **KEY, variables=[]), "variables has 0 entries; must"),

@@ -204,7 +204,7 @@ def decode(
     """Returns the means of a bucket's variables; see `terngrad.numpy.decode`."""
     call = _Call(words=words, scales=scales)
     view = call.planes(words, "words")
-    shapes, parts = check.decoding(shapes, nodes, codec=codec, scale_by=scale_by)
+    shapes, parts, nodes = check.decoding(shapes, nodes, codec=codec, scale_by=scale_by)
     max_code = check.CODES[codec]
     scale = call.vector(scales, sum(own.count for own in parts), "scales")
     rows = check.group_count(sum(math.prod(shape) for shape in shapes))

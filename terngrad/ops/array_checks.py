@@ -49,9 +49,13 @@ def parts_of(shapes: Iterable[Sequence[int]], scale_by: str) -> list[Parts]:
 def scales_cover(
     scales: NDArray[np.float32], bounds: NDArray[np.float32], largest: NDArray[np.float32]
 ) -> None:
-    """Checks that no scale is below its part's largest magnitude after clipping."""
-    clipped = np.minimum(largest, bounds)
-    for i in np.flatnonzero(scales < clipped):
+    """Checks that no scale is below its part's largest magnitude after clipping.
+
+    A part with NaN needs an infinite scale, so that its means are not finite either.
+    """
+    clipped = np.where(np.isnan(largest), np.inf, np.minimum(largest, bounds))
+    too_small = (scales < clipped) | (np.isnan(scales) & np.isinf(clipped))
+    for i in np.flatnonzero(too_small):
         what = "the largest magnitude of its values after clipping"
         raise ValueError(f"scales[{i}] is {scales[i]}; must be {clipped[i]} or more, {what}")
 
@@ -88,16 +92,16 @@ def encoding(
 
 def decoding(
     shapes: Sequence[Sequence[int]], nodes: int, *, codec: str, scale_by: str
-) -> tuple[list[tuple[int, ...]], list[Parts]]:
+) -> tuple[list[tuple[int, ...]], list[Parts], int]:
     """Checks what decides the form of means; see `terngrad.numpy.decode`.
 
     Returns:
-      The shapes, and the parts of a variable of each.
+      The shapes, the parts of a variable of each, and the number of nodes.
     """
     _name(codec, CODES, "codec")
-    integer(nodes, MAX_SUM // CODES[codec] + 1, "nodes", low=1)
+    nodes = integer(nodes, MAX_SUM // CODES[codec] + 1, "nodes", low=1)
     checked = [_shape(shape, f"shapes[{i}]") for i, shape in enumerate(shapes)]
-    return checked, parts_of(checked, scale_by)
+    return checked, parts_of(checked, scale_by), nodes
 
 
 def integer(value: int, end: int, name: str, low: int = 0) -> int:
