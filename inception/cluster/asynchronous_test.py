@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from inception.flags.checks import refuse_what_needs_all_workers
 from inception.flags.configs import TrainConfig
@@ -272,6 +273,39 @@ def test_a_worker_says_why_it_ends(last, status, text, capfd):
 def test_a_worker_does_not_say_that_the_chief_has_saved_when_it_has_failed():
     with pytest.raises(ValueError, match="The chief has ended the run without saving it"):
         asynchronous_program._log_end("", False, pulled(stopped=True), StopRequest())
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_state_is_saved_once_and_again_after_an_update_of_any_ps(tmp_path, resumes):
+    step, sent, later = tf.Variable(0, dtype=tf.int64), [b"1", b"2"], [b"1", b"3"]
+    fetched = iter([(20, sent), (20, sent), (20, later), (20, later)])
+    client = SimpleNamespace(
+        enter=lambda run: [RunStatus("", 0, True, False)],
+        begin=lambda plan, states, version: None,
+        fetch=lambda sizes, last: next(fetched),
+    )
+    states = SimpleNamespace(pack=lambda: sent, unpack=lambda contents: None, shards=[])
+    chief = Chief(client, PLAN, states, RunFile(""), print)
+    folder = str(tmp_path)
+    path = checkpoints.save(folder, {"step": step}, 20) if resumes else None
+    chief.begin_or_resume(20, path)
+    index = tmp_path / "model.ckpt-20.index"
+    written = [index.stat().st_ino] if resumes else []
+    saver = asynchronous_program._Saver(
+        SimpleNamespace(
+            config=TrainConfig(dataset_name="mnist", net="mlp", train_dir=folder),
+            training=SimpleNamespace(state={"step": step}, step=step),
+            checkpoint=path,
+            settings="",
+        ),
+        chief,
+    )
+    for last in (False, True, False, True):
+        assert saver.save(last=last) == str(tmp_path / "model.ckpt-20")
+        written.append(index.stat().st_ino)
+    first, again, *more = written[-4:]
+    assert first == again and more[0] == more[1] != again
+    assert len(set(written)) == 2
 
 
 def test_a_run_is_noted_before_it_begins(tmp_path):

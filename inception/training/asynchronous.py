@@ -60,10 +60,11 @@ def train(config: TrainConfig, cluster: ClusterConfig) -> None:
                 chief.begin_or_resume(int(prepared.training.step), prepared.checkpoint)
         else:
             client.await_run()
+        saver = _Saver(prepared, chief) if chief else None
         stack.enter_context(stop)
         try:
-            pulled = _loop(prepared, client, chief, stop)
-            where = _end(prepared, client, chief, pulled, stop)
+            pulled = _loop(prepared, client, saver, stop)
+            where = _end(client, saver, pulled, stop)
         except (ValueError, OSError) as error:
             client.leave(stop=group.is_chief)
             if stop.signal and isinstance(error, MembershipError):  # a ps is away
@@ -114,8 +115,38 @@ def _log(line: str) -> None:
     print(line, flush=True)
 
 
+class _Saver:
+    """Saves the state of the ps.
+
+    Attributes:
+      chief: what fetches that state.
+    """
+
+    def __init__(self, prepared: PreparedTraining, chief: Chief) -> None:
+        """Saves nothing yet."""
+        self._prepared, self.chief = prepared, chief
+        self._last = chief.digest, prepared.checkpoint  # of the last save: state and path
+
+    def save(self, *, last: bool = False) -> str:
+        """Writes a checkpoint unless no update came since the last one; returns its path."""
+        config, training = self._prepared.config, self._prepared.training
+        step = self.chief.fetch(last=last)
+        digest, path = self._last
+        if not path or self.chief.digest != digest:
+            training.step.assign(step)
+            path = checkpoints.save(
+                config.train_dir,
+                training.state,
+                step,
+                config.keep_checkpoints,
+                self._prepared.settings,
+            )
+            self._last = self.chief.digest, path
+        return path
+
+
 def _loop(
-    prepared: PreparedTraining, client: Client, chief: Chief | None, stop: StopRequest
+    prepared: PreparedTraining, client: Client, saver: _Saver | None, stop: StopRequest
 ) -> Pulled:
     """Trains; returns the last pulled parameters."""
     config, training, group = prepared.config, prepared.training, prepared.group
@@ -135,7 +166,7 @@ def _loop(
         schedule=learning_rate(config, prepared.steps_per_epoch),
         pulled=pulled,
     )
-    save = lambda step: _save(prepared, chief) if chief else None
+    save = lambda step: saver.save() if saver else None
     traffic = lambda codecs: _traffic(prepared, codecs)
     counted = lambda: Counted(stepper.own_step, client.bytes_pushed, client.bytes_pulled)
     before = counted()
@@ -187,31 +218,15 @@ def _traffic(prepared: PreparedTraining, codecs: Sequence[Codec]) -> list[Payloa
     return [Payload(by_variable[i].sent, octets) for i, octets in enumerate(pulled)]
 
 
-def _save(prepared: PreparedTraining, chief: Chief, *, last: bool = False) -> str:
-    """Writes a checkpoint of the state of the ps; returns its path."""
-    config, training = prepared.config, prepared.training
-    step = chief.fetch(last=last)
-    training.step.assign(step)
-    return checkpoints.save(
-        config.train_dir, training.state, step, config.keep_checkpoints, prepared.settings
-    )
-
-
-def _end(
-    prepared: PreparedTraining,
-    client: Client,
-    chief: Chief | None,
-    pulled: Pulled,
-    stop: StopRequest,
-) -> str:
+def _end(client: Client, saver: _Saver | None, pulled: Pulled, stop: StopRequest) -> str:
     """Saves, and reports it to the ps; returns where the checkpoint is, for the log."""
-    if chief is None:
+    if saver is None:
         client.leave(done=pulled.finished)
         return "checkpoints are the chief's"
     if pulled.finished:
-        chief.await_last_updates()
-    path = _save(prepared, chief, last=True)
-    chief.end(done=pulled.finished, stopped=bool(stop.signal))
+        saver.chief.await_last_updates()
+    path = saver.save(last=True)
+    saver.chief.end(done=pulled.finished, stopped=bool(stop.signal))
     return path
 
 

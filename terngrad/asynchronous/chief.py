@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -117,7 +118,12 @@ class States:
 
 
 class Chief:
-    """Worker 0 of a run."""
+    """Worker 0 of a run.
+
+    Attributes:
+      digest: of the state that was last sent to the ps or fetched from them; empty before. It also
+        changes where updates reach other ps than ps 0, whose step is that of the run.
+    """
 
     def __init__(
         self,
@@ -138,6 +144,7 @@ class Chief:
         """
         self._client, self._plan, self._states = client, plan, states
         self._run_file, self._log = run_file, log
+        self.digest = b""
 
     def begin_or_resume(self, step: int, checkpoint: str | None) -> None:
         """Sends the variables to the ps, unless the ps hold a newer state of the same run.
@@ -161,6 +168,7 @@ class Chief:
                 return
             self._log(f"The run of the ps, at step {reached}, is not continued: {changed}.")
         packed = self._states.pack()
+        self.digest = _digest(step, packed)
         # Written first, so that a restarted chief finds this run or none, but no earlier run.
         self._run_file.write(self._plan.run, self._plan.configuration)
         self._client.begin(self._plan, packed, step)
@@ -171,6 +179,7 @@ class Chief:
         sizes = [state_bytes(self._plan, shard) for shard in self._states.shards]
         step, contents = self._client.fetch(sizes, last=last)
         self._states.unpack(contents)
+        self.digest = _digest(step, contents)
         return step
 
     def await_last_updates(self) -> None:
@@ -182,3 +191,10 @@ class Chief:
         # If a ps does not know, it continues the run, and a restarted chief must continue it, too.
         if self._client.leave(done=done, stop=stopped, saved=True, waits=True):
             self._run_file.remove()
+
+
+def _digest(step: int, contents: Sequence[bytes | bytearray]) -> bytes:
+    digest = hashlib.sha256(str(step).encode())
+    for content in contents:
+        digest.update(content)
+    return digest.digest()

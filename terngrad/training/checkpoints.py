@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 import numpy as np
 import tensorflow as tf
 
-from terngrad.files import publish
+from terngrad.files import publish, sync
 from terngrad.training.errors import NotFiniteError, first_line
 
 _DIGESTS_ENDING = ".sha256"
@@ -67,9 +67,12 @@ def save(directory: str, state: State, step: int, keep: int = 5, settings: str =
     try:
         _write(os.path.join(temporary, name), state, settings)
         _write_digests(temporary, f"{name}{_DIGESTS_ENDING}")
+        files = sorted(os.listdir(temporary), key=lambda file: file.endswith(".index"))
         if at_step(directory, step):  # an old index must not refer to new data
+            for file in files:  # only renames are left for the time without an index
+                sync(os.path.join(temporary, file))
             os.remove(os.path.join(directory, f"{name}.index"))
-        for file in sorted(os.listdir(temporary), key=lambda file: file.endswith(".index")):
+        for file in files:
             publish(os.path.join(temporary, file), os.path.join(directory, file))
     except (tf.errors.OpError, OSError) as error:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -412,3 +412,25 @@ def test_each_file_is_on_the_disk_before_it_has_its_name_and_the_index_is_last(
     assert named[-2:] == ["named model.ckpt-3.index", "named checkpoint"]
     for act in named:
         assert acts[acts.index(act) + 1] == tmp_path.name
+
+
+def test_a_step_that_is_saved_again_lacks_an_index_only_while_files_are_renamed(
+    tmp_path, monkeypatch
+):
+    state, synced, before = {"step": tf.Variable(3)}, [], []
+    checkpoints.save(str(tmp_path), state, 3)
+    fsync, remove = os.fsync, os.remove
+
+    def noted_fsync(descriptor):
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def noted_remove(path):
+        before.append((os.path.basename(path), sorted(synced)))
+        remove(path)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "remove", noted_remove)
+    checkpoints.save(str(tmp_path), state, 3)
+    files = [f"model.ckpt-3.{ending}" for ending in ("data-00000-of-00001", "index", "sha256")]
+    assert before == [("model.ckpt-3.index", files)]
