@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 
 import tensorflow as tf
@@ -19,7 +19,7 @@ from inception.training.problem import input_settings, net_settings
 from slim.datasets import records
 from slim.datasets.dataset_factory import Dataset
 from slim.nets import catalog
-from terngrad.layout import EXACT
+from terngrad.layout import EXACT, codec_of
 from terngrad.training import checkpoints
 
 # Settings that may change between two starts without changing a bit of the result.
@@ -170,8 +170,20 @@ def differences(before: str, now: str) -> str:
     old, new = _stored(before), json.loads(now)
     of_input = input_settings(new["net"], old)._asdict()  # earlier versions stored them open
     old |= {name: of_input[name] for name in of_input.keys() & old.keys()}
+    if old:
+        named = old.keys() | new.keys()  # what is not noted is the default
+        old, new = ({**_defaults(named, each), **each} for each in (old, new))
     changed = [name for name in new if name in old and new[name] != old[name]]
     return ", ".join(f"{name} = {new[name]} (was {old[name]})" for name in changed)
+
+
+def _defaults(named: Collection[str], settings: Mapping[str, object]) -> dict[str, object]:
+    """Returns those of `named` that are noted only where a flag gives them."""
+    defaults = {
+        "codec": codec_of(settings.get("grad_bits", 32)),
+        "cross_replica_sync": True,
+    }
+    return {name: value for name, value in defaults.items() if name in named}
 
 
 def _stored(text: str | None) -> dict[str, object]:

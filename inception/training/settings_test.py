@@ -82,6 +82,37 @@ def test_the_end_counts_where_the_learning_rate_falls_towards_it(dataset):
     assert found == "max_steps = 20 (was 10)"
 
 
+FEEDBACK = {"codec": "ternary-feedback", "grad_bits": 32, "clip_factor": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "named"),
+    [
+        ({"grad_bits": 32}, FEEDBACK, "codec = ternary-feedback (was float)"),
+        (FEEDBACK, {"grad_bits": 32}, "codec = float (was ternary-feedback)"),
+        (
+            {"grad_bits": 3},
+            {"codec": "mine:Codec", "grad_bits": 32},
+            "codec = mine:Codec (was 7-level), grad_bits = 32 (was 3)",
+        ),
+        ({"grad_bits": 32}, {"grad_bits": 3}, "grad_bits = 3 (was 32)"),
+    ],
+)
+def test_a_codec_that_only_one_of_two_runs_names_is_named(before, now, named):
+    noted = (
+        settings.describe(dataclasses.replace(CONFIG, **flags), None) for flags in (before, now)
+    )
+    assert settings.differences(*noted) == named
+
+
+@pytest.mark.parametrize(("before", "now"), [(True, False), (False, True)])
+def test_a_run_whose_workers_begin_or_cease_to_wait_for_each_other_is_named(before, now):
+    hosts = {"worker_hosts": ("a:1",), "ps_hosts": ("p:1",), "cross_replica_sync": False}
+    own = {True: {}, False: own_settings(ClusterConfig(**hosts))}
+    noted = (settings.describe(CONFIG, None, own=own[sync]) for sync in (before, now))
+    assert settings.differences(*noted) == f"cross_replica_sync = {now} (was {before})"
+
+
 @pytest.mark.parametrize(("before", "now"), [("float", "ternary"), ("ternary", "float")])
 def test_another_codec_of_asynchronous_pulls_is_named(before, now):
     hosts = {"worker_hosts": ("a:1",), "ps_hosts": ("p:1",), "cross_replica_sync": False}
