@@ -6,14 +6,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from inception.flags.configs import TrainConfig
 from inception.testing.runs import SMALL, as_flags, command_of_two, newest_state
-from inception.training import asynchronous
+from inception.training import asynchronous, restoring
 from inception.training.build import build_training
 from inception.training.problem import problem_of
 from terngrad.library.group import Group
 from terngrad.testing import forked
+from terngrad.training import runtime
+from terngrad.training.memory import Memory
 
 FLAGS = SMALL | {"codec": "5-level-feedback"}
 ZERO = r"The memory of --codec=\S+ starts from zero: (.*)\."
@@ -40,6 +43,16 @@ def test_law_8_a_training_goes_on_with_its_memory_or_says_that_it_has_none(tmp_p
     found = re.search(ZERO, train_here(lost, max_steps=8))
     assert found and found[1] == f"{lost}/worker_0 has no checkpoint of step 4"
     assert not are_equal(newest_state(whole), newest_state(lost))
+
+
+def test_a_memory_that_no_codec_needs_any_more_is_dropped(tmp_path, capsys):
+    config = TrainConfig(dataset_name="mnist", benchmark_mode=True, net="mlp", train_dir=tmp_path)
+    before, now = (SimpleNamespace(step=tf.Variable(4), memory=Memory([], 0, 1)) for _ in range(2))
+    before.memory.add({"memory/0/0": tf.Variable([1.0])})
+    before.memory.save(f"{tmp_path}/worker_0", 4, 5)
+    restoring.restore_memory(config, now, 0)
+    dropped = f"This run keeps no memory; that of {tmp_path}/worker_0/model.ckpt-4 is dropped.\n"
+    assert capsys.readouterr().out == dropped
 
 
 @pytest.mark.slow

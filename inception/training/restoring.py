@@ -133,9 +133,13 @@ def memory_folder(config: TrainConfig, rank: int) -> str:
 
 def restore_memory(config: TrainConfig, training: Training, rank: int) -> None:
     """Restores the memory of a worker at the training's step, or prints why not."""
-    step = int(training.step)
-    if why := training.memory.restore(memory_folder(config, rank), step):
+    step, folder = int(training.step), memory_folder(config, rank)
+    why = training.memory.restore(folder, step)
+    if why and training.memory.variables:
         log_cleared_memory(config, why)
+    elif why:
+        path = checkpoints.at_step(folder, step)
+        print(f"This run keeps no memory; that of {path} is dropped.", flush=True)
 
 
 def log_cleared_memory(config: TrainConfig, why: str) -> None:

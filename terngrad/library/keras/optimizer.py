@@ -328,7 +328,9 @@ class GradientExchange:
     ) -> None:
         folder = os.path.join(self.memory_folder, str(index))
         if self.memory_folder and (why := reducer.memory.restore(folder, updates_of(optimizer))):
-            warnings.warn(f"a codec's memory starts from zero: {why}", stacklevel=2)
+            kept = reducer.memory.variables
+            what = "a codec's memory starts from zero" if kept else "an earlier memory is dropped"
+            warnings.warn(f"{what}: {why}", stacklevel=2)
 
     def align(self, optimizer: keras.optimizers.Optimizer) -> None:
         """Sets the step of random codes to the optimizer's, which a backup may have restored.

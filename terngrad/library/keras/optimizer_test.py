@@ -227,6 +227,29 @@ def test_the_share_of_a_memory_that_counts_in_the_next_step_is_the_reducers():
     assert not np.array_equal(second, again)
 
 
+@pytest.mark.parametrize(
+    ("now", "text"),
+    [
+        ("ternary", "an earlier memory is dropped: .* also holds memory/"),
+        ("ternary-feedback", r"a codec's memory starts from zero: .* has shape \(4, 3\)"),
+    ],
+)
+def test_a_memory_that_cannot_be_restored_starts_from_zero_or_is_dropped(tmp_path, now, text):
+    def step(codec, *shape):
+        optimizer = terngrad.keras.distribute(keras.optimizers.SGD(), ALONE, gradients=codec)
+        weights = [keras.Variable(np.zeros(shape, "float32"))]
+        optimizer.apply([tf.ones(shape)], weights)
+        exchange = exchange_of(optimizer)
+        exchange.memory_folder = str(tmp_path)
+        return exchange, optimizer
+
+    exchange, optimizer = step("ternary-feedback", 4, 3)
+    exchange.save_memories(optimizer)
+    exchange, optimizer = step(now, 5, 3)
+    with pytest.warns(UserWarning, match=f"^{text}"):
+        exchange.restore_memories(optimizer)
+
+
 @contextlib.contextmanager
 def counted_updates(monkeypatch):
     """Notes each fused update of a graph."""
