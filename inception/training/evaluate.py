@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableSet, Sequence
 from typing import NamedTuple
 
 import keras
@@ -67,8 +67,10 @@ def evaluate(config: EvalConfig) -> None:
     with tf.device(choose_device(config.device, len(tf.config.list_logical_devices("GPU")))):
         evaluation = prepare_evaluation(config)
         with contextlib.closing(_open_writer(config.eval_dir)) as writer:
-            for path in _paths(config):
-                _evaluate_and_log(path, evaluation, writer)
+            removed: set[str] = set()
+            for path in _paths(config, removed):
+                if not _evaluate_and_log(path, evaluation, writer):
+                    removed.add(path)
 
 
 def prepare_evaluation(config: EvalConfig, *, in_memory: bool = False) -> Evaluation:
@@ -135,6 +137,7 @@ def follow(
     interval_secs: float,
     max_steps: int,
     sleep: Callable[[float], None],
+    removed: MutableSet[str],
 ) -> Iterator[str]:
     """Yields each new checkpoint once, up to that of `max_steps`.
 
@@ -143,13 +146,18 @@ def follow(
       interval_secs: polling interval.
       max_steps: the first checkpoint at or after this step is the last.
       sleep: waits for a number of seconds.
+      removed: to it the caller adds a path that was removed before it was read; then the newest
+        checkpoint is looked for at once.
     """
     step, waiting = -1, False
     while step < max_steps:
         path = newest()
         if path and checkpoints.step_of(path) != step:
-            step = checkpoints.step_of(path)
             yield path
+            if path in removed:
+                removed.remove(path)
+                continue
+            step = checkpoints.step_of(path)
         elif not path and not waiting:
             print("No checkpoint file found yet; waiting for the first.", flush=True)
             waiting = True
@@ -157,17 +165,21 @@ def follow(
             sleep(interval_secs if step >= 0 else min(interval_secs, _FIRST_POLL_SECS))
 
 
-def _paths(config: EvalConfig) -> Iterator[str]:
+def _paths(config: EvalConfig, removed: MutableSet[str]) -> Iterator[str]:
+    """Yields the checkpoints to evaluate; for `removed` see `follow`."""
     location = config.checkpoint_dir.removesuffix(".index")
     newest = lambda: _newest(location)
     if not config.run_once and not _exists(location):
-        yield from follow(newest, config.eval_interval_secs, config.max_steps, time.sleep)
-    elif path := newest():
+        yield from follow(newest, config.eval_interval_secs, config.max_steps, time.sleep, removed)
+        return
+    while path := newest():
         for line in checkpoints.left_out(location):
             print(line)
         yield path
-    else:
-        raise refuse("checkpoint_dir", config.checkpoint_dir, "holds no checkpoint")
+        if path not in removed:
+            return
+        removed.remove(path)
+    raise refuse("checkpoint_dir", config.checkpoint_dir, "holds no checkpoint")
 
 
 def _newest(location: str) -> str | None:
@@ -227,7 +239,8 @@ def _measure(
         return metrics.measure(prepared.count_hits, prepared.batches, after_batch)
 
 
-def _evaluate_and_log(path: str, evaluation: Evaluation, writer: EventWriter) -> None:
+def _evaluate_and_log(path: str, evaluation: Evaluation, writer: EventWriter) -> bool:
+    """Returns False if the checkpoint was removed before it was read."""
     config, step = evaluation.config, _step_of(path)
     try:
         prepared = _load(path, evaluation)
@@ -235,7 +248,7 @@ def _evaluate_and_log(path: str, evaluation: Evaluation, writer: EventWriter) ->
         if _exists(path):
             raise
         print(f"{path} was removed by the training before it was read.", flush=True)
-        return
+        return False
     # The original programs spell it like this, and scripts look for these lines.
     print(f"Succesfully loaded model from {path} at step={step}.")
     print(f"{timestamp()}: starting evaluation on ({config.subset}).", flush=True)
@@ -246,6 +259,7 @@ def _evaluate_and_log(path: str, evaluation: Evaluation, writer: EventWriter) ->
         tf.summary.scalar("Precision @ 1", found.precision_at_1)
         tf.summary.scalar("Recall @ 5", found.recall_at_5)
     writer.flush()
+    return True
 
 
 def _speed_lines(num_batches: int) -> Callable[[int], None]:

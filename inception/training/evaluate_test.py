@@ -224,7 +224,7 @@ def test_a_full_disk_ends_the_summaries_and_not_the_evaluation(
     data_dir, train_dir, capsys, monkeypatch
 ):
     paths = [save(train_dir, step) for step in (40, 50, 60)]
-    monkeypatch.setattr(evaluate, "_paths", lambda config: iter(paths))
+    monkeypatch.setattr(evaluate, "_paths", lambda *_: iter(paths))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))  # as if the disk was full
     try:
@@ -267,24 +267,40 @@ def test_following_evaluates_each_newest_checkpoint_once_up_to_the_last(
     assert re.findall(r"at step=(\d+)\.", printed) == ["10", "20", "30"]
 
 
-def test_a_checkpoint_that_is_removed_before_it_is_read_is_passed_over(
-    data_dir, train_dir, capsys, monkeypatch
-):
-    save(train_dir, 10)
+def before_step_10_is_read(monkeypatch, act):
+    """Lets a concurrent training act."""
     restore = checkpoints.restore_weights
 
     def slow_restore(path, *args, **kwargs):
         if path.endswith("-10"):
-            save(train_dir, 20, keep=1)
+            act()
         restore(path, *args, **kwargs)
 
     monkeypatch.setattr(checkpoints, "restore_weights", slow_restore)
-    run_mnist_eval(
-        *mnist_arguments(data_dir, train_dir, "--max_steps=20", "--eval_interval_secs=0.1")
-    )
+
+
+@pytest.mark.parametrize("flag", ["--run_once", "--max_steps=20"])
+def test_in_the_place_of_a_removed_checkpoint_the_newest_is_evaluated_at_once(
+    data_dir, train_dir, capsys, monkeypatch, flag
+):
+    save(train_dir, 10)
+    before_step_10_is_read(monkeypatch, lambda: save(train_dir, 20, keep=1))
+    no_sleep = types.SimpleNamespace(**vars(time) | {"sleep": pytest.fail})
+    monkeypatch.setattr(evaluate, "time", no_sleep)
+    run_mnist_eval(*mnist_arguments(data_dir, train_dir, flag))
     printed = capsys.readouterr().out
     assert "model.ckpt-10 was removed by the training before it was read." in printed
-    assert "at step=20." in printed
+    assert re.findall(r"at step=(\d+)\.", printed) == ["20"]
+
+
+@pytest.mark.parametrize("name", ["", "/model.ckpt-10"])
+def test_where_the_only_checkpoint_is_removed_there_is_none_to_evaluate(
+    data_dir, train_dir, monkeypatch, name
+):
+    path = save(train_dir, 10)
+    before_step_10_is_read(monkeypatch, lambda: [os.remove(f) for f in glob.glob(f"{path}.*")])
+    line = error_line(*mnist_arguments(data_dir, train_dir + name, "--run_once"))
+    assert line == f"mnist_eval: flag --checkpoint_dir={train_dir}{name}: holds no checkpoint"
 
 
 def error_line(*arguments: str) -> str:
@@ -361,7 +377,7 @@ def test_a_net_with_weights_for_each_position_names_the_size_it_was_trained_with
 def test_follow_looks_often_only_until_the_first_checkpoint():
     slept = []
     paths = iter([None, "m-5", "m-5", "m-9"])
-    found = list(evaluate.follow(lambda: next(paths), 3600, 9, slept.append))
+    found = list(evaluate.follow(lambda: next(paths), 3600, 9, slept.append, set()))
     assert (found, slept) == (["m-5", "m-9"], [5, 3600, 3600])
 
 
