@@ -22,6 +22,7 @@ from typing import IO
 
 from inception.sweeping import messages
 from inception.sweeping.messages import Evaluation, Outcome, TrialEnd, TrialSpec
+from terngrad.files import publish
 from terngrad.launcher import gpus, hosts, state
 
 _STEP = re.compile(r"^Succesfully loaded model from .* at step=(\d+)\.$")
@@ -29,6 +30,7 @@ _METRICS = re.compile(r"precision @ 1 = ([\d.]+) recall @ 5 = ([\d.]+) ")
 _BYTES = re.compile(r"(?: sends| pushes| at most|Sent) (\d+) bytes a step")
 _COMMAND = "command"  # file of a trial's folder: its training, without the name of the folder
 _SECONDS = "seconds"  # file of a trial's folder: time of training so far, over all attempts
+_NOTE_SECS = 5.0  # until that file is written again
 
 
 def run(spec: TrialSpec, stop: threading.Event, report: Callable[[Evaluation], None]) -> TrialEnd:
@@ -73,14 +75,15 @@ class _Attempt:
         self._folder = Path(spec.folder)
         self._environment = os.environ | gpus.variables(gpus.found(), spec.slot, spec.slots)
         self._last: Evaluation | None = None
+        self._begin, self._seconds_before = time.monotonic(), self._noted_seconds()
 
     def run(self) -> TrialEnd:
-        begin = time.monotonic()
+        self._note_seconds()
         with contextlib.ExitStack() as stack:
             if self._spec.follow:
                 evaluator = stack.enter_context(self._evaluating())
             problem = self._train()
-            seconds = self._add_seconds(time.monotonic() - begin)
+            seconds = self._note_seconds()
             if not problem and not self._spec.follow:
                 evaluator = stack.enter_context(self._evaluating())
             if not problem:
@@ -90,7 +93,7 @@ class _Attempt:
 
     def _train(self) -> tuple[Outcome, str] | None:
         with (self._folder / "train.log").open("a") as log:
-            return self._wait(self._start(self._spec.train, log), None)
+            return self._wait(self._start(self._spec.train, log), None, self._note_seconds)
 
     def _start(self, command: Sequence[str], output: IO[str] | int) -> subprocess.Popen:
         return subprocess.Popen(
@@ -105,16 +108,23 @@ class _Attempt:
         )
 
     def _wait(
-        self, process: subprocess.Popen, reader: threading.Thread | None
+        self,
+        process: subprocess.Popen,
+        reader: threading.Thread | None,
+        note: Callable[[], object] = lambda: None,
     ) -> tuple[Outcome, str] | None:
         """Waits for a program's end, also after having stopped it; returns what went wrong.
 
         Args:
           process: the training, or the evaluation.
           reader: what reads the evaluation's output.
+          note: called every few seconds.
         """
+        noted_at = time.monotonic()
         while process.poll() is None and not self._stop.wait(0.1):
-            pass
+            if time.monotonic() - noted_at >= _NOTE_SECS:
+                note()
+                noted_at = time.monotonic()
         if process.poll() is None:
             process.terminate()
         code = process.wait()
@@ -157,11 +167,25 @@ class _Attempt:
                     self._last = Evaluation(step, float(match[1]), float(match[2]))
                     self._report(self._last)
 
-    def _add_seconds(self, seconds: float) -> float:
-        file = self._folder / _SECONDS
+    def _noted_seconds(self) -> float:
+        """Returns the time that earlier attempts trained.
+
+        A training outlives the process of a killed attempt, up to the last line of its log.
+        """
+        file, seconds = self._folder / _SECONDS, 0.0
         with contextlib.suppress(FileNotFoundError, ValueError):
-            seconds += float(file.read_text())
-        file.write_text(f"{seconds:.3f}\n")
+            seconds = float(file.read_text())
+            log = self._folder / "train.log"
+            seconds += max(0.0, log.stat().st_mtime - file.stat().st_mtime)
+        return seconds
+
+    def _note_seconds(self) -> float:
+        """Writes and returns the time of training so far; the next attempt adds to it."""
+        seconds = self._seconds_before + time.monotonic() - self._begin
+        written = self._folder / f"{_SECONDS}.partial"
+        with contextlib.suppress(OSError):  # a full disk is no end of a trial
+            written.write_text(f"{seconds:.3f}\n")
+            publish(str(written), str(self._folder / _SECONDS))
         return seconds
 
     def _bytes_sent(self) -> int | None:

@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import pytest
 
-from inception.sweeping import messages, places
+from inception.sweeping import messages, places, trial
 from inception.sweeping.messages import Evaluation, Outcome, TrialEnd, TrialSpec
 from terngrad.testing.limits import HANG_SECS
 
@@ -161,6 +162,25 @@ def test_the_folder_of_another_training_is_refused_and_left_as_it_is(spec):
 def test_seconds_add_up_over_attempts(spec):
     first = run(spec("\n    time.sleep(0.3)")).end.seconds
     assert run(spec()).end.seconds > first >= 0.3
+
+
+def test_seconds_are_noted_while_a_trial_trains(spec, monkeypatch):
+    monkeypatch.setattr(trial, "_NOTE_SECS", 0)
+    wait = f"""
+    end = time.monotonic() + {HANG_SECS}
+    while float((folder / "seconds").read_text()) < 0.2:
+        assert time.monotonic() < end, "no seconds are noted"
+        time.sleep(0.01)
+"""
+    end = trial.run(spec(wait), threading.Event(), lambda evaluation: None)
+    assert (end.outcome, end.reason) == (Outcome.DONE, "")
+
+
+def test_seconds_of_a_lost_attempt_count_up_to_the_end_of_its_training(spec):
+    given = spec(WAIT.replace("60", "1") + "    print('saved', flush=True)\n")
+    kill = lambda connection: connection._process.send_signal(signal.SIGKILL)
+    assert run(given, when_ready(given, kill)).end.outcome is Outcome.LOST
+    assert run(spec()).end.seconds > 1
 
 
 def test_events_survive_the_pipe_and_other_lines_are_refused():
