@@ -42,6 +42,8 @@ State = Mapping[str, tf.Variable]
 def save(directory: str, state: State, step: int, keep: int = 5, settings: str = "") -> str:
     """Writes a checkpoint, and removes all others but the newest `keep` - 1 of the folder.
 
+    Where only these cannot be removed, or not be listed for other tools, it prints that.
+
     Args:
       directory: folder of the checkpoint.
       state: the variables by name.
@@ -81,8 +83,12 @@ def save(directory: str, state: State, step: int, keep: int = 5, settings: str =
         raise OSError(
             f"{directory}: step {step} cannot be saved: {reason}; last checkpoint: {last}."
         ) from error
-    os.rmdir(temporary)
-    _rotate(directory, keep, step)
+    try:
+        os.rmdir(temporary)
+        _rotate(directory, keep, step)
+    except OSError as error:
+        rest = "older ones cannot be removed, or it cannot be listed in the file checkpoint"
+        print(f"{directory}: step {step} is saved, but {rest}: {error}.", flush=True)
     return os.path.join(directory, name)
 
 
@@ -375,7 +381,8 @@ def _rotate(directory: str, keep: int, written: int) -> None:
     others = [path for path in all_checkpoints(directory) if step_of(path) != written]
     for path in others[: max(0, len(others) - keep + 1)] if keep else []:
         for file in _files(path):
-            os.remove(file)
+            with contextlib.suppress(FileNotFoundError):  # somebody else removed it
+                os.remove(file)
     _write_state_file(directory)
 
 
@@ -412,9 +419,14 @@ def _write_state_file(directory: str) -> None:
     lines = [f'model_checkpoint_path: "{names[-1]}"']
     lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
     temporary = os.path.join(directory, f"checkpoint{_TEMPORARY}")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")
-    publish(temporary, os.path.join(directory, "checkpoint"))
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+        publish(temporary, os.path.join(directory, "checkpoint"))
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.remove(temporary)
+        raise
 
 
 def _some(names: Sequence[str]) -> str:

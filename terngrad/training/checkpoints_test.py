@@ -284,6 +284,41 @@ def test_an_index_never_stands_beside_data_of_another_save(tmp_path, monkeypatch
     assert checkpoints.damage(path) == "" and not checkpoints.was_interrupted(str(tmp_path))
 
 
+def test_an_older_checkpoint_that_somebody_else_removes_is_no_error(tmp_path, monkeypatch, capsys):
+    remove = os.remove
+
+    def removed_twice(path):
+        remove(path)
+        remove(path)
+
+    checkpoints.save(str(tmp_path), make_state(), 1)
+    monkeypatch.setattr(os, "remove", removed_twice)
+    path = checkpoints.save(str(tmp_path), make_state(), 2, keep=1)
+    assert checkpoints.all_checkpoints(str(tmp_path)) == [path]
+    assert len(list(tmp_path.iterdir())) == 3 + 1
+    assert tf.train.latest_checkpoint(str(tmp_path)) == path and capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("act", ["replace", "remove"])
+def test_a_checkpoint_that_is_complete_is_no_error(tmp_path, monkeypatch, capsys, act):
+    checkpoints.save(str(tmp_path), make_state(), 1)
+    real = getattr(os, act)
+
+    def failing(path, *target):
+        if act == "remove" or target[0].endswith("/checkpoint"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, *target)
+
+    monkeypatch.setattr(os, act, failing)
+    path = checkpoints.save(str(tmp_path), make_state(), 2, keep=1)
+    monkeypatch.undo()
+    assert checkpoints.latest_undamaged(str(tmp_path), print) == path
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{tmp_path}: step 2 is saved, but older ones cannot be removed, or it ")
+    assert line.endswith("No space left on device.")
+    assert not list(tmp_path.glob("*.saving"))
+
+
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match=r"file: step 1 cannot be saved: .* last checkpoint: none"):
