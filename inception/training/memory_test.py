@@ -15,7 +15,6 @@ from inception.training.build import build_training
 from inception.training.problem import problem_of
 from terngrad.library.group import Group
 from terngrad.testing import forked
-from terngrad.training import runtime
 from terngrad.training.memory import Memory
 
 FLAGS = SMALL | {"codec": "5-level-feedback"}
