@@ -9,7 +9,7 @@ import pytest
 
 import terngrad
 from docs import markdown
-from terngrad.testing.processes import finished, roles
+from terngrad.testing.processes import finished, launch_environments
 
 _PAGE = markdown.REPO / "docs" / "library.md"
 _MAX_LINES = 5
@@ -55,7 +55,7 @@ def write(tmp_path, text: str) -> None:
 def test_the_program_trains_alone_and_with_two_workers(tmp_path, is_elastic):
     text = elastic_program() if is_elastic else program()
     write(tmp_path, text.replace("steps=100", "steps=8"))
-    for places in ([{}], roles(2)):
+    for places in ([{}], launch_environments(2)):
         places = [{"PYTHONPATH": str(tmp_path), **place} for place in places]
         found = finished([[sys.executable, "-m", "train"]] * len(places), places)
         assert [status for _, status in found] == [0] * len(places), found
@@ -67,7 +67,7 @@ def test_the_program_trains_alone_and_with_two_workers(tmp_path, is_elastic):
 @pytest.mark.slow
 def test_the_program_trains_without_waiting_for_other_workers(tmp_path):
     write(tmp_path, asynchronous_program().replace("max_steps=400", "max_steps=8"))
-    places = [{"PYTHONPATH": str(tmp_path), **role} for role in roles(2, servers=1)]
+    places = [{"PYTHONPATH": str(tmp_path), **role} for role in launch_environments(2, servers=1)]
     found = finished([[sys.executable, "-m", "train"]] * 3, places)
     assert [status for _, status in found] == [0] * 3, found
     assert "ends at step 8: the run is finished." in found[2][0]

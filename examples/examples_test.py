@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from terngrad.testing.processes import finished, roles
+from terngrad.testing.processes import finished, launch_environments
 
 _FOLDER = Path(__file__).parent
 _OTHERS = ("data", "examples_test")
@@ -44,7 +44,7 @@ def test_the_example_runs_alone_and_on_two_workers(tmp_path, name):
     text, _ = plain((_FOLDER / f"{name}.py").read_text())
     (tmp_path / f"{name}.py").write_text(text)
     shutil.copy(_FOLDER / "data.py", tmp_path)
-    envs = [{"PYTHONPATH": str(_FOLDER), **role} for role in roles(2)]
+    envs = [{"PYTHONPATH": str(_FOLDER), **role} for role in launch_environments(2)]
     envs.append({"PYTHONPATH": str(tmp_path)})
     program = [sys.executable, "-m", name, *_SMALL]
     chief, other, alone = (accuracy(*each) for each in finished([program] * 3, envs))

@@ -1,4 +1,4 @@
-"""Laws of trainings with local steps: engines give the same bits, and restarts change none."""
+"""Laws of mnist_distributed_train with local steps: engines give the same bits, as restarts do."""
 
 import dataclasses
 import os

@@ -1,4 +1,4 @@
-"""Laws of trainings whose sums are coded again: neither engines nor restarts change a bit."""
+"""Laws of mnist_distributed_train with coded sums: neither engines nor restarts change a bit."""
 
 import dataclasses
 import functools

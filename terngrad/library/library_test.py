@@ -13,7 +13,7 @@ from terngrad.cluster.membership import LOST_STATUS
 from terngrad.library.joining import join
 from terngrad.testing.addresses import free_ports
 from terngrad.testing.certificates import make_certificates, make_launched_certificates
-from terngrad.testing.processes import Started, finished, mpirun, roles
+from terngrad.testing.processes import Started, finished, launch_environments, mpirun
 
 exhaustive = pytest.mark.exhaustive
 FAILED = (1, LOST_STATUS)  # exit statuses: by itself, or because of another
@@ -28,7 +28,7 @@ def outcomes(tmp_path, processes, *options):
         str(tmp_path / "x.npz"),
         *options,
     ]
-    return finished([program] * processes, roles(processes))
+    return finished([program] * processes, launch_environments(processes))
 
 
 def in_tf_config(processes):
@@ -83,7 +83,7 @@ def test_law_4_two_processes_of_a_node_and_one_of_two_nodes_give_the_same_bits(
     tmp_path, monkeypatch, alone, options, starter
 ):
     if starter == "TF_CONFIG":
-        monkeypatch.setattr(sys.modules[__name__], "roles", in_tf_config)
+        monkeypatch.setattr(sys.modules[__name__], "launch_environments", in_tf_config)
     succeed(tmp_path, 2, *options)
     together = written(tmp_path), written(tmp_path, rank=1)
     if "--eager" in options:  # a graph rounds differently
@@ -97,7 +97,7 @@ def test_law_4_two_processes_of_a_node_and_one_of_two_nodes_give_the_same_bits(
 @pytest.mark.parametrize("servers", [pytest.param(0, marks=exhaustive), 1])
 def test_two_reducers_do_not_disturb_each_other_and_a_differing_seed_is_named(servers):
     program = [sys.executable, "-m", "terngrad.testing.programs.two_nets"]
-    found = finished([program] * (2 + servers), roles(2, servers))
+    found = finished([program] * (2 + servers), launch_environments(2, servers))
     assert [status for _, status in found] == [0] * len(found), found
     for output, _ in found[:2]:
         assert re.search(r"seed of the reducer is 1 on worker 1 \S+ and 0 on worker 0", output), (
@@ -219,7 +219,7 @@ if sys.argv[1] == "own hook":
 )
 def test_the_loss_of_a_worker_is_shown_once_over_parameter_servers(hook, call):
     program = snippet(f"{HOOK}group.rank or group.{call}", hook)
-    (chief, status), *_ = finished([program] * 3, roles(2, servers=1))
+    (chief, status), *_ = finished([program] * 3, launch_environments(2, servers=1))
     assert status in FAILED, chief
     begin = "shown: " if hook == "own hook" else r"worker 0 \S+ ends: "
     assert re.search(rf"^{begin}worker 1 \S+ left after 0 operations", chief, re.M), chief
@@ -262,7 +262,7 @@ while True:
 )
 def test_workers_that_do_not_run_the_same_operations_are_named_and_end(servers, call):
     program = snippet(DIVERGING, call)
-    found = finished([program] * (2 + servers), roles(2, servers))
+    found = finished([program] * (2 + servers), launch_environments(2, servers))
     what = "a call of reducer 1" if call[0] == "o" else call[6:].partition("(")[0]
     why = rf"number 7 is {what} on worker 0 \S+ and a call of reducer 0 on worker 1"
     for output, status in found:
@@ -296,7 +296,7 @@ group.all_gather(eval(sys.argv[1]))
 )
 def test_unequal_arrays_to_gather_are_named(servers, array, why):
     program = snippet(UNEQUAL, array)
-    found = finished([program] * (2 + servers), roles(2, servers))
+    found = finished([program] * (2 + servers), launch_environments(2, servers))
     for output, status in found[:2]:
         assert status in FAILED, output
         assert re.search(f"the array to all_gather is {why}", output), output
@@ -325,7 +325,7 @@ while True:
 )
 def test_workers_whose_step_has_several_parts_are_named_where_they_diverge(servers, call):
     program = snippet(DIVERGING_IN_ONE_GRAPH, f"group.{call}")
-    for output, status in finished([program] * (2 + servers), roles(2, servers)):
+    for output, status in finished([program] * (2 + servers), launch_environments(2, servers)):
         assert status in FAILED, (status, output[-600:])
         assert "the workers do not run the same operations" in output, output
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from terngrad.library.group import Group
 from terngrad.library.local_steps import LocalSteps
-from terngrad.testing.processes import finished, roles
+from terngrad.testing.processes import finished, launch_environments
 from terngrad.testing.programs.own_local_steps import LOCAL_STEPS
 
 ALONE = Group()
@@ -23,7 +23,7 @@ def train(folder, workers, servers=0, fragments=1, overlap=0):
     folder.mkdir()
     arguments = [str(folder), str(STEPS), str(fragments), str(overlap)]
     program = [sys.executable, "-m", "terngrad.testing.programs.own_local_steps", *arguments]
-    done = finished([program] * (workers + servers), roles(workers, servers))
+    done = finished([program] * (workers + servers), launch_environments(workers, servers))
     assert all(status == 0 for _, status in done), done
     return [np.load(folder / f"{i}.npz") for i in range(workers)], "".join(o for o, _ in done)
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from terngrad.library import objects
 from terngrad.library.group import Group
-from terngrad.testing.processes import Started, finished, mpirun, roles
+from terngrad.testing.processes import Started, finished, launch_environments, mpirun
 
 ALONE = Group()
 PROGRAM = [sys.executable, "-m", "terngrad.testing.programs.collectives"]
@@ -17,7 +17,7 @@ PROGRAM = [sys.executable, "-m", "terngrad.testing.programs.collectives"]
 @pytest.mark.slow
 @pytest.mark.parametrize(("workers", "servers"), [(3, 0), (2, 1)])
 def test_all_processes_get_what_all_of_them_gave(workers, servers):
-    places = roles(workers, servers)
+    places = launch_environments(workers, servers)
     for output, status in finished([PROGRAM] * len(places), places):
         assert status == 0, output
         assert "retracing" not in output, output

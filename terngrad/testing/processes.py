@@ -163,8 +163,8 @@ def finished(
     return [(run.output, status) for run, status in zip(runs, statuses, strict=True)]
 
 
-def roles(workers: int, servers: int = 0) -> list[dict[str, str]]:
-    """Returns the environments of workers, then of parameter servers, on this machine."""
+def launch_environments(workers: int, servers: int = 0) -> list[dict[str, str]]:
+    """Returns what terngrad.launch gives workers, then parameter servers, on this machine."""
     control, *ports = free_ports(1 + workers + servers, "127.0.0.1")
     addresses = [f"127.0.0.1:{port}" for port in ports]
     hosts, ps_hosts = addresses[:workers], addresses[workers:]
@@ -182,7 +182,7 @@ def cluster(
       The workers, then the parameter servers; and what starts one of them again, by its index in
       this list, with the same or another command.
     """
-    own = roles(workers, servers)
+    own = launch_environments(workers, servers)
     with contextlib.ExitStack() as stack:
 
         def start(index: int, command: Sequence[str] = command) -> Started:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from terngrad.cluster.membership import LOST_STATUS
-from terngrad.testing.processes import cluster, finished, roles
+from terngrad.testing.processes import cluster, finished, launch_environments
 
 pytestmark = pytest.mark.slow
 exhaustive = pytest.mark.exhaustive
@@ -21,7 +21,7 @@ def outcomes(folder, processes, *options, servers=0):
     """Runs the program on several processes; returns their outputs and statuses."""
     folder.mkdir(exist_ok=True)
     program = [sys.executable, "-m", "terngrad.testing.programs.fit", str(folder), *options]
-    envs = roles(processes, servers)
+    envs = launch_environments(processes, servers)
     return finished([program] * len(envs), envs)
 
 
@@ -81,7 +81,7 @@ def test_workers_stay_together_in_all_ways_to_train_and_unequal_models_are_named
     """Several steps an execution, eager steps, one who stops, overflows, several optimizers."""
     module, options = "terngrad.testing.programs.fit_settings", ["--every_way"] * servers
     program = [sys.executable, "-m", module, *options]
-    found = finished([program] * (2 + servers), roles(2, servers))
+    found = finished([program] * (2 + servers), launch_environments(2, servers))
     assert [status for _, status in found] == [0] * len(found), found
     for output, _ in found[:2]:
         assert re.search(

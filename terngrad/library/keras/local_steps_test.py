@@ -10,7 +10,7 @@ import pytest
 
 import terngrad.keras
 from terngrad.library.group import Group
-from terngrad.testing.processes import finished, roles
+from terngrad.testing.processes import finished, launch_environments
 
 ALONE = Group()
 DRAW = np.random.default_rng(1)
@@ -22,7 +22,7 @@ def test_two_workers_train_as_in_a_loop_stop_together_and_resume_with_equal_bits
     """And unequally many batches are named."""
     program = [sys.executable, "-m", "terngrad.testing.programs.fit_local_steps", str(tmp_path)]
     named = r"batches of an epoch \(use group.shard\) is 4 on worker 1 \S+ and 5 on worker 0"
-    for output, status in finished([program] * 2, roles(2)):
+    for output, status in finished([program] * 2, launch_environments(2)):
         assert status == 0, output
         assert re.search(named, output), output
 
