@@ -15,15 +15,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from terngrad.files import publish, sync
 from terngrad.library.group import Group
-from terngrad.library.keras import program_warnings
-from terngrad.library.keras.internals import (
-    REMEMBERED,
-    SET_BY_FIT,
-    has_backup,
-    initial_epoch,
-    is_of_keras,
-)
+from terngrad.library.keras import internals, program_warnings
+from terngrad.library.keras.internals import REMEMBERED, SET_BY_FIT, is_of_keras
 from terngrad.library.keras.state import seed_states
 
 _START = "the start of fit"
@@ -56,7 +51,7 @@ class FitState:
         path = os.path.join(self._folder, f"{epoch}.npz")
         with tf.io.gfile.GFile(f"{path}.new", "wb") as file:
             file.write(_to_bytes(content))
-        tf.io.gfile.rename(f"{path}.new", path, overwrite=True)
+        _publish(f"{path}.new", path)
         kept = {f"{each}.npz" for each in (epoch - 1, epoch)}  # the backup may be the older one
         for old in set(tf.io.gfile.listdir(self._folder)) - kept:
             tf.io.gfile.remove(os.path.join(self._folder, old))
@@ -148,6 +143,75 @@ class FitState:
         return found
 
 
+class BackupFiles:
+    """The files of a BackupAndRestore, which hold a whole backup at every moment.
+
+    Keras overwrites its only backup, first the weights and then their epoch. This lets it write
+    both under other names. Once both are on the disk, the epoch is renamed to `saved.json`. From
+    then on the new backup counts: what is left are further renames, which a program that is started
+    again completes.
+    """
+
+    def __init__(self, backup: keras.callbacks.BackupAndRestore) -> None:
+        """Changes nothing yet."""
+        self._backup = backup
+        self._paths = internals.backup_paths(backup)
+        in_folder = lambda name: os.path.join(os.fspath(backup.backup_dir), name)
+        self._new = internals.BackupPaths(in_folder("saving.weights.h5"), in_folder("saving.json"))
+        self._saved = in_folder("saved.json")
+
+    def save(self, hook: Callable[..., None], *arguments: Any) -> None:
+        """Calls a hook of the BackupAndRestore, which may save."""
+        internals.set_backup_paths(self._backup, self._new)
+        try:
+            hook(*arguments)
+        finally:
+            internals.set_backup_paths(self._backup, self._paths)
+        if tf.io.gfile.exists(self._new.metadata):
+            _sync(self._new.weights)
+            _publish(self._new.metadata, self._saved)
+            self._complete()
+
+    def restore(self, hook: Callable[..., None], *arguments: Any) -> bool:
+        """Calls the hook of the BackupAndRestore that restores; returns whether there is a backup.
+
+        Raises:
+          ValueError: the backup is damaged.
+        """
+        self._complete()
+        for path in self._new:  # of a save that was interrupted
+            if tf.io.gfile.exists(path):
+                tf.io.gfile.remove(path)
+        folder = self._backup.backup_dir
+        remedy = f"copy the folder from elsewhere, or delete {folder} to begin anew"
+        found = [tf.io.gfile.exists(path) for path in self._paths]
+        if any(found) and not all(found):
+            raise ValueError(
+                f"BackupAndRestore: {self._paths[found.index(False)]} is missing, so "
+                f"{os.path.basename(self._paths[found.index(True)])} cannot be used: {remedy}"
+            )
+        try:
+            hook(*arguments)
+        except (OSError, KeyError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            why = " ".join(str(error).split())
+            raise ValueError(
+                f"BackupAndRestore: {' or '.join(self._paths)} cannot be read: {why}; {remedy}"
+            ) from error
+        return tf.io.gfile.exists(self._paths.metadata)
+
+    def _complete(self) -> None:
+        """Gives a whole new backup its names."""
+        if not tf.io.gfile.exists(self._saved):
+            return
+        weights, metadata = self._paths
+        # The weights come first, so that `saved.json` is there until all is done.
+        for new, path in ((self._new.weights, weights), (self._saved, metadata)):
+            if tf.io.gfile.exists(new):
+                if self._backup.double_checkpoint and tf.io.gfile.exists(path):
+                    _publish(path, f"{path}.bkp")
+                _publish(new, path)
+
+
 class BackupPlaceholder(keras.callbacks.Callback):
     """Restores a backup at the place of BackupAndRestore; `BackupSaver` saves it.
 
@@ -162,8 +226,8 @@ class BackupPlaceholder(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Restores the backup, if there is one."""
-        self._backup.on_train_begin(logs)
-        self.epoch = int(initial_epoch(self._backup.model)) if has_backup(self._backup) else None
+        has_backup = BackupFiles(self._backup).restore(self._backup.on_train_begin, logs)
+        self.epoch = int(internals.initial_epoch(self._backup.model)) if has_backup else None
 
 
 class BackupSaver(keras.callbacks.Callback):
@@ -175,9 +239,10 @@ class BackupSaver(keras.callbacks.Callback):
         """Calls `save` with the number of the next epoch before a backup at the end of an epoch."""
         super().__init__()
         self._backup = backup
+        self._files = BackupFiles(backup)
         self._save = save
         for hook in _HOOKS:
-            if hook not in ("on_train_begin", "on_epoch_end"):
+            if hook not in ("on_train_begin", "on_train_batch_end", "on_epoch_end"):
                 setattr(self, hook, getattr(backup, hook))
 
     def set_model(self, model: keras.Model) -> None:
@@ -190,10 +255,34 @@ class BackupSaver(keras.callbacks.Callback):
         super().set_params(params)
         self._backup.set_params(params)
 
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Makes a backup if `save_freq` is a number of batches."""
+        if self._backup.save_freq == "epoch":
+            self._backup.on_train_batch_end(batch, logs)
+        else:
+            self._files.save(self._backup.on_train_batch_end, batch, logs)
+
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Calls `save`, then makes the backup."""
         self._save(epoch + 1)
-        self._backup.on_epoch_end(epoch, logs)
+        self._files.save(self._backup.on_epoch_end, epoch, logs)
+
+
+def _publish(temporary: str, path: str) -> None:
+    """Renames a file that is written, also on storage that only TensorFlow knows."""
+    if _is_remote(path):
+        tf.io.gfile.rename(temporary, path, overwrite=True)
+    else:
+        publish(temporary, path)
+
+
+def _sync(path: str) -> None:
+    if not _is_remote(path):
+        sync(path)
+
+
+def _is_remote(path: str) -> bool:
+    return "://" in path
 
 
 def _named(

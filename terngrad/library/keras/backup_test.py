@@ -112,6 +112,116 @@ def test_law_8_a_resumed_fit_after_another_one_has_its_codecs_memory(tmp_path):
         np.testing.assert_array_equal(found, expected)
 
 
+class KilledWhileSaving(keras.callbacks.BackupAndRestore):
+    """Leaves the third backup as a SIGKILL would do it."""
+
+    def __init__(self, folder, moment, double_checkpoint=False):
+        super().__init__(folder, double_checkpoint=double_checkpoint)
+        self.moment = moment
+
+    def _save_model(self):
+        if self._current_epoch < 3:
+            super()._save_model()
+            return
+        if self.moment == "in the weights":
+            with open(self._weights_path, "wb"):
+                raise InterruptedError
+        self.model.save_weights(self._weights_path)
+        if self.moment == "in the epoch":
+            with open(self._training_metadata_path, "w", encoding="utf-8"):
+                raise InterruptedError
+        raise InterruptedError
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    """The weights and losses of a training that nothing interrupts."""
+    weights, history = trained(*MAKERS["own"](), gradients="ternary-feedback")
+    return weights, history["loss"]
+
+
+def assert_resumes(killed, folder, undisturbed, epoch):
+    """Trains until a backup is interrupted, and then on from the start of an epoch."""
+    both = {"gradients": "ternary-feedback"}
+    double = killed.double_checkpoint
+    with pytest.raises(InterruptedError):
+        trained(*MAKERS["own"](), killed, **both)
+    again = keras.callbacks.BackupAndRestore(folder, double_checkpoint=double)
+    part, rest = trained(*MAKERS["own"](), again, **both)
+    whole, losses = undisturbed
+    assert rest["loss"] == losses[epoch:]
+    for found, expected in zip(part, whole, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert list(folder.parent.iterdir()) == [], "what an interrupted save left is deleted, too"
+
+
+@pytest.mark.parametrize("moment", ["in the weights", "after the weights", "in the epoch"])
+def test_law_8_killed_while_keras_writes_a_backup_fit_resumes_from_the_one_before(
+    tmp_path, moment, undisturbed
+):
+    folder = tmp_path / "backup"
+    assert_resumes(KilledWhileSaving(folder, moment), folder, undisturbed, epoch=2)
+
+
+@pytest.mark.parametrize(
+    ("double", "renames", "epoch"),
+    [(False, 0, 2), (False, 1, 3), (False, 2, 3), (True, 1, 3), (True, 2, 3), (True, 4, 3)],
+)
+def test_law_8_killed_before_any_rename_fit_resumes_from_the_newest_whole_backup(
+    tmp_path, monkeypatch, undisturbed, double, renames, epoch
+):
+    folder = tmp_path / "backup"
+    killed = keras.callbacks.BackupAndRestore(folder, double_checkpoint=double)
+    publish, left = backup.publish, [renames]
+
+    def interrupted(temporary, path):
+        if killed._current_epoch == 3:
+            if left == [0]:
+                left.clear()
+                raise InterruptedError
+            if left:
+                left[0] -= 1
+        publish(temporary, path)
+
+    monkeypatch.setattr(backup, "publish", interrupted)
+    assert_resumes(killed, folder, undisturbed, epoch)
+
+
+def test_with_double_checkpoint_a_damaged_backup_resumes_from_the_one_before(tmp_path, undisturbed):
+    folder = tmp_path / "backup"
+
+    class Damaging(keras.callbacks.BackupAndRestore):
+        def on_train_batch_begin(self, batch, logs=None):
+            if int(self.model.optimizer.iterations) == 7:
+                (folder / "latest.weights.h5").write_bytes(b"")
+                raise InterruptedError
+
+    assert_resumes(Damaging(folder, double_checkpoint=True), folder, undisturbed, epoch=2)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "content", "why"),
+    [
+        ("latest.weights.h5", b"", "training_metadata.json cannot be read: .*signature not found"),
+        ("training_metadata.json", b"", "training_metadata.json cannot be read: Expecting value"),
+        ("training_metadata.json", None, "training_metadata.json is missing, so latest.weights.h5"),
+        ("latest.weights.h5", None, "latest.weights.h5 is missing, so training_metadata.json"),
+    ],
+)
+def test_a_damaged_backup_ends_in_one_line_with_the_remedy(tmp_path, damaged, content, why):
+    model, group = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]), Group()
+    model.compile(terngrad.keras.distribute(keras.optimizers.SGD(), group), "mse")
+    model.save_weights(tmp_path / "latest.weights.h5")
+    (tmp_path / "training_metadata.json").write_text('{"epoch": 1, "batch": 0}')
+    (tmp_path / damaged).unlink()
+    if content is not None:
+        (tmp_path / damaged).write_bytes(content)
+    both = [keras.callbacks.BackupAndRestore(tmp_path), terngrad.keras.DistributedCallback(group)]
+    with pytest.raises(ValueError, match=f"^BackupAndRestore: .*{why}.*, or delete") as found:
+        model.fit(*DATA, callbacks=both, verbose=0)
+    assert "\n" not in str(found.value)
+
+
 def test_a_model_that_is_worse_than_the_best_before_the_interruption_is_not_saved(tmp_path):
     make = lambda: [
         keras.callbacks.ModelCheckpoint(

@@ -12,7 +12,6 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import keras
-import tensorflow as tf
 
 # State of Keras' own callbacks, and subclasses of them, which Keras does not save. [3.15]
 REMEMBERED = {
@@ -155,12 +154,24 @@ def set_initial_epoch(model: keras.Model, epoch: int | None) -> None:
     model._initial_epoch = epoch
 
 
-def has_backup(callback: keras.callbacks.BackupAndRestore) -> bool:
-    """Whether there is a backup, which the callback then restores without a message.
+class BackupPaths(NamedTuple):
+    """The files of a backup; those of `double_checkpoint` are these with ".bkp" [3.15]."""
 
-    [3.15: BackupAndRestore._training_metadata_path]
+    weights: str
+    metadata: str
+
+
+def backup_paths(callback: keras.callbacks.BackupAndRestore) -> BackupPaths:
+    """Where a BackupAndRestore writes and reads.
+
+    [3.15: BackupAndRestore._weights_path, _training_metadata_path]
     """
-    return tf.io.gfile.exists(callback._training_metadata_path)
+    return BackupPaths(callback._weights_path, callback._training_metadata_path)
+
+
+def set_backup_paths(callback: keras.callbacks.BackupAndRestore, paths: BackupPaths) -> None:
+    """Lets a BackupAndRestore write and read elsewhere; see `backup_paths`."""
+    callback._weights_path, callback._training_metadata_path = paths
 
 
 def save_checkpoint(

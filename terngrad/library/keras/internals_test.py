@@ -21,6 +21,7 @@ MEMBERS = [
     "model._resolve_auto_jit_compile",
     "model._flatten_metrics_in_order",
     "model._initial_epoch",
+    "backup._weights_path",
     "backup._training_metadata_path",
     "checkpoint._save_model",
     "checkpoint._get_file_path",
