@@ -179,6 +179,22 @@ def test_values_are_sent_without_a_backup_worker_that_entered_and_says_nothing()
     assert list(order.values.workers) == [0, 1]
 
 
+def test_no_values_are_sent_without_the_first_member_though_it_made_no_step():
+    cluster, first = started_workers(3, needed=2)
+    cluster.lose(0)
+    cluster.report_live(1, 2, steps=6, view=first)
+    second = cluster.taken()[1][-1]
+    cluster.join(0)
+    cluster.report_live(1, 2, steps=6, view=second)
+    view = cluster.taken()[0][-1]
+    assert (members(view), receivers(view)) == ((0, 1, 2), (0,))
+    for worker in (1, 2):  # they have ended, and would leave before worker 0 has what it saves
+        cluster.give(worker, "parameters at the end", b"equal", view.number)
+    assert cluster.taken() == {}
+    cluster.give(0, "parameters at the end", b"equal", view.number)
+    assert cluster.taken() == {worker: ["values"] for worker in range(3)}
+
+
 def test_a_backup_worker_that_leaves_before_its_first_step_interrupts_nobody():
     cluster = entered()
     cluster.give(0, "parameters", b"equal", cluster.view.number)

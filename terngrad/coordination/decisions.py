@@ -206,9 +206,9 @@ def contributors_of_values(state: CoordinatorState) -> set[int] | None:
 
     Before the first view, all workers must give theirs. Later values wait only for members, also
     for lost ones that may come back, such as the chief, but not for those that others can make
-    steps without.
+    steps without. The first member is always waited for: it saves what the others end with.
     """
-    members = state.members - state.idle
+    members = state.members - (state.idle - {min(state.members, default=-1)})
     if state.view is None:
         return None if awaited(state) else state.connected
     return None if state.returning & members else state.connected & members
