@@ -22,7 +22,6 @@ from terngrad.training.stepper import SynchronousStepper
 _NEW_OWNERS = (
     "workers came or went, or a ps did, so the shares of the means belong to other workers"
 )
-_CHIEF_SAVED = "the chief saved; the same command continues from there"
 
 
 def train(prepared: PreparedTraining, stop_text: str = "") -> None:
@@ -50,13 +49,13 @@ def train(prepared: PreparedTraining, stop_text: str = "") -> None:
             say(f"{stop.signal.name}: left after step {int(training.step)}{saved}; {again}.")
             raise LeaveTrainingError(128 + stop.signal)
         prepared.stopped.assign(int(stopped))
-        _compare_copies(prepared)
-        checkpoint = checkpoint or saver.save(int(training.step))
+        checkpoint = _save_and_compare(prepared, saver)
+        saved_by = prepared.connection.saver if prepared.connection else 0
     if stopped:
         asked = stop.signal.name if stop.signal else "another worker was asked to stop"
-        say(f"{asked}: {how_to_go_on(checkpoint) if checkpoint else _CHIEF_SAVED}.")
+        say(f"{asked}: {stopped_text(checkpoint, saved_by)}.")
         sys.exit(128 + (stop.signal or signal.SIGTERM))
-    where = checkpoint or "the chief has the checkpoint"
+    where = checkpoint or f"worker {saved_by} has the checkpoint"
     say(f"Finished training at step {int(training.step)}: {where}")
     if prepared.lock:
         prepared.lock.close()
@@ -81,6 +80,16 @@ def _run(prepared: PreparedTraining, stop: StopRequest, saver: Saver) -> tuple[s
         *(prepared, stepper, saver.save, training.traffic, stop),
         before_search=saver.save_alone,
     )
+
+
+def stopped_text(checkpoint: str | None, saved_by: int) -> str:
+    """Says where the training was saved: here, or by another worker."""
+    if saved_by != 0:  # the training is resumed from the chief's folder
+        saved = f"worker {saved_by} saved{f' {checkpoint}' if checkpoint else ''}"
+        return f"{saved}; the same command continues from there if worker 0 finds it"
+    if checkpoint:
+        return how_to_go_on(checkpoint)
+    return "worker 0 saved; the same command continues from there"
 
 
 def how_to_go_on(saved: str) -> str:
@@ -118,19 +127,23 @@ def _recovered(prepared: PreparedTraining) -> tuple[int, Iterator | None] | None
     return step, iter(worker_batches(prepared, step))
 
 
-def _compare_copies(prepared: PreparedTraining) -> None:
-    """Waits for all workers and the chief's checkpoint; warns if the parameters differ."""
-    if prepared.connection is None:
-        return
+def _save_and_compare(prepared: PreparedTraining, saver: Saver) -> str | None:
+    """Waits for all workers and the checkpoint of one; warns if the parameters differ.
+
+    Returns the checkpoint's path if this worker saved.
+    """
     state = prepared.training.state
     while True:
+        checkpoint = saver.save(int(prepared.training.step))  # before the others may end
+        if prepared.connection is None:
+            return checkpoint
         values = [v.numpy() for name, v in state.items() if name.startswith("variables/")]
         try:
             prepared.group.compare({"parameters at the end": fingerprint(values)})
-            return
-        except DifferenceError as error:  # only a warning: the chief's copy is saved
+            return checkpoint
+        except DifferenceError as error:  # only a warning: the copy of one is saved
             print(f"Warning: the workers' copies differ: {error}.", flush=True)
-            return
+            return checkpoint
         except InterruptionError:  # a worker that is behind needs the state of the others
             prepared.group.synchronize(prepared.shared)
 

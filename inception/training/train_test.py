@@ -22,6 +22,7 @@ from inception.training import train
 from slim.conversion import convert
 from slim.datasets import dataset_info
 from terngrad.cluster.errors import DifferenceError
+from terngrad.coordination.client import InterruptionError
 from terngrad.testing import forked
 from terngrad.testing.limits import HANG_SECS
 from terngrad.testing.processes import Started
@@ -196,16 +197,52 @@ def test_what_was_saved_and_from_where_the_same_command_goes_on(tmp_path):
     assert train.how_to_go_on(saved).endswith(later)
 
 
-def test_copies_that_differ_at_the_end_are_reported(capsys):
-    training = types.SimpleNamespace(state={"variables/w": tf.Variable([1.0])})
+@pytest.mark.parametrize(
+    ("checkpoint", "saved_by", "text"),
+    [
+        (None, 0, "worker 0 saved; the same command continues from there"),
+        ("/a/model.ckpt-9", 0, "saved /a/model.ckpt-9; the same command continues from there"),
+        (None, 1, "worker 1 saved; the same command continues from there if worker 0 finds it"),
+        (
+            "/a/model.ckpt-9",
+            1,
+            "worker 1 saved /a/model.ckpt-9; the same command continues from there if worker 0 "
+            "finds it",
+        ),
+    ],
+)
+def test_the_last_line_after_a_signal_says_which_worker_saved(checkpoint, saved_by, text):
+    assert train.stopped_text(checkpoint, saved_by) == text
+
+
+def ended(*found):
+    """Ends a training whose comparisons find this in turn; returns its result and what it did."""
+    training = types.SimpleNamespace(state={"variables/w": tf.Variable([1.0])}, step=7)
+    done, results = [], iter(found)
 
     def compare(configuration):
-        raise DifferenceError(f"{', '.join(configuration)} differ")
+        done.append("compare")
+        if error := next(results):
+            raise error(f"{', '.join(configuration)} differ")
 
-    group = types.SimpleNamespace(compare=compare)
-    prepared = types.SimpleNamespace(training=training, group=group, connection=object())
-    train._compare_copies(prepared)
+    def synchronize(shared):
+        done.append("synchronize")
+        training.step += 1
+
+    group = types.SimpleNamespace(compare=compare, synchronize=synchronize)
+    prepared = types.SimpleNamespace(training=training, group=group, connection=object(), shared=[])
+    save = lambda step: done.append(f"save {step}") or f"model.ckpt-{step}"
+    return train._save_and_compare(prepared, types.SimpleNamespace(save=save)), done
+
+
+def test_copies_that_differ_at_the_end_are_reported(capsys):
+    assert ended(DifferenceError) == ("model.ckpt-7", ["save 7", "compare"])
     assert "Warning: the workers' copies differ: parameters at the end" in capsys.readouterr().out
+
+
+def test_the_last_state_is_saved_before_each_comparison_that_may_be_the_last():
+    made = ["save 7", "compare", "synchronize", "save 8", "compare"]
+    assert ended(InterruptionError, None) == ("model.ckpt-8", made)
 
 
 @pytest.mark.slow

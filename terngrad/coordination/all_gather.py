@@ -77,16 +77,19 @@ class AllGather:
             each.given.pop(worker, None)
             each.waiting.discard(worker)
 
-    def share(self, connected: set[int], required: set[int] | None) -> None:
+    def share(
+        self, connected: set[int], required: set[int] | None, over: int | None = None
+    ) -> None:
         """Sends values to the connected workers that wait for them.
 
         Args:
           connected: connected workers.
           required: workers whose values must be known before the values are sent for the first
             time; None = workers that are not connected are required, too.
+          over: round whose values are not sent for the first time any more; None = there is none.
         """
         for (name, number), each in self._rounds.items():
-            is_whole = required is not None and required <= each.given.keys()
+            is_whole = required is not None and required <= each.given.keys() and number != over
             if not each.waiting or (each.sent is None and not is_whole):
                 continue
             if each.sent is None:

@@ -179,20 +179,88 @@ def test_values_are_sent_without_a_backup_worker_that_entered_and_says_nothing()
     assert list(order.values.workers) == [0, 1]
 
 
-def test_no_values_are_sent_without_the_first_member_though_it_made_no_step():
+def came_back():
+    """A cluster whose worker 0 has got the state of the others again, and has made no step."""
     cluster, first = started_workers(3, needed=2)
     cluster.lose(0)
     cluster.report_live(1, 2, steps=6, view=first)
-    second = cluster.taken()[1][-1]
+    (_, second) = cluster.taken()[1]
     cluster.join(0)
     cluster.report_live(1, 2, steps=6, view=second)
-    view = cluster.taken()[0][-1]
+    (view,) = cluster.taken()[0]
     assert (members(view), receivers(view)) == ((0, 1, 2), (0,))
-    for worker in (1, 2):  # they have ended, and would leave before worker 0 has what it saves
+    return cluster, view
+
+
+def next_view_of(cluster, view, steps=7):
+    """All were asked, and report; returns their next view."""
+    assert cluster.taken() == {worker: ["report_state"] for worker in range(3)}
+    cluster.report_live(1, 2, steps=steps, view=view)
+    cluster.report(0, 6, view, is_live=True)
+    return cluster.taken()[0][-1]
+
+
+def test_the_first_member_saves_if_it_has_the_state_or_all_are_needed():
+    cluster, view = started_workers(3, needed=2)
+    assert view.saver == 0  # the others get its state
+    cluster, first = started_workers(3)
+    cluster.lose(0)
+    cluster.join(0)
+    cluster.report_live(1, 2, steps=6, view=first)
+    view = cluster.taken()[0][-1]
+    assert (receivers(view), view.saver) == ((0,), 0)
+
+
+def test_a_worker_that_is_back_saves_from_when_it_is_ready_for_a_step():
+    cluster, view = came_back()
+    assert view.saver == 1
+    cluster.send(2, ready=6)
+    assert cluster.taken() == {}
+    cluster.send(0, ready=6)
+    view = next_view_of(cluster, view)
+    assert (receivers(view), view.saver) == ((0,), 0)  # though it is behind again
+    cluster.send(0, ready=7)
+    cluster.send(1, ready=7)
+    assert cluster.taken() == {worker: ["go"] for worker in range(3)}
+
+
+def test_all_wait_at_the_end_for_a_first_member_without_a_step_which_then_saves():
+    cluster, view = came_back()
+    for worker in (1, 2):
         cluster.give(worker, "parameters at the end", b"equal", view.number)
     assert cluster.taken() == {}
     cluster.give(0, "parameters at the end", b"equal", view.number)
+    view = next_view_of(cluster, view)
+    assert view.saver == 0
+    cluster.pass_secs(0)
+    cluster.taken()  # the values of the last view, for which nobody waits any more
+    for worker in range(3):
+        assert cluster.taken() == {}
+        cluster.give(worker, "parameters at the end", b"equal", view.number)
     assert cluster.taken() == {worker: ["values"] for worker in range(3)}
+
+
+def test_all_end_without_a_first_member_that_is_lost_before_its_first_step():
+    cluster, view = came_back()
+    for worker in (1, 2):
+        cluster.give(worker, "parameters at the end", b"equal", view.number)
+    cluster.lose(0)
+    assert cluster.taken() == {}
+    cluster.pass_secs(SECS + 1)
+    assert cluster.taken() == {1: ["report_state"], 2: ["report_state"]}
+    cluster.report_live(1, 2, steps=6, view=view)
+    (view,) = cluster.taken()[1]
+    assert (members(view), view.saver) == ((1, 2), 1)
+
+
+def test_no_value_of_a_view_is_sent_any_more_once_all_were_asked_for_another():
+    cluster, view = started_workers(3, needed=2)
+    for worker in (0, 1):
+        cluster.give(worker, "parameters at the end", b"equal", view.number)
+    cluster.reconnect(2)  # before it has given its own
+    assert cluster.taken() == {0: ["report_state"], 1: ["report_state"]}
+    cluster.give(2, "parameters at the end", b"equal", view.number)
+    assert cluster.taken() == {}
 
 
 def test_a_backup_worker_that_leaves_before_its_first_step_interrupts_nobody():

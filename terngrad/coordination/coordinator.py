@@ -177,6 +177,8 @@ class Coordinator:
             elif what == "value":
                 if message.value.round <= self.state.number:  # later views do not exist
                     self._all_gather.give(worker, message.value)
+                if message.value.round == self.state.number:
+                    self._note_active(worker)
             elif what == "ready":
                 self._note_ready(worker, message.ready)
             elif what == "is_required_in_next_step":
@@ -268,6 +270,7 @@ class Coordinator:
             )
 
     def _note_ready(self, worker: int, step: int) -> None:
+        self._note_active(worker)
         if self.state.selection is None or self.state.phase is not Phase.STEPPING:
             return
         record = self.state.records[worker]
@@ -279,6 +282,17 @@ class Coordinator:
             order = Order()
             order.go.step, order.go.contributors = decided, groups.pack(contributors)
             self._send_to(self.state.members, order)
+
+    def _note_active(self, worker: int) -> None:
+        """Notes that a member takes part; if it comes before the one that saves, it does so next.
+
+        Only a view can tell all at once who saves, so that neither two do nor nobody.
+        """
+        if self.state.view is None or worker not in self.state.members:
+            return
+        self.state.records[worker].session.is_active = True
+        if worker < self.state.view.saver and self.state.phase is Phase.STEPPING:
+            self._ask()
 
     def _note_state(self, worker: int, view: int) -> None:
         """Notes that a receiver of a view has its state.
@@ -361,7 +375,10 @@ class Coordinator:
         if self.outcome is None:
             self._act(decisions.mismatch(state))
         if self.outcome is None:
-            self._all_gather.share(state.connected, decisions.contributors_of_values(state))
+            # All go on with the values of a view, or none: it must not be over for some already.
+            over = state.number if self._is_forming else None
+            required = decisions.contributors_of_values(state)
+            self._all_gather.share(state.connected, required, over)
             self._act(decisions.form(state) if self._is_forming else None)
         if self.outcome is None:
             self._log_wait()

@@ -168,16 +168,20 @@ def next_view(state: CoordinatorState) -> View:
     steps = max(reports[worker].steps for worker in sources)
     current = [worker for worker in sources if reports[worker].steps == steps]
     known = max(report.view for report in reports.values())
+    needed = min(state.rules.needed, len(members))
+    # The others may make steps without the rest, which may take long until their first one.
+    active = [w for w in members if w in current or state.records[w].session.is_active]
     return View(
         number=max(state.number, known) + 1,
         steps=steps,
         members=groups.pack(members),
-        needed=min(state.rules.needed, len(members)),
+        needed=needed,
         donor=current[0],
         receivers=groups.pack(worker for worker in members if worker not in current),
         is_first=not live,
         lost_ps=groups.pack(state.unused_ps_of(frozenset(members))),
         coordinator=state.ps,
+        saver=members[0] if needed == len(members) else active[0],
     )
 
 
@@ -205,13 +209,14 @@ def contributors_of_values(state: CoordinatorState) -> set[int] | None:
     """Returns the workers without whose values none are sent; None = a lost one as well.
 
     Before the first view, all workers must give theirs. Later values wait only for members, also
-    for lost ones that may come back, such as the chief, but not for those that others can make
-    steps without. The first member is always waited for: it saves what the others end with.
+    for lost ones until there is a view without them, but not for those that others can make steps
+    without. The one that saves is always waited for, so that nobody ends before the last
+    state is saved, and the first member, because programs may save in the chief only.
     """
-    members = state.members - (state.idle - {min(state.members, default=-1)})
     if state.view is None:
         return None if awaited(state) else state.connected
-    return None if state.returning & members else state.connected & members
+    members = state.members - (state.idle - {min(state.members), state.view.saver})
+    return None if state.lost & members else state.connected & members
 
 
 def saver(state: CoordinatorState, because_of: Iterable[int]) -> int | None:

@@ -142,6 +142,7 @@ class Session:
     pending: StateReport | None = None  # that report, while it must wait before it may join
     chosen_for: int = -1  # last step to which it was chosen to contribute; -1 = none
     has_contributed: bool = False  # whether such a step was made
+    is_active: bool = False  # it was ready for a step of a view, or compared something in one
     lost_ps: frozenset[int] = frozenset()  # ps that it does without
     ended_ps: frozenset[int] = frozenset()  # ps at whose addresses nobody listens
     ended_in_view: frozenset[int] = frozenset()  # those of them that it reached until they ended

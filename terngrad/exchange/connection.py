@@ -142,9 +142,14 @@ class Connection(abc.ABC):
         return False
 
     @property
+    def saver(self) -> int | None:
+        """Rank of the process that saves: the chief's, or of one in its place; None = nobody."""
+        return 0
+
+    @property
     def is_saver(self) -> bool:
-        """Whether this process saves: it is the chief, or replaces a lost chief."""
-        return self.rank == 0
+        """Whether this process saves."""
+        return self.saver == self.rank
 
     @property
     def has_backup_workers(self) -> bool:

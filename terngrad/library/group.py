@@ -133,6 +133,15 @@ class Group(contextlib.AbstractContextManager):
         return self.rank == 0
 
     @property
+    def is_saver(self) -> bool:
+        """Whether this process saves where processes come and go: one of those that make steps.
+
+        It is the chief, or another one while the chief is away or has made no step since it came
+        back. After `run_steps` it is one with the last state. Elsewhere it is the chief.
+        """
+        return self.is_chief if self.connection is None else self.connection.is_saver
+
+    @property
     def label(self) -> str:
         """This process in messages, as "worker 1 of 4"."""
         return f"worker {self.rank} of {self.size}"

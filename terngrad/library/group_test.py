@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -109,3 +110,10 @@ def test_a_difference_between_few_workers_is_named_wherever_it_is():
     client.others = client.given
     with pytest.raises(DifferenceError, match=r"int32\[\] .*int64\[\] "):
         engines._agree(client, of_variables("int64[]"), ["h:0", "h:1"])
+
+
+def test_the_connection_says_who_saves_and_a_process_alone_does():
+    assert Group().is_saver
+    for saver in (0, 1, None):
+        group = Group(1, 2, SimpleNamespace(is_saver=saver == 1))
+        assert (group.is_chief, group.is_saver) == (False, saver == 1)

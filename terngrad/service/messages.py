@@ -160,6 +160,7 @@ _VIEW = {
     "is_first": Field(7, "bool"),  # nobody has made a step in this training
     "lost_ps": Field(8, "bytes"),  # ps whose pieces the others take over
     "coordinator": Field(9, "uint32"),  # the ps that made it: another than 0 with own servers only
+    "saver": Field(10, "uint32"),  # the member that saves
 }
 
 # Which members make a step, where fewer than all are needed.

@@ -175,9 +175,14 @@ class ParameterServerConnection(Connection):
         return self._client.steps.is_excluded(step)
 
     @property
+    def saver(self) -> int | None:
+        """See base class."""
+        return self._client.saver
+
+    @property
     def is_saver(self) -> bool:
         """See base class; a worker that is still joining has no state to save."""
-        return self._is_live and self._client.is_saver
+        return self._is_live and self.saver == self.rank
 
     @property
     def has_backup_workers(self) -> bool:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from terngrad.coordination.states import Rules
-from terngrad.testing.simulation.cluster import check_ending
+from terngrad.testing.simulation.cluster import TIMEOUT_SECS, SimulatedCluster, check_ending
 from terngrad.testing.simulation.laws import BrokenLawError
 
 HOSTS = ["host0:1", "host1:1"]
@@ -48,3 +48,26 @@ def test_a_training_that_could_go_on_does_not_end(rules, lost, first, endings, m
 def test_another_ending_is_a_mistake(rules, lost, outcome, endings, text):
     with pytest.raises(BrokenLawError, match=text):
         check(rules, lost, outcome, *endings)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("seed", range(2))
+def test_the_last_state_is_saved_though_worker_0_came_back_and_makes_no_step(seed, is_killed):
+    cluster = SimulatedCluster(workers=3, servers=1, needed=2, elastic=False, seed=seed, steps=60)
+    cluster.start_ps(0)
+    for worker in range(3):
+        cluster.start_worker(worker)
+    cluster.deliver(120)
+    cluster.kill_worker(0, kept=0, has_saved=False)
+    cluster.start_worker(0)
+    while not cluster.workers[0].is_live:
+        cluster.deliver(1)
+    cluster.hang(0)
+    while min(cluster.workers[worker].state.steps for worker in (1, 2)) < 60:
+        cluster.run(1.0)
+    cluster.run(2 * TIMEOUT_SECS)  # it compiles
+    assert not any(worker.ending for worker in cluster.workers)
+    if is_killed:
+        cluster.kill_worker(0, kept=0, has_saved=False)
+    cluster.settle(restart=False)
+    assert [worker and worker.ending for worker in cluster.workers[1:]] == ["done", "done"]

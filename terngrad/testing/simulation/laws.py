@@ -56,12 +56,21 @@ class Ledger:
         """Starts without steps."""
         self._views: dict[int, bytes] = {}
         self._states: dict[tuple[int, int], bytes] = {}
+        self._saved: set[bytes] = set()  # at the end
 
     def note_view(self, view: View) -> None:
         """Notes a worker's view; all workers must get the same view for a number."""
         content = view.SerializeToString()
         counted = self._views.setdefault(view.number, content)
         require(counted == content, f"view {view.number} differs between two workers")
+
+    def note_saved(self, state: State) -> None:
+        """Notes that a worker saves a state at the end."""
+        self._saved.add(bytes(state))
+
+    def check_saved(self, state: State) -> None:
+        """Nobody ends before a worker has saved the last state."""
+        require(bytes(state) in self._saved, f"nobody saved step {state.steps}, the last one")
 
     def note_step(self, worker: int, view: View) -> None:
         """Notes a step of a worker."""

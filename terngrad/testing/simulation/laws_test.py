@@ -67,3 +67,11 @@ def test_different_states_in_a_view_and_different_views_with_a_number_are_found(
     ledger.note_view(VIEW)
     with pytest.raises(BrokenLawError, match="view 1 differs"):
         ledger.note_view(View(number=1))
+
+
+def test_an_end_before_the_last_state_is_saved_is_found():
+    ledger = Ledger()
+    ledger.note_saved(State())
+    ledger.check_saved(State())
+    with pytest.raises(BrokenLawError, match="nobody saved step 1, the last one"):
+        ledger.check_saved(later())

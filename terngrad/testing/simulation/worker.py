@@ -257,8 +257,11 @@ class SimulatedWorker:
                 yield from self._share_state()
         self._progress.batches = None
         while True:
+            if self._client.saver == self.rank:
+                self._ledger.note_saved(self.state)
             try:
                 yield from self._gather("parameters at the end", b"")
+                self._ledger.check_saved(self.state)
                 return
             except InterruptionError:
                 yield from self._share_state()

@@ -139,12 +139,12 @@ class Client:
             pass
 
     @property
-    def is_saver(self) -> bool:
-        """Whether this worker saves: ps 0 chose it at the end, or it is the first of the view."""
+    def saver(self) -> int | None:
+        """The worker that saves: that of the view, or whom ps 0 chose at the end; None = nobody."""
         if (saver := self.coordination.saver) is not None:
-            return saver == self.rank
+            return saver
         with self.steps.lock:
-            return groups.unpack(self.steps.view.members)[:1] == (self.rank,)
+            return self.steps.view.saver if self.steps.view.number else None
 
     def declare(
         self,

@@ -4,7 +4,7 @@ import pytest
 
 from terngrad.connect.config import ConnectConfig
 from terngrad.exchange.parameter_server.worker.client import Client
-from terngrad.service.messages import Report, split_frame
+from terngrad.service.messages import Order, Report, View, split_frame
 
 
 class Link:
@@ -100,3 +100,14 @@ def test_a_worker_that_is_done_does_not_wait_for_a_lost_ps():
     client.close(is_done=True)
     _, first, lost = network.links
     assert (first.joined, lost.joined) == (True, False)
+
+
+def test_the_worker_of_the_view_saves_unless_another_is_chosen_at_the_end():
+    client = Client(CONFIG, network=FakeNetwork())
+    assert client.saver is None
+    client.coordination.handle(
+        Order(view=View(number=1, members=b"\7", saver=2)).SerializeToString()
+    )
+    assert client.saver == 2
+    client.coordination.handle(Order(end="lost", saver=1).SerializeToString())
+    assert client.saver == 1
