@@ -26,6 +26,11 @@ def check_numbers(name: str, dtype: Any) -> None:
         raise TypeError(f"{name} holds {np.dtype(dtype).name}; allowed are numbers and bools")
 
 
+def kinds(variables: Sequence[tf.Variable]) -> str:
+    """Returns the types and shapes of variables as a text."""
+    return ", ".join(f"{v.dtype.name}{list(v.shape)}" for v in variables)
+
+
 def octets(content: bytes, size: int) -> np.ndarray:
     """Returns bytes, with zeros to a size, as an array."""
     return np.frombuffer(content[:size].ljust(size, b"\0"), np.uint8)

@@ -21,7 +21,7 @@ from terngrad.exchange.operation_errors import OperationError
 from terngrad.exchange.parameter_server.exchange import StateSizeError
 from terngrad.exchange.two_shot import Transport
 from terngrad.library import objects
-from terngrad.library.arrays import check_numbers, fingerprint, octets, plain, state_of
+from terngrad.library.arrays import check_numbers, fingerprint, kinds, octets, plain, state_of
 from terngrad.library.data_digest import digest
 from terngrad.library.join_config import JoinConfig
 from terngrad.library.leaving import Leaving
@@ -43,11 +43,9 @@ class Group(contextlib.AbstractContextManager):
       size: number of processes.
       hosts: those of all processes, for messages.
       batches_per_step: number of processes whose batches make a step.
-      is_elastic: whether steps may be made without some processes, which then need the others'
-        state: see `run_steps`.
+      is_elastic: whether steps may be made without some processes; see `run_steps`.
       may_leave: whether the others go on at once without this process.
-      asynchronous: how `AsynchronousTraining` reaches the servers; None = processes make steps
-        together.
+      asynchronous: how `AsynchronousTraining` reaches the servers; None = steps are made together.
       connection: the engine's connection to the others; None if there are none.
       progress: counts what this process does together with the others.
       seeds_of_shuffles: those before `shard`, which all processes must have in common.
@@ -57,8 +55,7 @@ class Group(contextlib.AbstractContextManager):
       step: the reducer's step; parameter servers match operations by it. None without a reducer.
       sequence: tells in `fit` whether the variables are those of a whole step; None without `fit`.
       fit_position: how far `fit` is where processes may come and go; None without it.
-      at_loss: called in turn where the loss of another process is about to end this one; each
-        returns what the last line shall say of it.
+      at_loss: called in turn where a loss is about to end this one; return texts for its last line.
       memories: of the reducers, cleared where this process has got the state of another step.
     """
 
@@ -134,11 +131,7 @@ class Group(contextlib.AbstractContextManager):
 
     @property
     def is_saver(self) -> bool:
-        """Whether this process saves where processes come and go: one of those that make steps.
-
-        It is the chief, or another one while the chief is away or has made no step since it came
-        back. After `run_steps` it is one with the last state. Elsewhere it is the chief.
-        """
+        """Whether this process saves: the chief, or where some come and go one in its place."""
         return self.is_chief if self.connection is None else self.connection.is_saver
 
     @property
@@ -272,7 +265,7 @@ class Group(contextlib.AbstractContextManager):
         if self.connection is None:
             return True
         if isinstance(self.connection, Transport):  # copies meet by their sizes
-            self.agree({"state to synchronize": _kinds(state)}, "synchronize")
+            self.agree({"state to synchronize": kinds(state)}, "synchronize")
         before, begins = int(state[0]), False
         self._has_synchronized = True
         while not begins and self.connection.synchronize(state):
@@ -329,7 +322,7 @@ class Group(contextlib.AbstractContextManager):
             check_numbers(variable.name, variable.dtype.as_numpy_dtype)
         self.check_open()
         if self.connection is not None and held:
-            self.agree({"variables to broadcast": _kinds(held)}, "broadcast")
+            self.agree({"variables to broadcast": kinds(held)}, "broadcast")
             self._copy(held)
 
     def _copy(self, variables: Sequence[tf.Variable]) -> None:
@@ -498,10 +491,6 @@ class Group(contextlib.AbstractContextManager):
     def _check_alike(self) -> None:
         if self._difference:
             raise MembershipError(f"all have left each other: {self._difference}")
-
-
-def _kinds(variables: Sequence[tf.Variable]) -> str:
-    return ", ".join(f"{v.dtype.name}{list(v.shape)}" for v in variables)
 
 
 def _is_closed(configuration: Mapping[str, str], what: str = "") -> None:
