@@ -146,7 +146,8 @@ def _codes(
     bounds = random.choice(np.float32([np.inf, 2.5, 0.5]), found.max_abs.size)
     with np.errstate(over="ignore"):
         factors = random.choice(np.float32([1, 1.5]), bounds.size)
-        scales = np.minimum(found.max_abs, bounds) * factors
+        largest = np.minimum(found.max_abs, bounds)
+        scales = np.where(np.isnan(largest), np.float32(np.inf), largest) * factors
     how = {
         "seed": int(random.integers(0, 1 << 63)),
         "step": int(random.integers(0, 1 << 40)),

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, NoReturn, Protocol
 
@@ -34,6 +35,7 @@ from terngrad.training.schedules import Schedule
 from terngrad.training.signals import install
 
 _POLL_SECS = 1.0  # whether a report is due
+_FORMER_SECS = 3.0  # for which the server of a worker that was killed may outlive it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +92,25 @@ def say(text: str) -> None:
         print(f"{text}\n", end="", flush=True)  # at once: other threads say something, too
 
 
+def start_at(
+    server: SynchronousServer | AsynchronousServer, address: str, *, only_here: bool, secs: float
+) -> None:
+    """Starts a server; tries for some seconds where another process still has its port.
+
+    Raises:
+      PortError: the port is taken.
+    """
+    deadline = time.monotonic() + secs
+    while True:
+        try:
+            server.start(address, only_here=only_here)
+            return
+        except PortError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.1)
+
+
 def serve(
     config: JoinConfig,
     asynchronous: Asynchronous | None = None,
@@ -118,7 +139,8 @@ def serve(
     with stopped_by_signals(ps.server.stop) as signals:
         only_here = not (config.tls or config.allow_insecure_network)
         try:
-            ps.server.start(own, only_here=only_here)
+            secs = _FORMER_SECS if config.has_own_servers else 0.0
+            start_at(ps.server, own, only_here=only_here, secs=secs)
         except PortError as error:
             if config.has_own_servers:  # the worker that started this process adds the rest
                 raise ValueError(str(error)) from None

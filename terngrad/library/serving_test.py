@@ -1,8 +1,10 @@
 """A parameter server that holds the parameters, in your own program; signals end it."""
 
+import contextlib
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 from types import SimpleNamespace
@@ -11,7 +13,9 @@ import pytest
 
 from terngrad.asynchronous.client import Client
 from terngrad.asynchronous.plan import read_proposal
-from terngrad.library.serving import Asynchronous, say, stopped_by_signals
+from terngrad.cluster.addresses import listen, split_address
+from terngrad.cluster.errors import PortError
+from terngrad.library.serving import Asynchronous, say, start_at, stopped_by_signals
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.asynchronous import CONFIGURATION, PLAN
 from terngrad.testing.limits import HANG_SECS
@@ -92,6 +96,23 @@ def test_a_signal_ends_a_ps_unless_it_is_ignored():
     finally:
         signal.signal(signal.SIGINT, before)
     assert came == [signal.SIGTERM]
+
+
+def test_a_server_waits_for_the_port_of_the_one_before_it():
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
+
+        def start(address, *, only_here):
+            tries.append((address, only_here))
+            if len(tries) == 3:
+                taken.close()
+            listen(*split_address(address)).close()
+
+        address, server = f"127.0.0.1:{taken.getsockname()[1]}", SimpleNamespace(start=start)
+        tries = []
+        with pytest.raises(PortError, match="Address already in use"):
+            start_at(server, address, only_here=True, secs=0)
+        start_at(server, address, only_here=True, secs=HANG_SECS)
+    assert tries == [(address, True)] * 3
 
 
 def test_a_line_is_written_at_once_so_that_threads_do_not_join_theirs(monkeypatch):
