@@ -50,7 +50,9 @@ def train(prepared: PreparedTraining, stop_text: str = "") -> None:
             raise LeaveTrainingError(128 + stop.signal)
         prepared.stopped.assign(int(stopped))
         checkpoint = _save_and_compare(prepared, saver)
-        saved_by = prepared.connection.saver if prepared.connection else 0
+        saved_by = prepared.group.rank  # another one may save in the next view
+        if not checkpoint:
+            saved_by = prepared.connection.saver if prepared.connection else 0
     if stopped:
         asked = stop.signal.name if stop.signal else "another worker was asked to stop"
         say(f"{asked}: {stopped_text(checkpoint, saved_by)}.")

@@ -351,3 +351,17 @@ def test_who_has_contributed_need_not_wait_to_join_again():
     assert cluster.coordinator.idle_sessions == {}
     cluster.leave()
     assert cluster.coordinator.idle_sessions == {}
+
+
+@pytest.mark.parametrize(
+    ("workers", "rules"), [(2, {"elastic": True}), (3, {"needed": 1})], ids=str
+)
+def test_one_that_comes_back_alone_gets_values_before_it_reports_its_state(workers, rules):
+    coordinator, _ = started_workers(workers, **rules)
+    for worker in reversed(range(workers)):
+        coordinator.lose(worker)
+    coordinator.connect(0)
+    coordinator.give(0, "configuration", b"")  # it reports its state after that
+    coordinator.taken()
+    coordinator.pass_secs(SECS + 1)
+    assert "values" in coordinator.taken()[0]

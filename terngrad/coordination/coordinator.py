@@ -376,7 +376,7 @@ class Coordinator:
             self._act(decisions.mismatch(state))
         if self.outcome is None:
             # All go on with the values of a view, or none: it must not be over for some already.
-            over = state.number if self._is_forming else None
+            over = state.number if decisions.view_is_over(state) else None
             required = decisions.contributors_of_values(state)
             self._all_gather.share(state.connected, required, over)
             self._act(decisions.form(state) if self._is_forming else None)

@@ -209,14 +209,36 @@ def contributors_of_values(state: CoordinatorState) -> set[int] | None:
     """Returns the workers without whose values none are sent; None = a lost one as well.
 
     Before the first view, all workers must give theirs. Later values wait only for members, also
-    for lost ones until there is a view without them, but not for those that others can make steps
-    without. The one that saves is always waited for, so that nobody ends before the last
+    for lost ones that may come back, such as the chief, but not for those that others can make
+    steps without. The one that saves is always waited for, so that nobody ends before the last
     state is saved, and the first member, because programs may save in the chief only.
     """
     if state.view is None:
         return None if awaited(state) else state.connected
-    members = state.members - (state.idle - {min(state.members), state.view.saver})
-    return None if state.lost & members else state.connected & members
+    members = _needed_at_the_end(state)
+    return None if state.returning & members else state.connected & members
+
+
+def view_is_over(state: CoordinatorState) -> bool:
+    """Returns whether there will be another view before the values of the last one are sent.
+
+    It is without a lost member, which may have been the one that saves.
+    """
+    if state.phase is Phase.FORMING:
+        return True
+    if state.view is None or not state.lost & _needed_at_the_end(state):
+        return False
+    return _may_go_on(state)
+
+
+def _needed_at_the_end(state: CoordinatorState) -> set[int]:
+    return state.members - (state.idle - {min(state.members), state.view.saver})
+
+
+def _may_go_on(state: CoordinatorState) -> bool:
+    """Returns whether steps can be made without the members that are lost."""
+    enough = len(state.responsive) >= state.rules.needed  # counts workers that are about to join
+    return state.rules.elastic or bool(state.selection) or enough
 
 
 def saver(state: CoordinatorState, because_of: Iterable[int]) -> int | None:
@@ -315,9 +337,7 @@ def _while_stepping(state: CoordinatorState) -> EndTraining | Ask | None:
     if gone := state.gone & state.members:
         if state.some_are_done and not state.responsive:
             return None  # a worker lost since then may come back and learn that all are done
-        enough = len(state.responsive) >= rules.needed  # counts workers that are about to join
-        may_go_on = rules.elastic or state.selection or enough
-        return Ask() if may_go_on else EndTraining(state.explain(gone))
+        return Ask() if _may_go_on(state) else EndTraining(state.explain(gone))
     if stalls.should_give_up(now):
         why = f"no worker made a step for {stalls.give_up_secs:g} s"
         # A worker that hangs within the step does not answer. If all do, they try it once more.
