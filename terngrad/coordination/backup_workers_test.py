@@ -365,3 +365,14 @@ def test_one_that_comes_back_alone_gets_values_before_it_reports_its_state(worke
     coordinator.taken()
     coordinator.pass_secs(SECS + 1)
     assert "values" in coordinator.taken()[0]
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_where_all_are_needed_the_others_end_without_a_lost_one_unless_it_saves(lost):
+    cluster, view = started_workers(2)
+    assert view.saver == 0
+    cluster.lose(lost)
+    cluster.give(1 - lost, "parameters at the end", b"", view.number)
+    assert cluster.taken() == {}
+    cluster.pass_secs(SECS + 1)
+    assert cluster.taken()[1 - lost] == ["values"] * (lost == 1) + ["end"]

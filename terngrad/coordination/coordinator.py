@@ -375,7 +375,7 @@ class Coordinator:
         if self.outcome is None:
             self._act(decisions.mismatch(state))
         if self.outcome is None:
-            # All go on with the values of a view, or none: it must not be over for some already.
+            # All go on with the values of a view, or none.
             over = state.number if decisions.view_is_over(state) else None
             required = decisions.contributors_of_values(state)
             self._all_gather.share(state.connected, required, over)

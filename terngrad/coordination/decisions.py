@@ -220,15 +220,16 @@ def contributors_of_values(state: CoordinatorState) -> set[int] | None:
 
 
 def view_is_over(state: CoordinatorState) -> bool:
-    """Returns whether there will be another view before the values of the last one are sent.
+    """Returns whether the values of the last view must not be sent any more.
 
-    It is without a lost member, which may have been the one that saves.
+    Another view is without a lost member. Where there can be none, the others end without one, but
+    not without the one that saves: then the training fails, and another worker saves.
     """
     if state.phase is Phase.FORMING:
         return True
-    if state.view is None or not state.lost & _needed_at_the_end(state):
+    if state.view is None or not (lost := state.lost & _needed_at_the_end(state)):
         return False
-    return _may_go_on(state)
+    return state.view.saver in lost or _may_go_on(state)
 
 
 def _needed_at_the_end(state: CoordinatorState) -> set[int]:
