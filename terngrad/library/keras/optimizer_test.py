@@ -238,16 +238,23 @@ def test_a_memory_that_cannot_be_restored_starts_from_zero_or_is_dropped(tmp_pat
     def step(codec, *shape):
         optimizer = terngrad.keras.distribute(keras.optimizers.SGD(), ALONE, gradients=codec)
         weights = [keras.Variable(np.zeros(shape, "float32"))]
-        optimizer.apply([tf.ones(shape)], weights)
+        optimizer.apply([tf.reshape(tf.range(float(np.prod(shape))), shape)], weights)
         exchange = exchange_of(optimizer)
         exchange.memory_folder = str(tmp_path)
         return exchange, optimizer
 
+    def held(exchange):
+        (reducer,) = exchange.reducers.values()
+        return [variable.numpy().any() for variable in reducer.memory.variables.values()]
+
     exchange, optimizer = step("ternary-feedback", 4, 3)
     exchange.save_memories(optimizer)
     exchange, optimizer = step(now, 5, 3)
+    memories = held(exchange)
+    assert any(memories) == (now == "ternary-feedback")
     with pytest.warns(UserWarning, match=f"^{text}"):
         exchange.restore_memories(optimizer)
+    assert held(exchange) == [False] * len(memories)
 
 
 @contextlib.contextmanager
