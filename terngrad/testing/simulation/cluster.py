@@ -117,6 +117,14 @@ class SimulatedCluster:
         self._live: set[int] | None = None  # workers with the state when ps 0 had an outcome
         self._some_are_done = self._may_fail = False
 
+    def start(self) -> None:
+        """Starts all ps and workers, and lets them make a few steps."""
+        for ps in range(len(self.servers)):
+            self.start_ps(ps)
+        for rank in range(len(self.workers)):
+            self.start_worker(rank)
+        self.deliver(120)
+
     def start_worker(self, rank: int) -> None:
         """Starts a worker unless it runs."""
         worker = self.workers[rank]

@@ -54,10 +54,7 @@ def test_another_ending_is_a_mistake(rules, lost, outcome, endings, text):
 @pytest.mark.parametrize("seed", range(2))
 def test_the_last_state_is_saved_though_worker_0_came_back_and_makes_no_step(seed, is_killed):
     cluster = SimulatedCluster(workers=3, servers=1, needed=2, elastic=False, seed=seed, steps=60)
-    cluster.start_ps(0)
-    for worker in range(3):
-        cluster.start_worker(worker)
-    cluster.deliver(120)
+    cluster.start()
     cluster.kill_worker(0, kept=0, has_saved=False)
     cluster.start_worker(0)
     while not cluster.workers[0].is_live:

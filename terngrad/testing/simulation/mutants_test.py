@@ -45,10 +45,7 @@ def explored(number):
 def donor_killed(seed):
     """The chief starts again; its donor is killed, perhaps before it has given its state."""
     cluster = SimulatedCluster(workers=3, servers=1, needed=3, elastic=False, seed=seed)
-    cluster.start_ps(0)
-    for worker in range(3):
-        cluster.start_worker(worker)
-    cluster.deliver(120)
+    cluster.start()
     cluster.kill_worker(0, kept=0, has_saved=False)
     cluster.start_worker(0)
     cluster.deliver(40)
