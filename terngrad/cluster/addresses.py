@@ -107,7 +107,7 @@ def listen(
       PortError: this process cannot listen there, for example because the port is taken.
     """
     chosen = sorted(addresses_of(host))[0] if only_here else _own_address(host)
-    if interface and not means_this_machine(host):
+    if interface and not only_here and not means_this_machine(host):
         chosen = interface.address_for(host)
     try:
         if chosen:

@@ -84,6 +84,17 @@ def test_a_process_for_this_machine_alone_listens_at_no_other_address():
         listen("192.0.2.1", 0, only_here=True)
 
 
+def test_a_name_of_this_machine_is_reached_from_others_only_where_they_may(monkeypatch):
+    # As Debian names a machine in its /etc/hosts; others know the name by another address.
+    monkeypatch.setattr(addresses, "addresses_of", lambda host: {"127.0.1.1"})
+    elsewhere = Interface("eth1", ("192.0.2.1",))
+    for interface in (None, elsewhere):
+        with listen("vm", 0, only_here=True, interface=interface) as listener:
+            assert listener.getsockname()[0] == "127.0.1.1"
+    with listen("vm", 0) as listener:
+        assert is_reached("127.0.0.1", listener.getsockname()[1])
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "host-a.invalid", "::1"])
 def test_law_10_a_taken_port_is_named_by_the_address_that_the_flag_gives(host):
     with listen("", 0) as listener:

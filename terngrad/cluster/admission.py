@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from terngrad.cluster import run_secret
-from terngrad.cluster.addresses import listen, name_of, split_address
+from terngrad.cluster.addresses import name_of, split_address
 from terngrad.cluster.errors import (
     LONGEST_REASON,
     MembershipError,
@@ -121,8 +121,7 @@ def join(config: ConnectConfig, address: str) -> dict[int, Peer]:
       MembershipError: names the processes that did not join, were refused or cannot be reached.
     """
     if config.rank == 0:
-        listening = listen(*split_address(address), interface=config.interface)
-        return receive_all(config, listening)
+        return receive_all(config, config.listen(*split_address(address)))
     return reach_chief(config, [address])
 
 
@@ -191,7 +190,7 @@ def report_failure(config: ConnectConfig, address: str, why: str) -> None:
     """
     with contextlib.suppress(MembershipError, OSError):
         if config.rank == 0:
-            listening = listen(*split_address(address), interface=config.interface)
+            listening = config.listen(*split_address(address))
             receive_all(config, listening, f"{config.name} failed: {why}")
         else:
             reach_chief(config, [address], why)

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from terngrad.cluster import admission
-from terngrad.cluster.addresses import split_address
+from terngrad.cluster.addresses import listen, split_address
 from terngrad.cluster.errors import MembershipError, OtherFailedError
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import MAGIC, VERSION, Hello, frame
@@ -89,7 +89,7 @@ def test_law_10_a_process_with_other_hosts_is_refused_and_learns_why_if_it_may(s
 
 def test_an_unknown_caller_is_not_taken_for_a_process_that_is_here():
     address, hosts = free_address(), hosts_of(3)
-    listening = admission.listen(*split_address(address))
+    listening = listen(*split_address(address))
     with admission.ChiefListener(ConnectConfig(hosts, 0), listening) as chief:
         held = connected(address)
         held.sendall(hello_of(1, hosts))
@@ -187,7 +187,7 @@ def hello_of(rank, hosts):
 
 def test_a_process_that_left_before_all_had_come_may_come_again():
     address, hosts = free_address(), hosts_of(3)
-    listening = admission.listen(*split_address(address))
+    listening = listen(*split_address(address))
     with admission.ChiefListener(ConnectConfig(hosts, 0), listening) as chief:
         for _ in range(2):
             with connected(address) as s:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from terngrad.cluster.addresses import listen, name_of, split_address
+from terngrad.cluster.addresses import name_of, split_address
 from terngrad.cluster.errors import MembershipError
 from terngrad.connect.acceptor import AnySocket
 from terngrad.connect.calling import connect
@@ -24,6 +24,7 @@ from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import AdmissionError, Hello
 from terngrad.connect.listener import Listener
 from terngrad.connect.log_limiter import LogLimiter
+from terngrad.connect.tls import has_ended
 
 _PURPOSE = "Mesh"
 _MAX_WAITING = 64  # callers at a time that are not admitted yet, besides one for each process
@@ -53,7 +54,7 @@ class PeerSockets:
         self._news = threading.Condition()
         self._is_over = False
         self._listener = Listener(
-            listening or listen(*split_address(hosts[rank]), interface=config.interface),
+            listening or config.listen(*split_address(hosts[rank])),
             self._config,
             {_PURPOSE: self._take},
             self._check,
@@ -73,9 +74,12 @@ class PeerSockets:
         mine = {rank: self._call(rank, deadline) for rank in range(self._rank)}
         higher = range(self._rank + 1, len(self._hosts))
         with self._news:
-            everybody = lambda: self._taken.keys() >= set(higher)
-            if not self._news.wait_for(everybody, max(0.0, deadline - time.monotonic())):
-                absent = [name_of(r, self._hosts) for r in higher if r not in self._taken]
+            while absent := [rank for rank in higher if not self._is_connected(rank)]:
+                if (left_secs := deadline - time.monotonic()) <= 0:
+                    break
+                self._news.wait(min(left_secs, _RETRY_SECS))
+            if absent:
+                absent = [name_of(rank, self._hosts) for rank in absent]
                 raise MembershipError(f"{', '.join(absent)} did not connect to this worker")
             mine |= self._taken
         self._prepare(mine.values())
@@ -97,8 +101,8 @@ class PeerSockets:
             while True:
                 check()
                 with self._news:
-                    is_late = time.monotonic() > deadline
-                    if is_late or self._news.wait_for(lambda: self._taken.keys() >= others, 0.05):
+                    everybody = lambda: all(map(self._is_connected, others))
+                    if self._news.wait_for(everybody, 0.05) or time.monotonic() > deadline:
                         found, self._taken = self._taken, {}
                         break
         finally:
@@ -121,6 +125,15 @@ class PeerSockets:
                 self._news.notify_all()
                 return
         caller.close()
+
+    def _is_connected(self, rank: int) -> bool:
+        """Whether another process has a socket; closes one whose caller has ended it.
+
+        That one did not get its welcome, for example, and calls again.
+        """
+        if rank > self._rank and rank in self._taken and has_ended(self._taken[rank]):
+            self._taken.pop(rank).close()
+        return rank in self._taken
 
     def _prepare(self, sockets: Iterable[socket.socket]) -> None:
         for each in sockets:
@@ -165,7 +178,7 @@ class PeerSockets:
         """Takes an admitted connection; see `listener.Open`."""
         del address
         with self._news:
-            if hello.worker in self._taken:
+            if self._is_connected(hello.worker):
                 raise AdmissionError(f"{name_of(hello.worker, self._hosts)} is connected already")
 
         def hand_over() -> None:

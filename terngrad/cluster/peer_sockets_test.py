@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+import time
 
 import pytest
 
@@ -10,6 +11,7 @@ from terngrad.cluster.addresses import split_address
 from terngrad.cluster.errors import MembershipError, PortError
 from terngrad.cluster.peer_sockets import PeerSockets
 from terngrad.connect import listener
+from terngrad.connect.calling import connect
 from terngrad.connect.config import ConnectConfig
 from terngrad.testing.addresses import free_addresses
 from terngrad.testing.limits import HANG_SECS
@@ -28,17 +30,17 @@ def opened(hosts, tokens, timeout_secs=TIMEOUT_SECS):
         yield found
 
 
-def connected(peers):
-    """What `connect` returns or raises for each process."""
+def connected(peers, elastic=False):
+    """What `connect`, or `reach`, returns or raises for each process."""
     found = [None] * len(peers)
 
-    def connect(rank):
+    def connect_one(rank):
         try:
-            found[rank] = peers[rank].connect()
+            found[rank] = peers[rank].reach(bool) if elastic else peers[rank].connect()
         except MembershipError as error:
             found[rank] = error
 
-    threads = [threading.Thread(target=connect, args=(rank,)) for rank in range(len(peers))]
+    threads = [threading.Thread(target=connect_one, args=(rank,)) for rank in range(len(peers))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -88,6 +90,20 @@ def test_a_process_with_another_token_gets_no_socket_and_is_named():
         chief, other = connected(peers)
     assert str(chief) == f"worker 1 ({hosts[1]}) did not connect to this worker"
     assert str(other).startswith(f"worker 0 ({hosts[0]}) cannot be reached: ")
+
+
+@pytest.mark.parametrize("elastic", [False, True])
+def test_a_connection_that_ends_before_its_welcome_arrives_is_replaced(elastic):
+    hosts = free_addresses(2)
+    with opened(hosts, [b"secret"] * 2) as (chief, other):
+        config, deadline = other._config, time.monotonic() + TIMEOUT_SECS
+        lost, _ = connect(config, split_address(hosts[0]), config.hello("Mesh", 0), deadline)
+        lost.close()
+        found = connected([chief, other], elastic)
+        found[1][0].sendall(b"hello")
+        assert found[0][1].recv(5) == b"hello"
+        for sockets in found:
+            close(sockets)
 
 
 def test_a_taken_port_is_named():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 from collections.abc import Sequence
 
-from terngrad.cluster.addresses import Interface, name_of
+from terngrad.cluster.addresses import Interface, listen, name_of
 from terngrad.cluster.errors import MembershipError
 from terngrad.connect.introduction import Hello, why_too_long
 from terngrad.connect.tls import TlsContexts
@@ -26,6 +27,7 @@ class ConnectConfig:
       secret: that all processes share; b"" = none.
       return_secs: how long to look for a ps that was there before; None = timeout_secs.
       interface: at whose address this process listens, and from which it connects; None = any.
+      only_here: whether only this machine may connect to this process; its host is loopback.
     """
 
     worker_hosts: Sequence[str]
@@ -36,6 +38,7 @@ class ConnectConfig:
     secret: bytes = b""
     return_secs: float | None = None
     interface: Interface | None = None
+    only_here: bool = False
 
     def __post_init__(self) -> None:
         if why := why_too_long(self.worker_hosts, self.ps_hosts):
@@ -45,6 +48,10 @@ class ConnectConfig:
     def name(self) -> str:
         """The name of this process, a worker, in messages."""
         return name_of(self.rank, self.worker_hosts)
+
+    def listen(self, host: str, port: int) -> socket.socket:
+        """Listens at a host and port of this process; raises PortError if it cannot."""
+        return listen(host, port, only_here=self.only_here, interface=self.interface)
 
     def hello(self, purpose: str, callee: int, rules: str = "", failed: str = "") -> Hello:
         """Returns the hello of this worker to the process with index `callee`."""

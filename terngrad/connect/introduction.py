@@ -158,7 +158,7 @@ def receive_hello(
         raise AdmissionError(NO_INTRODUCTION)
     if hello.version != VERSION:
         raise AdmissionError(f"its version is {hello.version}; allowed is {VERSION}")
-    theirs = _octets(said, "nonce")
+    theirs = _nonce(said)
     if not secret and theirs:
         fault = f"it has a secret ({run_secret.VARIABLE}), this process has none"
         raise AdmissionError(run_secret.UNKNOWN, fault=fault)
@@ -206,9 +206,10 @@ def introduce(
         if "proof" not in answer:
             raise AuthenticationError(run_secret.UNKNOWN)
         caller, called = hello.proof_names
-        theirs, shown = _octets(answer, "nonce"), _octets(answer, "proof")
+        theirs, shown = _nonce(answer), _octets(answer, "proof")
         refuses = run_secret.is_proof(shown, secret, called + _REFUSES, nonce, theirs)
-        if not refuses and not run_secret.is_proof(shown, secret, called, nonce, theirs):
+        accepts = run_secret.is_proof(shown, secret, called, nonce, theirs)
+        if not theirs or not (refuses or accepts):
             send(frame({"proof": ""}))  # so that the other can say why this process did not join
             raise AuthenticationError(run_secret.DIFFERENT)
         send(frame({"proof": run_secret.proof(secret, caller, theirs, nonce).hex()}))
@@ -241,6 +242,15 @@ def _receive_frame() -> Generator[int, bytes, dict]:
     if not 0 < size <= LONGEST:
         raise AdmissionError(NO_INTRODUCTION)
     return read((yield size))
+
+
+def _nonce(message: Mapping[str, object]) -> bytes:
+    """Returns the nonce in a message; b"" if there is none, or one of another length.
+
+    A longer one could hold parts of a text that another process has signed.
+    """
+    found = _octets(message, "nonce")
+    return found if len(found) == run_secret.NONCE_BYTES else b""
 
 
 def _octets(message: Mapping[str, object], name: str) -> bytes:

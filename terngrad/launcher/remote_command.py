@@ -34,7 +34,7 @@ _COPIED_BYTES = 1 << 16
 def main(command: Sequence[str]) -> int:
     """Runs the command; returns its exit status."""
     print(REACHED, flush=True)
-    secret = sys.stdin.readline().strip()
+    secret = sys.stdin.readline().removesuffix("\n")
     environment = os.environ | ({run_secret.VARIABLE: secret} if secret else {})
     try:
         process = subprocess.Popen(

@@ -75,12 +75,18 @@ class Run:
           relays: whether workers get the same signal that this launcher got, instead of SIGTERM.
           shown: index of the process whose output is shown; of the others only standard error is.
             None = all.
+
+        Raises:
+          StartError: the secret that the user has set is not allowed.
         """
         self._processes, self._requests, self._output = processes, requests, output
         self._files = {each.label: StateFile(each.state) for each in processes if each.state}
         self._restarts, self._tolerates_failures = Restarts(restarts), tolerates_failures
         self._notice_secs, self._relays, self._shown = notice_secs, relays, shown
-        self._secret = run_secret.of_run()
+        try:
+            self._secret = run_secret.of_run()
+        except ValueError as error:
+            raise StartError(str(error)) from None
         self._running: dict[subprocess.Popen, Process] = {}
         self._due: list[tuple[float, Process]] = []  # with the moment of their restart
         self._ends: list[Event] = []  # the first one first

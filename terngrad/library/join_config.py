@@ -172,7 +172,15 @@ class JoinConfig:
             secret,
             self._return_secs if self.elastic and self.has_own_servers else None,
             self.interface,
+            self.only_here,
         )
+
+    @property
+    def only_here(self) -> bool:
+        """Whether only this machine may connect to this process; its host is loopback then."""
+        # The host of a lone worker may be any: no other process connects to it.
+        is_alone = len(self.role.worker_hosts) == 1 and not self.role.ps_hosts
+        return not (self.tls or self.allow_insecure_network or is_alone)
 
     @property
     def interface(self) -> Interface | None:

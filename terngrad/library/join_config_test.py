@@ -34,6 +34,14 @@ def test_a_hello_says_what_the_process_was_started_with(monkeypatch):
     assert connect.tls is None
 
 
+@pytest.mark.parametrize("allowed", [False, True])
+def test_without_certificates_others_reach_a_process_only_where_all_may(allowed, tmp_path):
+    plain = dataclasses.replace(joining(), allow_insecure_network=allowed)
+    assert plain.connect.only_here == (not allowed)
+    assert not dataclasses.replace(plain, tls=make_certificates(tmp_path, "a", "all")).only_here
+    assert not dataclasses.replace(joining(worker_hosts=WORKERS[:1])).only_here  # is alone
+
+
 @pytest.mark.parametrize(
     ("role", "checks"),
     [

@@ -137,16 +137,15 @@ def serve(
     else:
         ps = _SynchronousPs(config, chosen.kernels)
     with stopped_by_signals(ps.server.stop) as signals:
-        only_here = not (config.tls or config.allow_insecure_network)
         try:
             secs = _FORMER_SECS if config.has_own_servers else 0.0
-            start_at(ps.server, own, only_here=only_here, secs=secs)
+            start_at(ps.server, own, only_here=config.only_here, secs=secs)
         except PortError as error:
             if config.has_own_servers:  # the worker that started this process adds the rest
                 raise ValueError(str(error)) from None
             raise naming.refuse("ps_hosts", role.ps_hosts, str(error)) from None
         who = "who have certificates" if config.tls else "anywhere"
-        say(f"{ps.name} {ps.task} {'on this machine' if only_here else who}.")
+        say(f"{ps.name} {ps.task} {'on this machine' if config.only_here else who}.")
         if not config.has_own_servers:  # else the worker that started this process logs it
             config.log_interface()
         say(f"Codes are {ps.use_of_kernels} by {chosen}.")

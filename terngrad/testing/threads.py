@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from terngrad.cluster import admission
-from terngrad.cluster.addresses import split_address
+from terngrad.cluster.addresses import listen, split_address
 from terngrad.cluster.errors import MembershipError
 from terngrad.cluster.membership import difference
 from terngrad.connect.config import ConnectConfig
@@ -58,7 +58,7 @@ def joining(
     """Returns a call in which a process joins; the chief listens already, so all can reach it."""
     config = ConnectConfig(hosts, rank, (), timeout_secs, encryption, secret)
     if rank == 0:
-        listener = admission.listen(*split_address(address))
+        listener = listen(*split_address(address))
         return lambda: admission.receive_all(config, listener)
     return lambda: admission.join(config, address)
 
@@ -76,7 +76,7 @@ def received(
     Returns:
       What the call returns or raises, and what the chief says then after a time-out of 5 s.
     """
-    listener = admission.listen(*split_address(address))
+    listener = listen(*split_address(address))
     config = ConnectConfig(hosts, 0, tls=encryption, secret=secret)
     with admission.ChiefListener(config, listener) as chief:
         result, deadline = in_threads(call)[0], time.monotonic() + TIMEOUT

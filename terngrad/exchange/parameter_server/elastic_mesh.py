@@ -34,10 +34,8 @@ import tensorflow as tf
 from terngrad.cluster.addresses import (
     CONTROL_PORT_ABOVE,
     LAST_PORT,
-    Interface,
     host_and_port,
     is_loopback,
-    listen,
     name_of,
     split_address,
 )
@@ -82,25 +80,21 @@ def leavers(unreached: Mapping[int, Collection[int]], coordinator: int) -> froze
     return frozenset(left)
 
 
-def listen_for_members(own: str, interface: Interface | None = None) -> socket.socket:
+def listen_for_members(config: ConnectConfig) -> socket.socket:
     """Listens at a port that a firewall between machines may let through: its own + 1000.
 
     Where that is taken, and on one machine alone, it is any: another program may be about to take
     a port of this machine that it has found to be free.
 
-    Args:
-      own: "host:port" of this worker.
-      interface: listens at an address of this one; None = of any.
-
     Raises:
-      PortError: this process cannot listen at this host.
+      PortError: this process cannot listen at its host.
     """
-    host, port = split_address(own)
+    host, port = split_address(config.worker_hosts[config.rank])
     known = port + CONTROL_PORT_ABOVE
     if not is_loopback(host) and known <= LAST_PORT:
         with contextlib.suppress(PortError):
-            return listen(host, known, interface=interface)
-    return listen(host, 0, interface=interface)
+            return config.listen(host, known)
+    return config.listen(host, 0)
 
 
 class ElasticMesh(ParameterServerConnection):
@@ -211,8 +205,7 @@ class _Others:
           MembershipError: the training ends.
           LeaveTrainingError: the others go on without this worker, which cannot reach them all.
         """
-        own = self._config.worker_hosts[self._config.rank]
-        with listen_for_members(own, self._config.interface) as listening:
+        with listen_for_members(self._config) as listening:
             config, token = self._agree(listening.getsockname()[1])
             peers = PeerSockets(config, token, listening.dup())
         sockets: dict[int, socket.socket] = {}

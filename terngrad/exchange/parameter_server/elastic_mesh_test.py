@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from terngrad.connect.config import ConnectConfig
 from terngrad.exchange.exchange import Owner
 from terngrad.exchange.local import LocalExchange
 from terngrad.exchange.parameter_server.elastic_mesh import (
@@ -56,13 +57,13 @@ def test_all_that_stay_reach_each_other(workers):
 
 def test_members_connect_at_a_known_port_where_it_is_free_and_between_machines():
     (known,) = free_ports(1)
-    with listen_for_members(f"0.0.0.0:{known - 1000}") as first:
+    with listen_for_members(ConnectConfig([f"0.0.0.0:{known - 1000}"], 0)) as first:
         assert first.getsockname()[1] == known
-        with listen_for_members(f"0.0.0.0:{known - 1000}") as second:
+        with listen_for_members(ConnectConfig([f"0.0.0.0:{known - 1000}"], 0)) as second:
             assert second.getsockname()[1] not in (0, known)
-    with listen_for_members(f"127.0.0.1:{known - 1000}") as local:
+    with listen_for_members(ConnectConfig([f"127.0.0.1:{known - 1000}"], 0)) as local:
         assert local.getsockname()[1] != known
-    with listen_for_members("0.0.0.0:65000") as above:
+    with listen_for_members(ConnectConfig(["0.0.0.0:65000"], 0)) as above:
         assert above.getsockname()[1] != 66000
 
 
