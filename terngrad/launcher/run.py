@@ -38,6 +38,8 @@ _PS_GRACE_SECS = 5.0  # for a ps to end by itself after the workers
 _LOGINS_AT_ONCE = 8
 _LOGIN_PAUSE_SECS = 0.5
 _ERROR = "Traceback (most recent call last):"
+# The coordinator's line of a view, see `decisions.in_words`.
+_VIEW = re.compile(r"Workers? (\d+(?:(?:, | and )\d+)*) trains? from step ")
 _SAVED = re.compile(r"(?:model\.ckpt-|not saved since step )(\d+)")
 
 
@@ -94,7 +96,11 @@ class Run:
         self._reached: set[str] = set()  # labels of processes on hosts to which ssh has led
         self._with_error: list[str] = []  # labels of processes with an error, in their order
         self._saved: dict[str, str] = {}  # by label: last step of which the process said so
-        self._has_success = False  # of a worker
+        self._successful: str | None = None  # label of the first worker that ended with 0
+        self._views: dict[str, set[str]] = {}  # labels of those with which a worker trained last
+        self._started_again: set[str] = set()  # labels
+        self._latecomers: set[str] = set()  # labels of those that came when the training was done
+        self._lost_at_end = False  # whether a worker was killed after that, perhaps while it saved
         self._is_asked = False
         self._stopped: set[str] = set()  # labels of processes to which a --stop was passed on
         self._others_asked_at = math.inf  # because of a failure
@@ -123,7 +129,7 @@ class Run:
             for thread in self._threads:
                 self._await(thread)
         if cause is None:  # no process failed, but all workers may have been killed
-            return 0 if self._has_success else 1
+            return 0 if self._successful and not self._lost_at_end else 1
         is_silent = self._notice_secs is None or self._requests.events or len(self._processes) < 2
         if not is_silent and cause.label != self._named:
             self._say(f"{cause.text}.")
@@ -193,6 +199,9 @@ class Run:
                 self._with_error.append(label)
             if found := _SAVED.search(line):
                 self._saved[label] = found[1]
+            if found := _VIEW.match(line):
+                members = set(re.findall(r"\d+", found[1]))
+                self._views |= dict.fromkeys(members, members)
             with contextlib.suppress(OSError):  # a full disk: the process must not wait for this
                 log.write(line)
             if is_shown:
@@ -204,6 +213,7 @@ class Run:
             self._note_ends()
             self._pass_on_stop()
             self._start_due()
+            self._end_latecomers()
             requests = self._requests.events
             failures = [end for end in self._ends if end.status]
             first = min([*failures[:1], *requests[:1]], key=lambda event: event.secs, default=None)
@@ -230,7 +240,8 @@ class Run:
             if not process.host:  # its children, which would keep its output open
                 state.send(started.pid, signal.SIGKILL)
             status, label = state.exit_status(code), process.label
-            self._has_success |= status == 0 and not process.is_ps
+            if status == 0 and not process.is_ps:
+                self._successful = self._successful or label
             self._note_status(process, code)
             name, how = state.signal_name(status), f"ended with {status}"
             if code < 0 or state.was_killed(status):
@@ -257,9 +268,23 @@ class Run:
 
     def _is_ending(self) -> bool:
         """Whether no process is started again: those that a failure ends are not lost."""
-        return self.was_asked() or self._others_asked_at < math.inf
+        return self.was_asked() or self._others_asked_at < math.inf or self._is_done()
+
+    def _is_done(self) -> bool:
+        """Whether a training without ps is done, so that nobody is left to join.
+
+        A ps stays, and tells those that come too late.
+        """
+        return bool(self._successful) and not any(each.is_ps for each in self._processes)
 
     def _note_killed(self, process: Process) -> None:
+        for members in self._views.values():
+            members.discard(process.label)
+        if self._is_done() and process.label not in self._latecomers and not self.was_asked():
+            self._lost_at_end = True
+            self._say(
+                f"{process.label} was killed when the training was done. It may not have saved."
+            )
         if self._is_ending():
             return
         pause_secs, what = self._restarts.next_start(process.label)
@@ -273,7 +298,21 @@ class Run:
             if self._is_ending() or time.monotonic() >= due[0]:
                 self._due.remove(due)
                 if not self._is_ending():
+                    self._started_again.add(due[1].label)
                     self._start(due[1])
+
+    def _end_latecomers(self) -> None:
+        """Kills workers that came back when the training was done: alone they would begin anew."""
+        members = self._views.get(self._successful or "")
+        if members is None or not self._is_done():
+            return
+        for started in self._workers():
+            process = self._running[started]
+            if process.label in self._started_again - members:
+                self._started_again.remove(process.label)
+                self._latecomers.add(process.label)
+                self._say(f"{process.label} came back when the training was done, and is ended.")
+                _send(started, signal.SIGKILL)
 
     def _cause(self, first: Event) -> Event:
         """Returns the cause of the end of the run: a request, or the failure of a process.

@@ -5,10 +5,13 @@ import signal
 
 import pytest
 
+from terngrad.coordination import groups
+from terngrad.coordination.decisions import in_words
 from terngrad.launcher.process import REACHED, Process
 from terngrad.launcher.run import Run, login_pauses
 from terngrad.launcher.state import StateFile
 from terngrad.launcher.terminal import Requests
+from terngrad.service.messages import View
 
 PRELUDE = """
 wait_for() { until [[ -e $1 ]]; do sleep 0.01; done; }
@@ -155,6 +158,53 @@ def test_a_worker_that_is_killed_again_and_again_is_left_out_and_the_others_go_o
     )
     again = [f"1 was killed and is started again in {0.0625 * 2**i} s." for i in range(4)]
     assert (status, lines) == (0, [*again, left_out])
+
+
+def trains(*workers, step=0):
+    """A command that says which workers train, as a coordinator does."""
+    members = groups.pack(workers)
+    return f"echo '{in_words(View(members=members, steps=step))}'; "
+
+
+AGAIN = "[[ -e killed ]] || { touch killed; kill -KILL $$; }; touch back; "
+
+
+@pytest.mark.parametrize("alone", ["", trains(1)], ids=["it looks for others", "it trains alone"])
+def test_a_worker_that_comes_back_when_the_training_is_done_is_ended(run, monkeypatch, alone):
+    monkeypatch.setattr("terngrad.launcher.process._FIRST_PAUSE_SECS", 0.1)
+    status, lines = run(
+        f"{trains(0, 1)}{trains(0, step=20)}wait_for back; exit 0",
+        f"{AGAIN}{alone}exec sleep 900",
+        restarts=9,
+        tolerates_failures=True,
+    )
+    assert status == 0
+    assert lines[-1] == "1 came back when the training was done, and is ended."
+    assert "1 was killed and is started again in 0.1 s." in lines
+
+
+def test_a_worker_that_has_joined_again_may_take_longer_to_end(run, monkeypatch):
+    monkeypatch.setattr("terngrad.launcher.process._FIRST_PAUSE_SECS", 0.1)
+    status, lines = run(
+        f"wait_for back; {trains(0, 1, step=30)}touch done; exit 0",
+        f"{AGAIN}wait_for done; sleep 1; echo saved",
+        restarts=9,
+        tolerates_failures=True,
+    )
+    assert (status, lines[-1]) == (0, "[1] saved")
+
+
+def test_a_worker_that_is_killed_when_the_training_is_done_is_not_started_again(run):
+    status, lines = run(
+        f"{trains(0, 1)}echo $$ > new; mv new pid; exit 0",
+        "wait_for pid; while kill -0 $(< pid) 2> /dev/null; do sleep 0.01; done; kill -KILL $$",
+        restarts=9,
+        tolerates_failures=True,
+    )
+    assert (status, lines[1:]) == (
+        1,
+        ["1 was killed when the training was done. It may not have saved."],
+    )
 
 
 def test_a_lost_host_does_not_end_the_others_if_it_was_reached(run, tmp_path):
