@@ -76,12 +76,11 @@ def test_a_sweep_that_was_ended_goes_on_from_its_trials_checkpoints(digits, tmp_
         started.process.terminate()
         assert started.finish() == 143
     assert "SIGTERM: the trainings saved; the same command goes on." in started.output
+    assert "SIGTERM: saved" in log.read_text(), "the sweep did not wait for it"
     subprocess.run(given, check=True, capture_output=True)
     (row,) = rows(tmp_path)
     assert (row["trial"], row["state"], row["step"]) == ("trial_0000", "done", "1000")
-    printed = log.read_text()
-    assert "SIGTERM: saved" in printed
-    assert printed.count(": step 100,") == 1, "it began anew"
+    assert log.read_text().count(": step 100,") == 1, "it began anew"
 
 
 def wait_for(file, text):

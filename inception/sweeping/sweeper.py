@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import os
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from absl import flags
@@ -28,7 +29,8 @@ from inception.sweeping.study import BEAT_SECS, RunningTrial, Study, open_storag
 
 _JOURNAL = "study.journal"
 _BANDWIDTH = Flag("Machines", namespaces.BANDWIDTH, "see inception.launch")
-_POLL_SECS = 1.0  # for a finished trial
+_POLL_SECS = 1.0  # for a trial to run
+_END_POLL_SECS = 0.1  # for the ends of the threads that run trials
 _LOSSES = 2  # a place that lost so many trials in a row is not used any more
 
 
@@ -176,6 +178,8 @@ class Sweeper:
         self._study, self._commands, self._folder = study, commands, folder
         self._retries, self._report = retries, report
         self._stop = threading.Event()
+        self._begun: list[Place] = []  # where trials are run
+        self._ended: list[Place] = []  # where no more are
         self._connections: set[TrialConnection] = set()
         self._problems: list[BaseException] = []
 
@@ -187,27 +191,23 @@ class Sweeper:
         Raises:
           ValueError: no place is left.
         """
-        workers = [threading.Thread(target=self._work, args=(place,)) for place in places]
         with self._beating():
-            for worker in workers:
-                worker.start()
             try:
-                for worker in workers:
-                    while worker.is_alive():
-                        worker.join(_POLL_SECS)
+                for place in places:
+                    threading.Thread(target=self._work, args=(place,)).start()
+                _wait_until(lambda: len(self._ended) == len(places))
             finally:
-                self._end(workers)
+                self._stop_trials()
+                _wait_until(lambda: len(self._ended) == len(self._begun))
         if self._problems:
             raise self._problems[0]
         if not self._study.is_over():
             raise ValueError("no machine is left to run trials; the same command goes on")
 
-    def _end(self, workers: Sequence[threading.Thread]) -> None:
+    def _stop_trials(self) -> None:
         self._stop.set()
         for connection in list(self._connections):
             connection.stop()
-        for worker in workers:
-            worker.join()
 
     @contextlib.contextmanager
     def _beating(self) -> Iterator[None]:
@@ -229,6 +229,7 @@ class Sweeper:
     def _work(self, place: Place) -> None:
         """Runs trials at a place until none is left, or the place is lost."""
         losses = 0
+        self._begun.append(place)
         try:
             while not self._stop.is_set() and losses < _LOSSES:
                 running = self._study.next()
@@ -240,11 +241,11 @@ class Sweeper:
                     self._stop.wait(_POLL_SECS)
         except Exception as error:  # raised by the main thread, after the others have saved
             self._problems.append(error)
-            self._stop.set()
-            for connection in list(self._connections):
-                connection.stop()
-        if losses == _LOSSES:
-            self._report.lost(place.label)
+            self._stop_trials()
+        finally:
+            if losses == _LOSSES:
+                self._report.lost(place.label)
+            self._ended.append(place)
 
     def _run(self, place: Place, running: RunningTrial) -> Outcome:
         try:
@@ -274,6 +275,15 @@ class Sweeper:
                     connection.stop()
             self._connections.discard(connection)
         return end, pruned
+
+
+def _wait_until(is_true: Callable[[], bool]) -> None:
+    """Waits in the main thread, where a signal may raise.
+
+    In Python up to 3.12 an exception within `Thread.join` marks the thread as ended while it runs.
+    """
+    while not is_true():
+        time.sleep(_END_POLL_SECS)
 
 
 def _check_effects(settings: SweepFlags, trained: Program, plan: Plan) -> None:

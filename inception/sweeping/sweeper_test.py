@@ -2,6 +2,9 @@
 
 import contextlib
 import csv
+import signal
+import threading
+import time
 
 import pytest
 from absl.flags import FlagValues
@@ -12,6 +15,7 @@ from inception.flags import table
 from inception.sweeping import program, sweeper
 from inception.sweeping.messages import Evaluation, Outcome, TrialEnd
 from inception.sweeping.settings import SweepFlags
+from terngrad.testing.limits import HANG_SECS
 
 
 def settings_of(*own):
@@ -183,6 +187,23 @@ def test_ctrl_c_says_that_trainings_saved_only_if_they_ran(run_at_places, monkey
     with pytest.raises(KeyboardInterrupt):
         run_at_places("--grid=grad_bits=1")
     assert "saved" not in capsys.readouterr().out
+
+
+def test_at_a_signal_the_sweep_waits_until_its_trainings_have_saved(run_at_places, monkeypatch):
+    stopped, saved = threading.Event(), []
+
+    def events(_):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        assert stopped.wait(HANG_SECS)
+        time.sleep(0.5)  # it saves
+        saved.append(True)
+        yield TrialEnd(Outcome.STOPPED)
+
+    monkeypatch.setattr(Place, "events", events)
+    monkeypatch.setattr(Place, "stop", lambda _: stopped.set())
+    with pytest.raises(KeyboardInterrupt):
+        run_at_places("--grid=grad_bits=1")
+    assert saved
 
 
 def test_a_trial_that_another_sweep_has_taken_over_is_reported(run_at_places, monkeypatch, capsys):
