@@ -1,9 +1,9 @@
 """The Optuna study of a sweep: which trial is next, and the outcomes of the others.
 
 All trials of a grid or of a random search are queued when the study is made, so that several sweeps
-share them without asking each other. A trial that has to run again is noted as failed, and queued
-once more with the same values. The two share a folder, so the training goes on from its checkpoint.
-User attributes of the trials:
+share them without asking each other. If that was interrupted, the next sweep queues the rest. A
+trial that has to run again is noted as failed, and queued once more with the same values. The two
+share a folder, so the training goes on from its checkpoint. User attributes of the trials:
 
     point      what the trial tries: its index in the queue, or the number of the first such trial
     attempt    0, then 1 more each time that the point is queued again
@@ -198,7 +198,7 @@ class Study:
     """
 
     def __init__(self, storage: BaseStorage, name: str, plan: Plan, folder: str = "") -> None:
-        """Opens the study, or makes it and queues its trials.
+        """Opens the study, or makes it; queues its trials, unless another sweep has.
 
         Args:
           storage: holds the study.
@@ -222,12 +222,14 @@ class Study:
             pruner=plan.make_pruner(),
         )
         known = self.optuna.user_attrs.get(_PLAN)
-        if known is not None:
+        if known is None:  # noted first: a sweep with another plan must not go on with these trials
+            self.optuna.set_user_attr(_PLAN, plan.description)
+        else:
             plan.check_same(known, name)
-            return
+        found = {trial.user_attrs.get("point") for trial in self._trials()}
         for index, params in enumerate(plan.queued()):
-            self.optuna.enqueue_trial(params, user_attrs={"point": str(index), "attempt": 0})
-        self.optuna.set_user_attr(_PLAN, plan.description)
+            if str(index) not in found:
+                self.optuna.enqueue_trial(params, user_attrs={"point": str(index), "attempt": 0})
 
     def retry_failed(self) -> None:
         """Queues the points again whose last attempt failed; each continues in its folder."""

@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 
 from inception.sweeping import study
 from inception.sweeping.messages import Evaluation, Outcome, TrialEnd
-from inception.sweeping.plan import Plan
+from inception.sweeping.plan import Plan, point_of
 from inception.sweeping.space import Choices, Range
 from inception.sweeping.study import Study
 
@@ -262,6 +262,28 @@ def test_law_10_another_plan_is_refused(storage):
     other = dataclasses.replace(GRID, arguments=("--a=2",))
     with pytest.raises(ValueError, match=r"study s has another arguments: --a=1 \(now --a=2\)"):
         Study(storage, "s", other)
+
+
+@pytest.mark.parametrize("plan", [GRID, TPE], ids=["grid", "tpe"])
+def test_a_study_whose_sweep_was_killed_while_it_queued_trials_gets_the_others(
+    storage, monkeypatch, plan
+):
+    queued, real = [], optuna.Study.enqueue_trial
+
+    def kill_at_third(study, *arguments, **settings):
+        if len(queued) == 2:
+            raise KeyboardInterrupt
+        queued.append(real(study, *arguments, **settings))
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(optuna.Study, "enqueue_trial", kill_at_third)
+        Study(storage, "s", plan)
+    with pytest.raises(ValueError, match="study s has another space"):
+        Study(storage, "s", dataclasses.replace(plan, space={"x": Choices(("3", "4"))}))
+    points = [point_of(params) for params in plan.queued()]
+    trials = run_all(Study(storage, "s", plan))
+    assert [running.point for running in trials[: len(points)]] == points
+    assert len(trials) == plan.total
 
 
 def test_law_10_a_database_that_cannot_be_opened_is_reported():
