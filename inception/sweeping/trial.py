@@ -27,7 +27,8 @@ from terngrad.launcher import gpus, hosts, state
 
 _STEP = re.compile(r"^Succesfully loaded model from .* at step=(\d+)\.$")
 _METRICS = re.compile(r"precision @ 1 = ([\d.]+) recall @ 5 = ([\d.]+) ")
-_BYTES = re.compile(r"(?: sends| pushes| at most|Sent) (\d+) bytes a step")
+_BYTES_MEASURED = re.compile(r"(?:Sent|Pushed) (\d+) bytes a step")
+_BYTES_EXPECTED = re.compile(r"(?: sends| pushes)(?: at most)? (\d+) bytes a step")
 _COMMAND = "command"  # file of a trial's folder: its training, without the name of the folder
 _SECONDS = "seconds"  # file of a trial's folder: time of training so far, over all attempts
 _NOTE_SECS = 5.0  # until that file is written again
@@ -189,7 +190,12 @@ class _Attempt:
         return seconds
 
     def _bytes_sent(self) -> int | None:
-        found = _BYTES.findall((self._folder / "train.log").read_text(errors="replace"))
+        """Returns the bytes that the training measured last; if it never did, those it expected.
+
+        An attempt that has no step left, because the training has ended, only says what it expects.
+        """
+        log = (self._folder / "train.log").read_text(errors="replace")
+        found = _BYTES_MEASURED.findall(log) or _BYTES_EXPECTED.findall(log)
         return int(found[-1]) if found else None
 
 

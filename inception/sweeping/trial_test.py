@@ -93,6 +93,28 @@ def test_a_trial_trains_evaluates_and_reports_seconds_and_bytes(spec, follow):
     assert 0 < events.end.seconds < HANG_SECS
 
 
+AT_MOST = "[0] net: each of 2 workers pushes at most 456 bytes a step and pulls 789, without"
+PUSHED = "[1] Pushed 123 bytes a step, 0.5 bits a parameter, and pulled 789, 32 bits, on average."
+
+
+@pytest.mark.parametrize(
+    ("lines", "sent"),
+    [
+        ([AT_MOST, PUSHED], 123),
+        ([AT_MOST, PUSHED, AT_MOST], 123),  # the finished training was run again
+        (["net: each worker sends at most 456 bytes a step, 2 bits"], 456),
+        (["net: each sends 456 bytes a step, 32 bits"], 456),
+        (["no bytes a step"], None),
+    ],
+)
+def test_bytes_are_those_measured_last_or_else_those_expected(lines, sent, spec, tmp_path):
+    (tmp_path / "trial").mkdir()
+    (tmp_path / "trial" / "train.log").write_text("\n".join(lines) + "\n")
+    given = spec()
+    (tmp_path / "stand_in_train.py").write_text("")
+    assert run(given).end.bytes_sent == sent
+
+
 def test_a_trial_uses_its_share_of_cores_and_gpus(spec, monkeypatch, tmp_path):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     cores = sorted(os.sched_getaffinity(0))
