@@ -4,7 +4,7 @@ Trains a recipe with each kind of gradients, evaluates every checkpoint on the t
 compares accuracy and bits: with the paper's (arXiv 1705.07878, section 4) for lenet and cifar10,
 of all codecs for codecs (cifar10_alexnet) and resnet (ResNet-20), with local steps for local_steps
 (cifar10_alexnet). On 2 cores lenet takes half an hour and cifar10 two hours. Run a stopped command
-again to continue it.
+again to continue it. A folder of --output_dir that holds a training on other data is refused.
 
 With --tuning_steps each kind of gradients first chooses its learning rate: that with the lowest
 entropy loss after so many steps of training with seed 1. A rate with which the training fails, for
@@ -30,10 +30,13 @@ from inception.flags.table import NAMES, TEXT, at_least, flag, one_of, refuse
 from inception.results.report import Run, read_run, read_scalars
 from inception.results.report import draw as draw_runs
 from inception.training.evaluate import measure_checkpoints
+from slim.datasets.files import replacing_text
+from terngrad.training import checkpoints
 
 _CHECKPOINTS = 20
 _LOG_EVERY = 10  # steps; shorter runs have no curve
 _LARGEST_OF_FAILURES = 128  # a larger exit status is that of a signal
+_DATA = "data_dir"  # file of a training's folder: the folder of its data
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,8 +89,15 @@ class _Training:
         return self.folder(options.output_dir)
 
     def status(self, options: _Options) -> int:
-        """Trains unless that is done; returns the exit status. A signal's ends the program."""
+        """Trains unless that is done; returns the exit status. A signal's ends the program.
+
+        Raises:
+          ValueError: the folder holds a training on other data.
+        """
         folder = self.folder(options.output_dir)
+        if other := _other_data(folder, options.data_dir):
+            why = f"{folder} holds a training on {other}; choose another --output_dir"
+            raise refuse("data_dir", options.data_dir, why)
         if os.path.exists(os.path.join(folder, f"model.ckpt-{self.steps}.index")):
             return 0
         about = f"{self.gradients.title}, rate {self.learning_rate:g}, seed {self.seed}"
@@ -130,6 +140,24 @@ class _Training:
             *self.gradients.flags,
             "--quantize_logits=True",
         ]
+
+
+def _other_data(folder: str, data_dir: str) -> str:
+    """Returns the data that a folder's checkpoints are of, if they are others; else notes these.
+
+    Nothing is known of the data of folders from before 2026-11-30, which have no such file.
+    """
+    file, here = os.path.join(folder, _DATA), os.path.realpath(data_dir)
+    if checkpoints.all_checkpoints(folder):
+        if not os.path.exists(file):
+            return ""
+        with open(file) as noted:
+            known = noted.read().strip()
+        return known if known != here else ""
+    os.makedirs(folder, exist_ok=True)
+    with replacing_text(file) as noted:
+        noted.write(f"{here}\n")
+    return ""
 
 
 def main(options: _Options) -> None:

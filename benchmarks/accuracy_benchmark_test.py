@@ -4,6 +4,7 @@ import dataclasses
 import math
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from absl import flags
@@ -68,6 +69,26 @@ def test_the_folder_of_a_training_says_what_is_not_the_recipes_own(tmp_path):
     assert folder(recipe.max_steps, own) == str(tmp_path / "codecs_float")
     assert folder(5, own) == str(tmp_path / "codecs_float_5")
     assert folder(5, 4e-4, 3) == str(tmp_path / "codecs_float_5_rate0.0004_seed3")
+
+
+def test_a_folder_with_a_training_on_other_data_is_refused(monkeypatch, tmp_path):
+    training = _Training(RECIPES["codecs"], "ternary", 50, FIRST)
+    folder = training.folder(str(tmp_path))
+    status = lambda data: training.status(_Options(output_dir=str(tmp_path), data_dir=str(data)))
+    commands = _ending(monkeypatch, {}, {})
+    status(tmp_path / "typo")  # it saves nothing
+    status(tmp_path / "data")
+    for name in ("model.ckpt-25.index", "model.ckpt-50.index"):  # continued; done
+        (Path(folder) / name).touch()
+        why = rf"^flag --data_dir=.*/other: {folder} holds a training on .*/data; choose another "
+        with pytest.raises(ValueError, match=why):
+            status(tmp_path / "other")
+        (tmp_path / "link").unlink(missing_ok=True)
+        (tmp_path / "link").symlink_to("data")
+        assert status(tmp_path / "link") == 0
+    assert len(commands) == 3
+    (Path(folder) / "data_dir").unlink()  # as in a folder of an earlier version
+    assert status(tmp_path / "other") == status(tmp_path / "data") == 0
 
 
 def _ending(monkeypatch, statuses, losses):
