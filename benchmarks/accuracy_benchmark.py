@@ -77,6 +77,8 @@ class _Training:
         """Returns its folder; the name says what is not the recipe's own."""
         own = self.steps == self.recipe.max_steps
         length = "" if own else f"_{self.steps}"
+        if self.name + length in self.recipe.trainings and not own:  # float with 64 steps: float_64
+            length += "steps"
         own = self.learning_rate == self.recipe.learning_rates[0]
         rate = "" if own else f"_rate{self.learning_rate:g}"
         seed = "" if self.seed == 1 else f"_seed{self.seed}"
@@ -174,6 +176,8 @@ def main(options: _Options) -> None:
     if not set(names) <= set(recipe.trainings):
         allowed = f"allowed are {', '.join(recipe.trainings)}"
         raise refuse("trainings", ",".join(names), allowed)
+    if len(set(names)) < len(names):
+        raise refuse("trainings", ",".join(names), "one appears twice")
     if any(recipe.trainings[name].ddp for name in names) and not options.torch_python:
         raise refuse("trainings", ",".join(names), "those of DDP need --torch_python")
     evaluate = functools.partial(

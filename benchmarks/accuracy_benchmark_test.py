@@ -1,6 +1,7 @@
 """The benchmark trains the missing runs and compares them with the paper and with each other."""
 
 import dataclasses
+import itertools
 import math
 import signal
 import subprocess
@@ -62,6 +63,11 @@ def test_workers_send_packed_codes_and_each_seed_trains_another_net(
     assert first["loss"] != second["loss"]
 
 
+def test_a_kind_of_gradients_that_is_given_twice_is_refused(run):
+    with pytest.raises(SystemExit, match="flag --trainings=float,float: one appears twice"):
+        run("accuracy_benchmark", "--trainings=float,float")
+
+
 def test_the_folder_of_a_training_says_what_is_not_the_recipes_own(tmp_path):
     recipe = RECIPES["codecs"]
     own = recipe.learning_rates[0]
@@ -69,6 +75,13 @@ def test_the_folder_of_a_training_says_what_is_not_the_recipes_own(tmp_path):
     assert folder(recipe.max_steps, own) == str(tmp_path / "codecs_float")
     assert folder(5, own) == str(tmp_path / "codecs_float_5")
     assert folder(5, 4e-4, 3) == str(tmp_path / "codecs_float_5_rate0.0004_seed3")
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_no_two_trainings_of_a_recipe_have_one_folder(recipe):
+    lengths = {recipe.max_steps} | {recipe.round_steps * i for i in (1, 4, 10, 16, 64)}
+    which = list(itertools.product(recipe.trainings, lengths, recipe.learning_rates, (1, 2)))
+    assert len({_Training(recipe, *each).folder("results") for each in which}) == len(which)
 
 
 def test_a_folder_with_a_training_on_other_data_is_refused(monkeypatch, tmp_path):

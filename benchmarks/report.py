@@ -10,6 +10,7 @@ import platform
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ import rich.box
 import rich.console
 import rich.table
 import tensorflow as tf
+from absl import flags
 
 from inception import app
 from inception.flags import table
@@ -29,6 +31,7 @@ from inception.results import report
 from slim.datasets import files
 
 _PANELS_IN_A_ROW = 4
+_FILES = ("json", "png")  # flags of files that are written at the end
 
 _Options = TypeVar("_Options", bound=table.Checked)
 
@@ -94,11 +97,34 @@ def counts(high: int | None = None, low: int = 1) -> Kind:
 
 def run(main: Callable[[_Options], None], kind: type[_Options]) -> None:
     """Runs a program whose flags are the fields of a dataclass."""
+
+    def checked(values: flags.FlagValues) -> None:
+        options = table.read(kind, values)
+        for name in _FILES:
+            if path := getattr(options, name, ""):
+                _check_writable(name, path)
+        main(options)
+
     app.run(
-        lambda values: main(table.read(kind, values)),
+        checked,
         functools.partial(table.define, kind),
         description=main.__globals__["__doc__"],
     )
+
+
+def _check_writable(flag: str, path: str) -> None:
+    """Makes a file's folder; raises ValueError, which names the flag, if none can be written there.
+
+    Otherwise hours of measuring would be lost at the end.
+    """
+    folder = os.path.dirname(path) or "."
+    try:
+        os.makedirs(folder, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise table.refuse(flag, path, f"{folder} is not writable ({error.strerror})") from None
+    if os.path.isdir(path):
+        raise table.refuse(flag, path, "is a folder; it must be a file")
 
 
 def module(name: str) -> list[str]:
