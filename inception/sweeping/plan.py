@@ -41,6 +41,8 @@ class Plan:
       seed: of random draws.
       objectives: one or two of DIRECTIONS.
       pruner: of PRUNERS.
+      eval_program: module of the evaluations.
+      eval_flags: additional flags of the evaluations.
     """
 
     program: str
@@ -52,13 +54,15 @@ class Plan:
     seed: int
     objectives: Sequence[str]
     pruner: str
+    eval_program: str = ""
+    eval_flags: Sequence[str] = ()
 
     @property
     def description(self) -> dict[str, str]:
         """The plan in words, to be compared with that of a study."""
         words = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        words["launcher"] = " ".join(self.launcher)
-        words["arguments"] = " ".join(self.arguments)
+        for name in ("launcher", "arguments", "eval_flags"):
+            words[name] = " ".join(getattr(self, name))
         words["space"] = " ".join(f"{name}={values}" for name, values in self.space.items())
         words["objectives"] = ", ".join(self.objectives)
         return {name: str(word) for name, word in words.items()}
@@ -103,11 +107,14 @@ class Plan:
         return [random.ask(self.distributions).params for _ in range(count)]
 
     def check_same(self, known: Mapping[str, str], study: str) -> None:
-        """Raises ValueError, which names the difference, if a study has another plan."""
+        """Raises ValueError, which names the difference, if a study has another plan.
+
+        Studies from before 2026-11-30 do not say how they evaluate.
+        """
         for name, word in self.description.items():
-            if known.get(name) != word:
+            if known.get(name, word) != word:
                 raise ValueError(
-                    f"study {study} has another {name}: {known.get(name)} (now {word}); "
+                    f"study {study} has another {name}: {known[name]} (now {word}); "
                     "choose another --sweep_dir or --study"
                 )
 

@@ -286,6 +286,18 @@ def test_a_study_whose_sweep_was_killed_while_it_queued_trials_gets_the_others(
     assert len(trials) == plan.total
 
 
+def test_law_10_another_evaluation_is_refused_where_the_study_says_how_it_evaluates(storage):
+    first = dataclasses.replace(GRID, eval_program="e", eval_flags=("--num_examples=10",))
+    opened = Study(storage, "s", first)
+    others = {"eval_program": "f", "eval_flags": ("--num_examples=20", "--x=y")}
+    for name, value in others.items():
+        with pytest.raises(ValueError, match=f"study s has another {name}: "):
+            Study(storage, "s", dataclasses.replace(first, **{name: value}))
+    former = {name: word for name, word in first.description.items() if name not in others}
+    opened.optuna.set_user_attr("plan", former)
+    assert len(run_all(Study(storage, "s", dataclasses.replace(first, **others)))) == GRID.total
+
+
 def test_law_10_a_database_that_cannot_be_opened_is_reported():
     with pytest.raises(ValueError, match=r"flag --storage=no://x: cannot be opened: "):
         study.open_storage("no://x")

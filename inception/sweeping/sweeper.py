@@ -58,7 +58,7 @@ def sweep(settings: SweepFlags, given: Sequence[str]) -> None:
         if settings.retry_failed:
             study.retry_failed()
         report = Report(study, plan, results)
-        commands = Commands(trained, plan, settings.eval_flags)
+        commands = Commands(trained, plan)
         with _places(settings) as found:
             report.begin([place.label for place in found])
             running = Sweeper(study, commands, folder, settings.retries, report)
@@ -124,6 +124,8 @@ def make_plan(settings: SweepFlags, trained: Program, given: Sequence[str]) -> P
         settings.seed,
         [settings.objective, *second],
         settings.pruner,
+        trained.evaluator,
+        settings.eval_flags,
     )
     for point in points:
         trained.check(plan.training(point)[1])
@@ -138,13 +140,11 @@ class Commands:
 
     Attributes:
       program: trains and evaluates.
-      plan: what all trainings share.
-      eval_flags: additional flags of the evaluations.
+      plan: what all trainings and their evaluations share.
     """
 
     program: Program
     plan: Plan
-    eval_flags: Sequence[str]
 
     def spec(self, running: RunningTrial, folder: Path, place: Place) -> TrialSpec:
         """Returns the specification of a trial in a folder at a place."""
@@ -153,7 +153,7 @@ class Commands:
         return TrialSpec(
             str(folder),
             [*launcher, *self.program.train(chosen, folder)],
-            self.program.evaluate(chosen, folder, self.eval_flags, follow),
+            self.program.evaluate(chosen, folder, self.plan.eval_flags, follow),
             follow,
             place.slot,
             place.slots,

@@ -174,6 +174,14 @@ def test_studies_in_one_folder_have_trials_and_results_of_their_own(run_at_place
     assert run_at_places("--grid=grad_bits=1") == first
 
 
+def test_a_study_is_not_continued_with_other_evaluations(run_at_places):
+    run_at_places("--grid=grad_bits=1", "--eval_flags=--num_examples=10")
+    with pytest.raises(ValueError, match="another eval_flags: --num_examples=10"):
+        run_at_places("--grid=grad_bits=1", "--eval_flags=--num_examples=20")
+    with pytest.raises(ValueError, match="another eval_program: inception"):
+        run_at_places("--grid=grad_bits=1", "--eval_program=inception.cifar10_eval")
+
+
 def stop(*_):
     raise KeyboardInterrupt
 
