@@ -332,6 +332,9 @@ class Study:
         A trial that was stopped is queued again unless it was pruned, and one that died up to
         `retries` times. None: this sweep was silent, and another one has taken the trial over.
         """
+        if end.outcome is Outcome.DONE and (missing := self._missing(end)):
+            reason = f"the programs printed no {missing}; see train.log and eval.log"
+            end = dataclasses.replace(end, outcome=Outcome.FAILED, reason=reason)
         outcome = "pruned" if pruned and end.outcome is Outcome.STOPPED else end.outcome.value
         with self._lock:
             trial = running.trial
@@ -351,22 +354,25 @@ class Study:
         if outcome == Outcome.STOPPED or (died and losses <= retries):
             self._queue_again(self.trial(trial.number), losses)
             return True
-        if outcome == Outcome.DONE and (values := self._values(end)):
-            self.optuna.tell(trial, values)
+        if outcome == Outcome.DONE:
+            self.optuna.tell(trial, list(self._objectives(end).values()))
         else:
             state = TrialState.PRUNED if outcome == "pruned" else TrialState.FAIL
             self.optuna.tell(trial, state=state)
         return False
 
-    def _values(self, end: TrialEnd) -> list[float] | None:
-        """Returns the objectives of a finished trial; None if the training did not report one."""
+    def _objectives(self, end: TrialEnd) -> dict[str, float | None]:
+        """Returns the objectives of a finished trial; None for one that it did not report."""
         found = {
             "precision": end.last and end.last.precision,
             "bytes": end.bytes_sent,
             "seconds": end.seconds,
         }
-        values = [found[objective] for objective in self._plan.objectives]
-        return None if None in values else values
+        return {name: found[name] for name in self._plan.objectives}
+
+    def _missing(self, end: TrialEnd) -> str:
+        """Returns which objectives a finished trial did not report."""
+        return " and no ".join(name for name, v in self._objectives(end).items() if v is None)
 
     def beat(self) -> None:
         """Notes that the trials of this sweep run; to be called every BEAT_SECS.

@@ -148,6 +148,17 @@ def test_a_trial_that_failed_is_not_tried_again(storage):
     assert len(run_all(opened)) == 3
 
 
+def test_a_trial_without_an_objective_has_failed_and_says_which_is_missing(storage):
+    opened = Study(storage, "s", dataclasses.replace(GRID, objectives=("precision", "bytes")))
+    ends = [TrialEnd(Outcome.DONE, bytes_sent=0), done(0.5), TrialEnd(Outcome.DONE)]
+    for end in ends:
+        assert not opened.end(opened.next(), end, pruned=False, retries=0)
+    missing = ("precision", "bytes", "precision and no bytes")
+    for trial, names in zip(opened.results()[:3], missing, strict=True):
+        assert trial.state is TrialState.FAIL and trial.user_attrs["outcome"] == "failed"
+        assert trial.user_attrs["reason"].startswith(f"the programs printed no {names}; see ")
+
+
 def test_failed_trials_are_tried_again_in_their_folders_when_that_is_asked_for(storage):
     opened = Study(storage, "s", GRID)
     died, lost = TrialEnd(Outcome.DIED, "SIGKILL"), TrialEnd(Outcome.LOST, "no host")

@@ -158,10 +158,10 @@ class _Attempt:
 
     def _read(self, lines: IO[str]) -> None:
         step = 0
-        with (self._folder / "eval.log").open("a") as log:
+        with (self._folder / "eval.log").open("ab", buffering=0) as log:
             for line in lines:
-                log.write(line)
-                log.flush()
+                with contextlib.suppress(OSError):  # a full disk is no end of a trial
+                    log.write(line.encode())
                 if match := _STEP.match(line):
                     step = int(match[1])
                 elif match := _METRICS.search(line):

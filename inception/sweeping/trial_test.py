@@ -186,6 +186,13 @@ def test_seconds_add_up_over_attempts(spec):
     assert run(spec()).end.seconds > first >= 0.3
 
 
+def test_evaluations_count_also_while_their_log_cannot_be_written(spec, tmp_path):
+    given = spec()
+    (tmp_path / "trial").mkdir()
+    (tmp_path / "trial" / "eval.log").symlink_to("/dev/full")
+    assert run(given).end.last == Evaluation(25, 0.25, 0.9)
+
+
 def test_seconds_are_noted_while_a_trial_trains(spec, monkeypatch):
     monkeypatch.setattr(trial, "_NOTE_SECS", 0)
     wait = f"""
