@@ -90,6 +90,14 @@ class Program:
         """Returns module and arguments of a training in a folder."""
         return [self.module, *arguments, f"--{TRAIN_DIR}={folder / 'train'}"]
 
+    def last_step(self, arguments: Sequence[str]) -> int:
+        """Returns the step at which a training ends.
+
+        Raises:
+          ValueError: its flags do not say so.
+        """
+        return _steps(self.check(arguments))
+
     def evaluate(
         self, arguments: Sequence[str], folder: Path, extra: Sequence[str], follow: bool
     ) -> list[str]:

@@ -159,6 +159,10 @@ class Commands:
             place.slots,
         )
 
+    def is_finished(self, running: RunningTrial, step: int) -> bool:
+        """Whether the training of a trial has ended with a step. Only where a pruner follows it."""
+        return step >= self.program.last_step(self.plan.training(running.point)[1])
+
 
 class Sweeper:
     """Gives the trials of a study to places until all have ended."""
@@ -271,8 +275,10 @@ class Sweeper:
                 if isinstance(event, TrialEnd):
                     end = event
                 elif not pruned and self._study.report(running, event):
-                    pruned = True
-                    connection.stop()
+                    # The last evaluation has no training to stop.
+                    pruned = not self._commands.is_finished(running, event.step)
+                    if pruned:
+                        connection.stop()
             self._connections.discard(connection)
         return end, pruned
 

@@ -214,6 +214,22 @@ def test_at_a_signal_the_sweep_waits_until_its_trainings_have_saved(run_at_place
     assert saved
 
 
+def test_a_trial_that_has_trained_to_its_end_is_not_pruned(run_at_places, monkeypatch):
+    stopped = threading.Event()
+
+    def events(place):
+        stopped.clear()
+        yield Evaluation(20, 0.1, 1.0)
+        outcome = Outcome.STOPPED if stopped.is_set() else Outcome.DONE
+        yield TrialEnd(outcome, "", 1.0, 100, Evaluation(20, 0.1, 1.0))
+
+    monkeypatch.setattr(Place, "events", events)
+    monkeypatch.setattr(Place, "stop", lambda _: stopped.set())
+    monkeypatch.setattr(sweeper.Study, "report", lambda *_: True)  # worse than all others
+    found = run_at_places("--grid=max_steps=20,40", "--pruner=median")
+    assert {row["max_steps"]: row["state"] for row in found} == {"20": "done", "40": "pruned"}
+
+
 def test_a_trial_that_another_sweep_has_taken_over_is_reported(run_at_places, monkeypatch, capsys):
     real = sweeper.Study.end
 
