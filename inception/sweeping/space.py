@@ -1,7 +1,7 @@
 """The values among which a sweep chooses: "initial_learning_rate=0.1,0.01 clip_factor=1..4".
 
-A name has a list of values (a,b,c) or a range (low..high, or low..high:log). The values of a range
-are whole numbers if the flag takes whole numbers.
+A name has a list of values (a,b,c) or, if the flag takes numbers, a range (low..high, or
+low..high:log). The values of a range are whole numbers if the flag takes whole numbers.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
+from absl import flags
 from absl.flags import FlagValues
 
 from inception.flags.table import Parser, refuse
+
+_NUMBERS = {flags.IntegerParser: int, flags.FloatParser: float}  # of a program's own flags
 
 Point = Mapping[str, str]  # name -> the text of its value
 
@@ -87,15 +90,13 @@ def read(text: str, values: FlagValues, flag: str) -> Space:
 def _values(given: str, name: str, values: FlagValues) -> Choices | Range:
     bounds, _, scale = given.partition(":")
     low, dots, high = bounds.partition("..")
-    if not dots:
+    parser = values[name].parser
+    number = parser.kind.read if isinstance(parser, Parser) else _NUMBERS.get(type(parser))
+    if not dots or number not in (int, float):  # a text, such as ../a, may have dots
         texts = tuple(given.split(","))
         if len(set(texts)) < len(texts):
             raise refuse(name, given, "a value appears twice")
         return Choices(texts)
-    parser = values[name].parser
-    number = parser.kind.read if isinstance(parser, Parser) else float
-    if number not in (int, float):
-        raise refuse(name, given, "takes no numbers, so list its values: A,B")
     if scale not in ("", "log"):
         raise refuse(name, given, "a range is LOW..HIGH or LOW..HIGH:log")
     try:

@@ -1,6 +1,7 @@
 """What a space may be, and the error for one that cannot be read."""
 
 import pytest
+from absl import flags
 
 from inception.flags.command_line import flags_of
 from inception.sweeping import space
@@ -21,6 +22,22 @@ def test_lists_and_ranges_are_read_with_the_type_of_their_flag():
     }
     assert isinstance(found["seed"].low, int)
     assert space.ranges(found) == ["clip_factor", "initial_learning_rate", "seed"]
+
+
+def test_texts_with_dots_are_values():
+    assert read("data_dir=../a,../b:c")["data_dir"] == Choices(("../a", "../b:c"))
+
+
+def test_ranges_of_a_programs_own_flags_have_their_type():
+    values = flags.FlagValues()
+    flags.DEFINE_string("text", "", "", flag_values=values)
+    flags.DEFINE_integer("whole", 1, "", flag_values=values)
+    flags.DEFINE_float("real", 1.0, "", flag_values=values)
+    assert space.read("text=../a,../b whole=1..3 real=1..3", values, "space") == {
+        "text": Choices(("../a", "../b")),
+        "whole": Range(1, 3, log=False),
+        "real": Range(1.0, 3.0, log=False),
+    }
 
 
 def test_what_is_printed_of_a_space_reads_as_the_same_space():
@@ -55,7 +72,7 @@ def test_the_last_name_of_a_grid_changes_fastest():
         ("clip_factor=0..1:exp", "a range is LOW..HIGH or LOW..HIGH:log"),
         ("clip_factor=a..b", "the ends of a range must be numbers"),
         ("seed=1..2.5", "the ends of a range must be whole numbers"),
-        ("net=a..b", "takes no numbers, so list its values"),
+        ("optimizer=adam..gd", "flag --optimizer=adam..gd: must be "),
     ],
 )
 def test_law_10_a_bad_space_is_reported(text, message):
