@@ -151,8 +151,19 @@ def _importance(study: Study, plan: Plan, plots: Any) -> Any:
     )
 
 
+def _show_as_they_are(figure: Any) -> None:
+    """Lets the values beside the axes be no formulas, which a pair of $ would begin and end."""
+    from matplotlib.ticker import FixedLocator
+
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        if isinstance(axis.get_major_locator(), FixedLocator):  # others have numbers: 10^2
+            for label in axis.get_ticklabels():
+                label.set_parse_math(False)
+
+
 def _save(make: Callable[[], Any], file: Path) -> Path:
     figure = make().figure
+    _show_as_they_are(figure)
     figure.set_size_inches(10, 5)
     figure.savefig(file, dpi=_DPI, bbox_inches="tight")
     import matplotlib.pyplot

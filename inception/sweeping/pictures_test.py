@@ -68,6 +68,16 @@ def test_two_lists_of_values_give_a_heat_map_and_others_parallel_lines(
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in drawn)
 
 
+@pytest.mark.parametrize("other", [DECAYS, Range(0.1, 1.0, log=True)])
+def test_values_with_dollars_are_no_formulas(other, tmp_path):
+    texts = Choices(("$x$^_", "$y_{$"))
+    of = plan({"text": texts, "other": other})
+    seconds = DECAYS.texts if other is DECAYS else (0.2, 0.3)
+    pairs = [{"text": text, "other": value} for text in texts.texts for value in seconds]
+    drawn = pictures.draw(study(of, [(each, 0.5) for each in pairs]), of, tmp_path)
+    assert len(drawn) == 2
+
+
 def test_two_objectives_also_give_the_pareto_front(tmp_path):
     of = plan({"rate": RATES, LONG: DECAYS, "optimizer": ONE}, "precision", "bytes")
     names = [file.stem for file in pictures.draw(lists(of), of, tmp_path)]
