@@ -4,7 +4,7 @@ import dataclasses
 import json
 from typing import NamedTuple
 
-from inception.flags.rates import Rates
+from inception.flags.rates import ENDLESS, Rates
 from terngrad.training import schedules
 from terngrad.training.schedules import Schedule
 
@@ -24,9 +24,10 @@ class _RateSteps(NamedTuple):
 
 
 def _rate_steps(rates: Rates, steps_per_epoch: float) -> _RateSteps:
-    """Turns epochs into steps."""
-    decay = max(1, round(rates.num_epochs_per_decay * steps_per_epoch))
-    warm_up = rates.warmup_steps or round(rates.warmup_epochs * steps_per_epoch)
+    """Turns epochs into steps: at most so many that no training reaches them, for an int64."""
+    steps = lambda epochs: round(min(epochs * steps_per_epoch, ENDLESS))
+    decay = max(1, steps(rates.num_epochs_per_decay))
+    warm_up = rates.warmup_steps or steps(rates.warmup_epochs)
     return _RateSteps(warm_up, decay, decay if rates.polynomial_over_epochs else rates.max_steps)
 
 
