@@ -37,12 +37,13 @@ def write_shards(
       source: the images.
       options: how to convert.
       bar: shows how many images are written.
-      set_broken: takes the name of each file and a line for each image that was left out.
+      set_broken: takes the name of each file and a line for each image that was left out, before
+        the file gets its name: whoever stops in between cannot lose the lines.
     """
     total = sum(map(len, shares.values()))
     task = bar.add_task(f"writing {total} images", total=total)
-    for shard in written_shards(shares, source, options, lambda done: bar.advance(task, done)):
-        set_broken(os.path.basename(shard.path), shard.broken)
+    advance = functools.partial(bar.advance, task)
+    for shard in written_shards(shares, source, options, advance, set_broken):
         records.store_counts({shard.path: shard.count})
         print_warnings(shard)
 
@@ -74,6 +75,7 @@ def written_shards(
     source: Source,
     options: Options,
     report_written: Callable[[int], None] = lambda done: None,
+    set_broken: Callable[[str, list[str]], None] = lambda name, lines: None,
 ) -> Iterator[Shard]:
     """Writes record files and yields each when it has its name; see `write_shards`.
 
@@ -96,6 +98,7 @@ def written_shards(
                             writer.write(record)
                             count += 1
                     report_written(len(chunk))
+                set_broken(os.path.basename(path), broken)
             found = list(warnings)
             del warnings[: len(found)]  # threads may have added others
             yield Shard(path, count, broken, found)

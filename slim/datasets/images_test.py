@@ -187,6 +187,28 @@ def test_broken_pictures_stay_known_when_a_stopped_conversion_goes_on(folder, tm
     assert "all 32 images" in capsys.readouterr().out
 
 
+def test_a_stop_right_after_a_file_has_its_name_keeps_its_broken_pictures_known(
+    folder, tmp_path, monkeypatch
+):
+    for path in folder.rglob("*.jpg"):
+        if path.stem.endswith("1"):
+            path.write_bytes(b"")
+    replace = os.replace
+
+    def stop_at_the_second(temporary, path):
+        replace(temporary, path)
+        if path.endswith("train-00001-of-00003"):
+            raise KeyboardInterrupt
+
+    _convert(folder, tmp_path / "whole", skip_broken=True)
+    with monkeypatch.context() as stopping, pytest.raises(KeyboardInterrupt):
+        stopping.setattr(os, "replace", stop_at_the_second)
+        _convert(folder, tmp_path / "out", skip_broken=True)
+    _convert(folder, tmp_path / "out", skip_broken=True)
+    listed, expected = ((tmp_path / out / "broken.txt").read_text() for out in ("out", "whole"))
+    assert listed == expected and expected.count("\n") == 4
+
+
 def test_a_folder_of_broken_pictures_only_is_an_error(tmp_path):
     write_pictures(tmp_path / "pictures", {"cats": 4, "dogs": 4})
     for path in (tmp_path / "pictures").rglob("*.jpg"):
