@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -16,10 +17,11 @@ _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF")
 _JPEG_FORMATS = ("JPEG", "MPO")  # a camera's MPO is a JPEG followed by more pictures
 _QUALITY = 95
 _ORIENTATION = 0x0112  # key in EXIF
-_UPRIGHT = (None, 1)
+_TURNED = range(2, 9)  # values of it; others mean nothing
 _WIDE_MODES = ("I;16", "I;16B", "I;16L", "I;16N")
 _OF_UNKNOWN_RANGE = {"F": "floating-point numbers", "I": "signed or 32-bit integers"}
-_BITS = 258  # key in a TIFF
+_BITS, _PHOTOMETRIC = 258, 262  # keys in a TIFF
+_WHITE_IS_ZERO = 0
 
 
 class Stored(NamedTuple):
@@ -53,15 +55,15 @@ def read(content: bytes, form: Form = JPEG, *, is_upright: bool = True) -> Store
     """
     try:
         with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
-            is_turned = is_upright and image.getexif().get(_ORIENTATION) not in _UPRIGHT
+            is_turned = is_upright and image.getexif().get(_ORIENTATION) in _TURNED
             is_rgb_jpeg = image.format in _JPEG_FORMATS and image.mode == "RGB" and not is_turned
             warning = None
             if is_rgb_jpeg and not form.raw_pixel:
                 warning = jpeg_warnings.find(content)
                 if warning == "":
                     return Stored(content, "jpeg", image.height, image.width)
-            bits = getattr(image, "tag_v2", {}).get(_BITS, (16,))[0]
-            rgb = _to_rgb(ImageOps.exif_transpose(image) if is_turned else image, bits)
+            tags = getattr(image, "tag_v2", {})
+            rgb = _to_rgb(ImageOps.exif_transpose(image) if is_turned else image, tags)
     except Image.UnidentifiedImageError:
         kind = "an empty file" if not content else "no picture of a known format"
         raise ValueError(f"{kind}; allowed are {', '.join(_FORMATS)}") from None
@@ -70,13 +72,16 @@ def read(content: bytes, form: Form = JPEG, *, is_upright: bool = True) -> Store
     return _store(rgb, form)._replace(warning=warning or "")
 
 
-def _to_rgb(image: Image.Image, bits: int) -> Image.Image:
+def _to_rgb(image: Image.Image, tags: Mapping[int, Any]) -> Image.Image:
     if kind := _OF_UNKNOWN_RANGE.get(image.mode):
         raise ValueError(
             f"pixels are {kind}, whose range is unknown; allowed are 8, 12 and 16 bits"
         )
     if image.mode in _WIDE_MODES:
-        image = Image.fromarray((np.asarray(image) >> (bits - 8)).astype(np.uint8))
+        high = (np.asarray(image) >> (tags.get(_BITS, (16,))[0] - 8)).astype(np.uint8)
+        # Of 8 bits Pillow does it.
+        is_negative = tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO
+        image = Image.fromarray(255 - high if is_negative else high)
     if image.has_transparency_data:
         coloured = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), coloured)

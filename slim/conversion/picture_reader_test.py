@@ -85,6 +85,12 @@ def _with_12_bits():
     return content[: -2 * _SIZE[0] * _SIZE[1]] + pixels.ljust(2 * _SIZE[0] * _SIZE[1], b"\0")
 
 
+def _negative(tiff):
+    """The same pixels, of which the largest is black."""
+    (black_is_zero,) = re.findall(rb"\x06\x01\x03\x00\x01\x00\x00\x00\x01\x00", tiff)
+    return tiff.replace(black_is_zero, black_is_zero[:-2] + b"\x00\x00")
+
+
 _GREY = (82, 82, 82)  # of _RED
 
 _KINDS = {
@@ -99,6 +105,8 @@ _KINDS = {
     "transparent palette PNG": (_encode(_with_palette_transparency(), "PNG"), _WHITE),
     "16-bit PNG": (_encode(_wide(np.uint16), "PNG"), (100, 100, 100)),
     "16-bit TIFF": (_encode(_wide(np.uint16), "TIFF"), (100, 100, 100)),
+    "negative 8-bit TIFF": (_negative(_encode(_image("L"), "TIFF")), (173, 173, 173)),
+    "negative 16-bit TIFF": (_negative(_encode(_wide(np.uint16), "TIFF")), (155, 155, 155)),
     "12-bit TIFF": (_with_12_bits(), (100, 100, 100)),
     "BMP": (_encode(_image(), "BMP"), _RED),
     "GIF": (_encode(_image(), "GIF"), _RED),
@@ -136,6 +144,12 @@ def test_a_picture_is_turned_upright_as_exif_says(orientation):
     assert image.shape == upright.shape and np.abs(image - upright).mean() < 3
     kept = picture_reader.read(content, is_upright=False)
     assert kept.encoded == content and (kept.height, kept.width) == turned.shape[:2]
+
+
+@pytest.mark.parametrize("orientation", [0, 9, 255])
+def test_an_orientation_that_exif_does_not_know_turns_nothing(orientation):
+    content = _encode(_gradient(), exif=_exif(orientation))
+    assert picture_reader.read(content).encoded == content
 
 
 def test_detail_survives_the_change_of_format():
