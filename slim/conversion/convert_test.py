@@ -201,6 +201,34 @@ def test_stopped_conversion_leaves_no_file_that_looks_whole(source, tmp_path, mo
     assert records.count_records([str(first)]) == (6,)
 
 
+def test_an_overwriting_conversion_that_was_stopped_goes_on(source, tmp_path, monkeypatch, capsys):
+    out, replace = tmp_path / "out", os.replace
+    _convert(source, out, train_shards=4)
+    write_mnist(source[0], num_images=16)
+
+    def stop_at_the_second(temporary, path):
+        replace(temporary, path)
+        if path.endswith("train-00001-of-00004"):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as stopping, pytest.raises(KeyboardInterrupt):
+        stopping.setattr(os, "replace", stop_at_the_second)
+        _convert(source, out, train_shards=4, overwrite=True)
+    _convert(source, out, train_shards=4)
+    assert "keeps its 2 existing record files" in capsys.readouterr().out
+    assert get_dataset("mnist", "train", str(out)).counts == (4, 4, 4, 4)
+
+
+@pytest.mark.parametrize("name", ["labels.txt", "conversion.json", "counts.json"])
+def test_a_full_disk_names_the_text_file_that_did_not_fit(source, tmp_path, name):
+    out = tmp_path / "out"
+    out.mkdir()
+    os.symlink("/dev/full", out / f".{name}.{os.getpid()}.partial")
+    with pytest.raises(OSError, match=rf"out/{name}: cannot be written \(No space left on device"):
+        _convert(source, out)
+    assert not (out / name).exists()
+
+
 def test_a_full_disk_leaves_no_file_and_names_the_one_that_did_not_fit(source, tmp_path):
     out = tmp_path / "out"
     out.mkdir()

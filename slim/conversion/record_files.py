@@ -112,6 +112,7 @@ def _run(
             "name another folder, or replace the old records with --overwrite"
         )
     _remove(_unfinished(folder))
+    records.drop_counts_of_removed(folder)
     kept = {path for path in expected if os.path.exists(path)}
     if kept and not note.splits():  # records of unknown origin keep their classes
         dataset_info.check_labels(folder, class_names, "the images")
@@ -145,11 +146,13 @@ def print_summary(folder: str, paths: Sequence[str], num_kept: int) -> None:
     """
     if num_kept:
         print(f"{folder} keeps its {num_kept} existing record files; --overwrite replaces them.")
-    if broken := _ConversionNote(folder).broken():
-        path = os.path.join(folder, _BROKEN_FILE)
+    note, path = _ConversionNote(folder), os.path.join(folder, _BROKEN_FILE)
+    if broken := note.broken():
         with files.replacing_text(path) as file:
             file.writelines(f"{line}\n" for line in broken)
         print(f"Broken images that were left out: {len(broken)}; {path} names them.")
+    elif note.splits():  # without a note nobody knows
+        _remove([path])
     if not (total := sum(records.count_records(paths))):
         raise ValueError(f"{folder}: none of its record files has an image")
     print(f"Finished writing all {total} images in data set.")

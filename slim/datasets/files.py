@@ -54,12 +54,19 @@ def replacing(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def replacing_text(path: str) -> Iterator[TextIO]:
-    """Opens a text file that replaces `path` on success, and then survives a loss of power."""
-    with replacing(path) as temporary:
-        with open(temporary, "w", encoding="utf-8") as file:
-            yield file
-        _sync(temporary)  # otherwise an empty file might get the name
-    _sync(os.path.dirname(path) or ".")
+    """Opens a text file that replaces `path` on success, and then survives a loss of power.
+
+    Raises:
+      OSError: the file cannot be written; the text names it.
+    """
+    try:
+        with replacing(path) as temporary:
+            with open(temporary, "w", encoding="utf-8") as file:
+                yield file
+            _sync(temporary)  # otherwise an empty file might get the name
+        _sync(os.path.dirname(path) or ".")
+    except OSError as error:  # of a full disk it names no file
+        raise OSError(f"{path}: cannot be written ({error.strerror or error})") from None
 
 
 def _sync(path: str) -> None:

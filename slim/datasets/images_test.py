@@ -187,6 +187,18 @@ def test_broken_pictures_stay_known_when_a_stopped_conversion_goes_on(folder, tm
     assert "all 32 images" in capsys.readouterr().out
 
 
+def test_the_list_of_broken_pictures_goes_when_none_is_broken(folder, tmp_path):
+    out, path = tmp_path / "out", folder / "cats" / "cats_3.jpg"
+    whole = path.read_bytes()
+    path.write_bytes(b"no picture")
+    _convert(folder, out, skip_broken=True)
+    path.write_bytes(whole)
+    for written in out.glob("*-of-*"):
+        written.unlink()
+    _convert(folder, out)
+    assert not (out / "broken.txt").exists()
+
+
 def test_a_stop_right_after_a_file_has_its_name_keeps_its_broken_pictures_known(
     folder, tmp_path, monkeypatch
 ):

@@ -106,8 +106,15 @@ def store_counts(counts: Mapping[str, int]) -> None:
             if os.path.dirname(path) == folder:
                 entry = {"records": records, "bytes": os.path.getsize(path)}
                 stored[os.path.basename(path)] = entry
-        with files.replacing_text(os.path.join(folder, _COUNTS_FILE)) as file:
-            json.dump(stored, file, indent=0, sort_keys=True)
+        _write_counts(folder, stored)
+
+
+def drop_counts_of_removed(folder: str) -> None:
+    """Drops the stored numbers of files that are gone: new files may get their names."""
+    stored = _stored_counts(folder)
+    there = {name: e for name, e in stored.items() if os.path.exists(os.path.join(folder, name))}
+    if there != stored:
+        _write_counts(folder, there)
 
 
 def count_records(paths: Sequence[str]) -> tuple[int, ...]:
@@ -338,6 +345,11 @@ def _stored_counts(folder: str) -> dict[str, dict[str, int]]:
     except (ValueError, AttributeError, KeyError, TypeError):
         raise ValueError(f"{path} does not hold counts of records; remove the file") from None
     return stored
+
+
+def _write_counts(folder: str, counts: Mapping[str, Mapping[str, int]]) -> None:
+    with files.replacing_text(os.path.join(folder, _COUNTS_FILE)) as file:
+        json.dump(counts, file, indent=0, sort_keys=True)
 
 
 def _bytes(value: bytes) -> tf.train.Feature:
