@@ -39,6 +39,8 @@ def download(folder: str) -> str:
 def load(folder: str) -> dict[str, Pictures]:
     """Finds the pictures in flower_photos.tgz or in the unpacked folder flower_photos.
 
+    Where no class has five pictures, there is no split for validation.
+
     Args:
       folder: holds one of the two, or is flower_photos itself.
 
@@ -56,7 +58,7 @@ def load(folder: str) -> dict[str, Pictures]:
     counts = [min(_VALIDATION, len(group) // _LARGEST_SHARE) for group in groups]
     names = picture_files.label_names(classes)
     splits = zip(INFO.splits, set_aside(groups, counts), strict=True)
-    return {split: Pictures(items, names) for split, items in splits}
+    return {split: Pictures(items, names) for split, items in splits if items}
 
 
 def _read_archive(path: str) -> tuple[list[str], list[list[Picture]]]:

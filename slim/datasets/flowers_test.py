@@ -5,7 +5,9 @@ import tarfile
 
 import pytest
 
+from slim.conversion import convert
 from slim.datasets import flowers
+from slim.datasets.dataset_factory import get_dataset
 from slim.testing import write_pictures
 
 _KINDS = {"daisy": 12, "roses": 5, "tulips": 600}
@@ -46,6 +48,14 @@ def test_100_of_each_kind_and_at_most_a_fifth_are_for_validation(source):
     assert counts == {"train": {1: 10, 2: 4, 3: 500}, "validation": {1: 2, 2: 1, 3: 100}}
     names = [p.name for pictures in found.values() for p in pictures.items]
     assert len(set(names)) == len(names) == sum(_KINDS.values())
+
+
+def test_too_few_of_each_kind_leave_none_for_validation(tmp_path):
+    write_pictures(tmp_path, {"daisy": 4, "roses": 4})
+    found = flowers.load(str(tmp_path))
+    assert [(split, len(pictures.items)) for split, pictures in found.items()] == [("train", 8)]
+    convert.convert("flowers", str(tmp_path / "out"), source_dir=str(tmp_path))
+    assert get_dataset("flowers", "train", str(tmp_path / "out")).counts == (4, 4)
 
 
 def test_what_holds_no_flowers_is_named(tmp_path):
