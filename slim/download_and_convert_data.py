@@ -56,6 +56,7 @@ def main(values: FlagValues) -> None:
         config.dataset_dir,
         source_dir=config.source_dir,
         num_shards=shards,
+        shards_flag="--num_shards",
         options=config.options(),
     )
 

@@ -21,3 +21,7 @@ def test_converts_into_shards(tmp_path):
     assert run.returncode == 0, run.stderr
     assert run.stdout == "Finished writing all 14 images in data set.\n"
     assert get_dataset("mnist", "train", str(tmp_path / "out")).counts == (3, 2, 2)
+    flags[-1] = "8"
+    run = _run(*flags, "--dataset_dir", tmp_path / "more", "--source_dir", tmp_path)
+    why = "7 train images do not fill 8 shards; allowed are at most 7"
+    assert f"flag --num_shards=8: {why}\n" in run.stderr

@@ -15,7 +15,7 @@ from inception.on_spark.session import open_session
 from slim.conversion import record_files
 from slim.conversion import shard_writer as local
 from slim.conversion.options import DEFAULT, JPEG, Form, Options
-from slim.conversion.record_files import Job, WriteShards
+from slim.conversion.record_files import WriteShards
 from slim.conversion.shard_writer import Shard
 from slim.conversion.sources import PictureSource, Source
 from slim.datasets import records
@@ -77,8 +77,8 @@ def convert_frame(
     rows = frame.selectExpr("image", "label", names)
     source = _Rows(*rows.selectExpr("count(*)", "sum(xxhash64(*) % 1000003)").first(), form)
     write = functools.partial(_write_rows, rows.rdd.zipWithIndex(), class_names, form)
-    paths = record_files.record_paths(folder, "", split, num_shards)
-    record_files.run(folder, [Job(split, source, paths)], class_names, options, write)
+    job = record_files.job(folder, "", split, source, num_shards, "num_shards")
+    record_files.run(folder, [job], class_names, options, write)
 
 
 class _Rows:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
 from slim.conversion import record_files, shard_writer
 from slim.conversion.options import DEFAULT, JPEG, Form, Options
-from slim.conversion.record_files import Job, WriteShards, record_paths
+from slim.conversion.record_files import WriteShards, record_paths
 from slim.conversion.sources import ArraySource, PictureSource, Source
 from slim.datasets import dataset_factory
 from slim.datasets.dataset_info import DatasetInfo, Splits
 from slim.datasets.picture_files import Pictures
+
+_SHARDS_FLAG = "--{split}_shards"
 
 
 def convert(
@@ -22,6 +24,7 @@ def convert(
     *,
     source_dir: str | None = None,
     num_shards: Mapping[str, int] | None = None,
+    shards_flag: str = _SHARDS_FLAG,
     form: Form = JPEG,
     options: Options = DEFAULT,
     download: Callable[[str], str] | None = None,
@@ -33,6 +36,7 @@ def convert(
       dataset_dir: folder for the record files and labels.txt.
       source_dir: folder that has the original files; None downloads to `dataset_dir`/download.
       num_shards: see `write`.
+      shards_flag: see `write`.
       form: how pictures are stored.
       options: how to convert.
       download: gets the original files into a folder, and returns it; None = as the data set does.
@@ -42,18 +46,28 @@ def convert(
         `record_files.run`.
     """
     module = dataset_factory.MODULES[name]
-    paths = [
-        path
-        for split in module.INFO.splits
-        for path in record_paths(dataset_dir, name, split, _shards(module.INFO, split, num_shards))
-    ]
-    if source_dir is None and all(map(os.path.exists, paths)) and not options.overwrite:
+
+    def paths() -> Iterator[str]:
+        for split in module.INFO.splits:
+            shards = _shards(module.INFO, split, num_shards)
+            yield from record_paths(dataset_dir, name, split, shards)
+
+    if source_dir is None and all(map(os.path.exists, paths())) and not options.overwrite:
         record_files.check_form(dataset_dir, module.INFO.splits, form)
-        record_files.print_summary(dataset_dir, paths, len(paths))  # without a download
+        found = list(paths())
+        record_files.print_summary(dataset_dir, found, len(found))  # without a download
         return
     download = download or module.download
     splits = module.load(source_dir or download(os.path.join(dataset_dir, "download")))
-    write(module.INFO, splits, dataset_dir, num_shards=num_shards, form=form, options=options)
+    write(
+        module.INFO,
+        splits,
+        dataset_dir,
+        num_shards=num_shards,
+        shards_flag=shards_flag,
+        form=form,
+        options=options,
+    )
 
 
 def write(
@@ -62,6 +76,7 @@ def write(
     folder: str,
     *,
     num_shards: Mapping[str, int] | None = None,
+    shards_flag: str = _SHARDS_FLAG,
     form: Form = JPEG,
     options: Options = DEFAULT,
     write_shards: WriteShards = shard_writer.write_shards,
@@ -74,6 +89,7 @@ def write(
       folder: folder for the record files and labels.txt.
       num_shards: number of record files of some splits; others have the number in `info`, or one
         for each image if that is less.
+      shards_flag: the flag that sets it, with {split} for the split, for the error.
       form: how pictures are stored.
       options: how to convert.
       write_shards: see `record_files.run`.
@@ -82,7 +98,8 @@ def write(
     for split, images in splits.items():
         source = _source(images, info, form)
         shards = _shards(info, split, num_shards, len(source))
-        jobs.append(Job(split, source, record_paths(folder, info.name, split, shards)))
+        flag = f"flag {shards_flag.format(split=split)}"
+        jobs.append(record_files.job(folder, info.name, split, source, shards, flag))
     first = next(iter(splits.values()))
     class_names = first.class_names if isinstance(first, Pictures) else info.class_names
     record_files.run(folder, jobs, class_names, options, write_shards)

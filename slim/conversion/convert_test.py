@@ -8,7 +8,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from slim.conversion import convert
+from slim.conversion import convert, record_files
 from slim.conversion.options import Form, Options
 from slim.datasets import mnist, records
 from slim.datasets.dataset_factory import get_dataset
@@ -178,9 +178,16 @@ def test_bad_source_writes_nothing(source, tmp_path, name):
 
 
 def test_more_shards_than_images_write_nothing(source, tmp_path):
-    with pytest.raises(ValueError, match="23 train images do not fill 24 shards"):
+    with pytest.raises(ValueError, match=r"^flag --train_shards=24: 23 train images do not f"):
         _convert(source, tmp_path / "out", train_shards=24)
     assert not (tmp_path / "out").exists()
+
+
+def test_too_many_shards_are_refused_before_any_of_them_has_a_name(source, tmp_path, monkeypatch):
+    for module in (convert, record_files):
+        monkeypatch.setattr(module, "record_paths", lambda *arguments: pytest.fail("a name"))
+    with pytest.raises(ValueError, match=r"--train_shards=3000000: .*; allowed are at most 23$"):
+        _convert(source, tmp_path / "out", train_shards=3_000_000)
 
 
 def test_stopped_conversion_leaves_no_file_that_looks_whole(source, tmp_path, monkeypatch):

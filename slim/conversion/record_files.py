@@ -46,26 +46,43 @@ class Job:
     source: Source
     paths: Sequence[str]
 
-    def __post_init__(self) -> None:
-        """Raises ValueError if a record file would stay empty."""
-        if len(self.source) < len(self.paths):
-            raise ValueError(
-                f"{len(self.source)} {self.split} images do not fill {len(self.paths)} shards; "
-                f"ask for at most {len(self.source)}"
-            )
-
     def shares(self) -> dict[str, range]:
         """Assigns images 0, 1, ... to the files in turn, so that sorted images are mixed."""
         total, count = len(self.source), len(self.paths)
         return {path: range(first, total, count) for first, path in enumerate(self.paths)}
 
 
-def record_paths(folder: str, name: str, split: str, num_shards: int | None) -> list[str]:
-    """Returns the record files of a split: `num_shards`, or one named after the data set."""
+def job(
+    folder: str, name: str, split: str, source: Source, num_shards: int | None, asked_by: str
+) -> Job:
+    """Returns the job for a split; see `record_paths`.
+
+    Args:
+      folder: folder of the record files.
+      name: name of the data set.
+      split: name of the split.
+      source: its images.
+      num_shards: number of record files; None = one.
+      asked_by: flag or argument that gives the number, for the error.
+
+    Raises:
+      ValueError: a record file would stay empty. No name of a file is made before.
+    """
+    if len(source) < (num_shards or 1):
+        raise ValueError(
+            f"{asked_by}={num_shards}: {len(source)} {split} images do not fill {num_shards} "
+            f"shards; allowed are at most {len(source)}"
+        )
+    return Job(split, source, list(record_paths(folder, name, split, num_shards)))
+
+
+def record_paths(folder: str, name: str, split: str, num_shards: int | None) -> Iterator[str]:
+    """Yields the record files of a split: `num_shards`, or one named after the data set."""
     if num_shards is None:
-        return [os.path.join(folder, f"{split}-{name}.tfrecord")]
-    shards = range(num_shards)
-    return [os.path.join(folder, f"{split}-{shard:05d}-of-{num_shards:05d}") for shard in shards]
+        yield os.path.join(folder, f"{split}-{name}.tfrecord")
+        return
+    for shard in range(num_shards):
+        yield os.path.join(folder, f"{split}-{shard:05d}-of-{num_shards:05d}")
 
 
 def run(

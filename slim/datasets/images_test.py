@@ -260,7 +260,7 @@ def test_a_name_that_is_no_utf8_is_stored_with_a_mark(tmp_path):
 def test_few_pictures_fill_fewer_record_files_unless_more_are_asked_for(tmp_path):
     write_pictures(tmp_path / "pictures", {"cats": 3})
     few = {"source_dir": str(tmp_path / "pictures")}
-    with pytest.raises(ValueError, match="1 validation images do not fill 2 shards"):
+    with pytest.raises(ValueError, match="--validation_shards=2: 1 validation images do not"):
         convert.convert("images", str(tmp_path / "out"), num_shards={"validation": 2}, **few)
     convert.convert("images", str(tmp_path / "out"), **few)
     counts = [get_dataset("images", s, str(tmp_path / "out")).counts for s in images.INFO.splits]
