@@ -64,6 +64,7 @@ def test_faults_are_one_line(tmp_path, monkeypatch):
         ([], "--data_dir=: must name a folder for the record files"),
         ([tmp_path / "out"], "cannot download .*--source_dir"),
         ([tmp_path / "out", f"--source_dir={tmp_path}"], "holds no pictures in a folder for each"),
+        ([tmp_path / "out", "--source_dir=nowhere"], "--source_dir=nowhere: cannot be read"),
     ):
         with pytest.raises(SystemExit, match=f"^download_and_preprocess_flowers: .*{message}"):
             run_program(_PROGRAM, *words)

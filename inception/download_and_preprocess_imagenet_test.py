@@ -80,8 +80,8 @@ def test_faults_are_one_line(tmp_path):
         ([], "--data_dir=: must name a folder for the record files"),
         ([tmp_path], "holds neither ILSVRC2012_img_train.tar nor .* your account at image-net.org"),
         (
-            [tmp_path, "--source_dir=x", "--train_url=https://y"],
-            "--source_dir=x: leaves nothing to download from addresses",
+            [tmp_path, f"--source_dir={tmp_path}", "--train_url=https://y"],
+            f"--source_dir={tmp_path}: leaves nothing to download from addresses",
         ),
         *(
             (

@@ -37,6 +37,7 @@ class _Config(SharedConversionConfig):
         super().__post_init__()
         if not self.dataset_dir:
             raise table.refuse("dataset_dir", "", "must name a folder")
+        table.refuse_missing(self, "source_dir")
 
 
 def main(values: FlagValues) -> None:

@@ -24,4 +24,6 @@ def test_converts_into_shards(tmp_path):
     flags[-1] = "8"
     run = _run(*flags, "--dataset_dir", tmp_path / "more", "--source_dir", tmp_path)
     why = "7 train images do not fill 8 shards; allowed are at most 7"
+    missing = _run("--dataset_dir", tmp_path, "--source_dir=nowhere")
+    assert "flag --source_dir=nowhere: cannot be read (No such file" in missing.stderr
     assert f"flag --num_shards=8: {why}\n" in run.stderr

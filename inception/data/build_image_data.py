@@ -36,6 +36,10 @@ class _Config(FoldersConfig):
         "part of each class to evaluate with if there is no --validation_directory",
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        table.refuse_missing(self, "labels_file")
+
 
 def main(values: FlagValues) -> None:
     """Converts the pictures that the flags name."""
@@ -54,17 +58,18 @@ def main(values: FlagValues) -> None:
     )
     log_unused_shards(images.INFO.splits, splits, values)
     if "validation" not in splits:
-        _refuse_older_validation(record_files.existing(config.output_directory, "validation"))
+        older = record_files.existing(config.output_directory, "validation")
+        _refuse_older_validation(older, config.validation_share)
     with on_spark.shard_writer(config.spark) as write_shards:
         how = config.arguments() | {"write_shards": write_shards}
         convert.write(images.INFO, splits, config.output_directory, **how)
 
 
-def _refuse_older_validation(paths: Sequence[str]) -> None:
+def _refuse_older_validation(paths: Sequence[str], share: float) -> None:
     """Raises ValueError if there are records that may hold pictures which now serve training."""
     if paths:
         why = f"{paths[0]} may hold pictures that now serve training; remove the validation records"
-        raise refuse("validation_share", 0, why)
+        raise refuse("validation_share", share, why)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """One's own pictures become records by the program's flags, and faults are one line."""
 
+import shutil
+
 import pytest
 
 from inception.testing.runs import run_program
@@ -43,9 +45,10 @@ def test_a_number_of_record_files_of_no_pictures_is_named(pictures, tmp_path, ca
 
 def test_flags_choose_classes_shards_and_validation(pictures, tmp_path, capsys):
     (tmp_path / "labels").write_text("dogs\n")
+    others = shutil.copytree(pictures, tmp_path / "others")
     run_program(
         _PROGRAM,
-        *("--train_directory", pictures, "--validation_directory", pictures),
+        *("--train_directory", pictures, "--validation_directory", others),
         *("--output_directory", tmp_path / "out", "--labels_file", tmp_path / "labels"),
         *("--train_shards", 3, "--validation_shards", 1, "--num_threads", 2),
         *("--validation_share", 0.2),
@@ -65,12 +68,29 @@ def test_flags_choose_classes_shards_and_validation(pictures, tmp_path, capsys):
         (["--train_directory=in"], "--output_directory=: must name a folder for the record files"),
         (["--train_shards=0"], "--train_shards=0: must be an integer >= 1"),
         (["--resize_dimen=9"], "--resize_dimen=9: needs --raw_pixel=True"),
-        (["--train_directory=/nowhere", "--output_directory=out"], "No such file.*'/nowhere'"),
     ],
 )
 def test_a_fault_of_the_flags_is_one_line(flags, message):
     with pytest.raises(SystemExit, match=f"^build_image_data: .*{message}[^\n]*$"):
         run_program(_PROGRAM, *flags)
+
+
+def test_a_file_that_does_not_exist_is_named_with_its_flag(pictures):
+    given = ["--output_directory=out", f"--train_directory={pictures}"]
+    for name in ("train_directory", "validation_directory", "labels_file"):
+        why = f"flag --{name}=/nowhere: cannot be read \\(No such file or directory\\)$"
+        with pytest.raises(SystemExit, match=f"^build_image_data: {why}"):
+            run_program(_PROGRAM, *given, f"--{name}=/nowhere")
+
+
+def test_pictures_do_not_serve_both_splits_nor_lie_around_their_records(pictures, tmp_path):
+    (tmp_path / "link").symlink_to(pictures)
+    train, out = f"--train_directory={pictures}", f"--output_directory={tmp_path}/out"
+    with pytest.raises(SystemExit, match=r"--validation_directory=.*/link: is --train_directory"):
+        run_program(_PROGRAM, train, f"--validation_directory={tmp_path}/link", out)
+    with pytest.raises(SystemExit, match=r"--output_directory=.*/records: must not lie in --t"):
+        run_program(_PROGRAM, train, f"--output_directory={tmp_path}/link/records")
+    assert sorted(path.name for path in pictures.iterdir()) == ["cats", "dogs"]
 
 
 def test_files_that_are_left_out_and_older_validation_records_are_named(pictures, tmp_path, capsys):
@@ -81,3 +101,6 @@ def test_files_that_are_left_out_and_older_validation_records_are_named(pictures
     assert f"{pictures}: leaves out stray.jpg, dogs/notes.doc; " in capsys.readouterr().out
     with pytest.raises(SystemExit, match="may hold pictures that now serve training"):
         run_program(_PROGRAM, *flags, "--validation_share=0", "--overwrite")
+    write_pictures(tmp_path / "one", {"cats": 1})
+    with pytest.raises(SystemExit, match=r"flag --validation_share=0.1: .* may hold pictures"):
+        run_program(_PROGRAM, f"--train_directory={tmp_path}/one", *flags[1:], "--overwrite")

@@ -57,6 +57,11 @@ class _Config(FoldersConfig):
         "archive or folder of annotations",
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        files = "labels_file", "imagenet_metadata_file", "bounding_box_file"
+        table.refuse_missing(self, *files, "validation_labels_file")
+
 
 def main(values: FlagValues) -> None:
     """Converts the pictures that the flags name."""

@@ -1,5 +1,7 @@
 """ImageNet's folders and archives become records by the program's flags."""
 
+import shutil
+
 import pytest
 
 from inception.testing.runs import run_program
@@ -41,11 +43,12 @@ def test_folders_and_archives_become_equal_records(source, tmp_path, capsys, raw
     ("validation", "why"),
     [
         ([], "needs --validation_directory"),
-        (["--validation_directory={0}/train"], "must not be set: {0}/train has a folder for each"),
+        (["--validation_directory={0}/other"], "must not be set: {0}/other has a folder for each"),
     ],
 )
 def test_labels_of_pictures_whose_classes_are_known_are_refused(source, tmp_path, validation, why):
     labels = source / _LABELS
+    shutil.copytree(source / "train", source / "other")
     with pytest.raises(SystemExit) as ended:
         run_program(
             _PROGRAM,
@@ -57,6 +60,13 @@ def test_labels_of_pictures_whose_classes_are_known_are_refused(source, tmp_path
     flag = f"build_imagenet_data: flag --validation_labels_file={labels}"
     assert ended.value.code.startswith(f"{flag}: {why.format(source)}")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_does_not_exist_is_named_with_its_flag(source):
+    given = ["--output_directory=out", f"--train_directory={source / 'train'}"]
+    for name in ("labels_file", "imagenet_metadata_file", "bounding_box_file"):
+        with pytest.raises(SystemExit, match=f"flag --{name}=/nowhere: cannot be read .No such"):
+            run_program(_PROGRAM, *given, f"--{name}=/nowhere")
 
 
 def test_a_number_of_record_files_of_no_pictures_is_named(source, tmp_path, capsys):

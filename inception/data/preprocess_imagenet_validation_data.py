@@ -33,6 +33,7 @@ class _Config(table.Checked):
         for name in POSITIONAL:
             if not getattr(self, name):
                 raise refuse(name, "", "must be given")
+        table.refuse_missing(self, *POSITIONAL)
 
 
 def main(values: FlagValues) -> None:

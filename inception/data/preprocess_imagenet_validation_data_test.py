@@ -25,6 +25,8 @@ def test_each_picture_moves_into_the_folder_of_its_synset(tmp_path, capsys):
 def test_missing_arguments_and_labels_are_named(tmp_path):
     with pytest.raises(SystemExit, match="--labels_file=: must be given"):
         run_program(_PROGRAM, tmp_path)
+    with pytest.raises(SystemExit, match=r"--labels_file=nowhere: cannot be read .No such file"):
+        run_program(_PROGRAM, tmp_path, "nowhere")
     (tmp_path / "labels").write_text("n01440764\n")
     (tmp_path / "pictures").mkdir()
     with pytest.raises(SystemExit, match="1 lines for 0 pictures"):

@@ -34,6 +34,7 @@ class _Config(table.Checked):
         super().__post_init__()
         if not self.annotations:
             raise refuse("annotations", "", "must name a folder or tar archive of XML files")
+        table.refuse_missing(self, "annotations", "synsets_file")
 
 
 def main(values: FlagValues) -> None:

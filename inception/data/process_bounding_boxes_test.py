@@ -43,7 +43,7 @@ def test_faults_are_one_line(folder, tmp_path):
     for words, message in (
         ([], "--annotations=: must name a folder or tar archive of XML files"),
         ([tmp_path / "empty"], "empty: has no annotations"),
-        ([tmp_path / "nowhere"], "No such file.*nowhere"),
+        ([tmp_path / "nowhere"], "--annotations=.*nowhere: cannot be read .No such file"),
         ([folder, folder / "n00007846" / "n00007846_1.xml", "more"], "unexpected argument 'more'"),
     ):
         with pytest.raises(SystemExit, match=f"^process_bounding_boxes: .*{message}"):

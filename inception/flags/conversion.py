@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
+import os
 from collections.abc import Container, Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -17,6 +19,7 @@ from inception.flags.table import (
     at_least,
     flag,
     refuse,
+    refuse_missing,
 )
 from slim.conversion.options import Form, Options
 
@@ -104,6 +107,15 @@ class FoldersConfig(PicturesConfig):
             raise refuse("output_directory", "", "must name a folder for the record files")
         if not (self.train_directory or self.validation_directory):
             raise refuse("train_directory", "", "must name a folder with a folder for each class")
+        refuse_missing(self, "train_directory", "validation_directory")
+        train, validation = self.train_directory, self.validation_directory
+        if train and validation and os.path.samefile(train, validation):
+            why = "is --train_directory, too; must have other pictures"
+            raise refuse("validation_directory", validation, why)
+        for name in ("train_directory", "validation_directory"):
+            if (folder := getattr(self, name)) and _is_inside(self.output_directory, folder):
+                why = f"must not lie in --{name}, whose folders are classes"
+                raise refuse("output_directory", self.output_directory, why)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,6 +133,11 @@ class DownloadConfig(PicturesConfig):
         super().__post_init__()
         if not self.data_dir:
             raise refuse("data_dir", "", "must name a folder for the record files")
+        refuse_missing(self, "source_dir")
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    return Path(folder).resolve() in Path(path).resolve().parents
 
 
 def log_unused_shards(

@@ -11,6 +11,7 @@ config = table.read(Config, values)   # after parsing
 import contextlib
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -133,6 +134,19 @@ class RefusedError(ValueError):
 def refuse(name: str, value: Any, why: str) -> RefusedError:
     """Returns the error of a value that a flag cannot take."""
     return RefusedError(name, value, why)
+
+
+def refuse_missing(config: Any, *names: str) -> None:
+    """Raises RefusedError if a flag names a file or folder that does not exist; "" and None do not.
+
+    It is not part of the kind: a command can be checked on a machine that does not have its files.
+    """
+    for name in names:
+        if path := getattr(config, name):
+            try:
+                os.stat(path)
+            except OSError as error:
+                raise refuse(name, path, f"cannot be read ({error.strerror})") from None
 
 
 @contextlib.contextmanager
