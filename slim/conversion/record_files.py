@@ -183,7 +183,7 @@ def _checked_note(
     replaced = {job.split for job in jobs if options.overwrite}
     note.keep({s for s in note.splits() if s not in replaced and existing(folder, s)})
     for job in jobs:
-        note.refuse_other(job.split, job.source.description, class_names)
+        note.refuse_other(job.split, job.source.description, class_names, [j.split for j in jobs])
     return note
 
 
@@ -251,18 +251,21 @@ class _ConversionNote:
         """Drops all other splits; the next change writes that."""
         self._splits = {split: noted for split, noted in self._splits.items() if split in splits}
 
-    def refuse_other(self, split: str, source: str, class_names: Sequence[str]) -> None:
+    def refuse_other(
+        self, split: str, source: str, class_names: Sequence[str], converted: Container[str]
+    ) -> None:
         """Raises ValueError if a split would be made otherwise than the records that exist.
 
         Args:
           split: name of the split.
           source: describes what it would be made from.
           class_names: names of the classes, which all splits share.
+          converted: the splits of this conversion, whose records --overwrite replaces.
         """
         classes = _describe_classes(class_names)
         for other, noted in self._splits.items():
             if noted["classes"] != classes:
-                raise self._refusal(other, noted["classes"], classes)
+                raise self._refusal(other, noted["classes"], classes, other in converted)
         noted = self._splits.get(split)
         if noted and noted["source"] != source:
             raise self._refusal(split, noted["source"], source)
@@ -293,11 +296,14 @@ class _ConversionNote:
         found = (split["broken"] for split in self._splits.values())
         return [line for shards in found for name in sorted(shards) for line in shards[name]]
 
-    def _refusal(self, split: str, noted: str, now: str) -> ValueError:
+    def _refusal(self, split: str, noted: str, now: str, is_converted: bool = True) -> ValueError:
         folder = os.path.dirname(self._path)
+        remedy = "replace them with --overwrite"
+        if not is_converted:
+            remedy = f"convert the {split} split, too, with --overwrite, or remove its records"
         return ValueError(
             f"{folder}: its {split} records were made from {noted}, not from {now}; "
-            "name another folder, or replace them with --overwrite"
+            f"name another folder, or {remedy}"
         )
 
     def _write(self) -> None:
