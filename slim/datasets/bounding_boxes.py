@@ -11,6 +11,7 @@ import dataclasses
 import math
 import os
 import re
+import tarfile
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -18,6 +19,8 @@ from xml.etree import ElementTree
 from slim.datasets import picture_files
 from slim.datasets.picture_files import BOX_SIDES, Box, decoded_name
 
+_XML = (".xml",)
+_ARCHIVES = (".tar", ".tgz", ".tar.gz")
 _SYNSET = re.compile(r"n\d{8}")
 
 
@@ -69,7 +72,7 @@ def parse_annotation(content: bytes, name: str, place: str) -> Annotation:
     Raises:
       ValueError: it is not such a file.
     """
-    name = name.removesuffix(".xml")
+    name = os.path.splitext(name)[0]
     try:
         root = ElementTree.fromstring(content)
         width, height = (float(root.findtext(f"size/{side}")) for side in ("width", "height"))
@@ -90,21 +93,28 @@ def parse_annotation(content: bytes, name: str, place: str) -> Annotation:
     return Annotation(f"{name}.JPEG", synset, tuple(boxes), num_mended, len(objects) - len(boxes))
 
 
+def holds_annotations(source: str) -> bool:
+    """Whether this is a folder or a tar archive, which may be damaged, and no text file."""
+    return os.path.isdir(source) or source.endswith(_ARCHIVES) or tarfile.is_tarfile(source)
+
+
 def annotations(source: str) -> Iterator[Annotation]:
     """Yields the annotations in a folder, in its folders, or in a tar archive of XML files.
+
+    The files' names may end in capitals. Hidden files are left out.
 
     Raises:
       ValueError: a file is damaged.
       OSError: a file cannot be read.
     """
     if not os.path.isdir(source):
-        for name, content in picture_files.contents(source, (".xml",)):
+        for name, content in picture_files.contents(source, _XML):
             yield parse_annotation(content, os.path.basename(name), f"{source}: {name}")
         return
     for folder, folders, names in os.walk(source):
         folders.sort()
         for name in sorted(names):
-            if name.endswith(".xml"):
+            if picture_files.ends_with(name, _XML):
                 path = os.path.join(folder, name)
                 with open(path, "rb") as file:
                     yield parse_annotation(file.read(), name, path)
@@ -114,6 +124,11 @@ def csv_lines(annotation: Annotation) -> Iterator[str]:
     """Yields a line for each box."""
     for box in annotation.boxes:
         yield ",".join([annotation.picture, *(f"{corner:.4f}" for corner in box)])
+
+
+def read(source: str) -> dict[str, tuple[Box, ...]]:
+    """Returns the boxes of each picture, from a CSV file or from annotations; raises as they do."""
+    return read_boxes(source) if holds_annotations(source) else read_csv(source)
 
 
 def read_csv(path: str) -> dict[str, tuple[Box, ...]]:

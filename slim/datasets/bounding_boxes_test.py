@@ -77,10 +77,12 @@ def test_a_folder_its_folders_and_an_archive_give_the_same(tmp_path):
     content = _xml(("n00007846", 20, 25, 150, 100))
     (folder / "n00007846" / "n00007846_1.xml").write_bytes(content)
     (folder / "n00007846_2.xml").write_bytes(content)
+    (folder / "n00007846_3.XML").write_bytes(content)
+    (folder / "n00007846" / "._n00007846_1.xml").write_bytes(b"hidden")
     (folder / "README").write_text("no annotation")
     with tarfile.open(tmp_path / "boxes.tar.gz", "w:gz") as archive:
         archive.add(folder, "boxes")
-    expected = {f"n00007846_{n}.JPEG": ((0.1, 0.25, 0.75, 1.0),) for n in (1, 2)}
+    expected = {f"n00007846_{n}.JPEG": ((0.1, 0.25, 0.75, 1.0),) for n in (1, 2, 3)}
     assert bounding_boxes.read_boxes(str(folder)) == expected
     assert bounding_boxes.read_boxes(str(tmp_path / "boxes.tar.gz")) == expected
 
@@ -95,12 +97,23 @@ def test_a_bad_annotation_in_an_archive_is_named_with_the_archive(tmp_path):
 
 
 def test_a_csv_file_is_read_as_it_was_written(tmp_path):
-    path = tmp_path / "boxes.csv"
-    path.write_text("a.JPEG,0.1000,0.2500,0.7500,1.0000\nb.JPEG,0,0,1,1\na.JPEG,0,0,0.5,1\n")
-    assert bounding_boxes.read_csv(str(path)) == {
-        "a.JPEG": ((0.1, 0.25, 0.75, 1.0), (0.0, 0.0, 0.5, 1.0)),
-        "b.JPEG": ((0.0, 0.0, 1.0, 1.0),),
-    }
+    for name in ("boxes.csv", "boxes.txt", "boxes"):
+        path = tmp_path / name
+        path.write_text("a.JPEG,0.1000,0.2500,0.7500,1.0000\nb.JPEG,0,0,1,1\na.JPEG,0,0,0.5,1\n")
+        assert bounding_boxes.read(str(path)) == {
+            "a.JPEG": ((0.1, 0.25, 0.75, 1.0), (0.0, 0.0, 0.5, 1.0)),
+            "b.JPEG": ((0.0, 0.0, 1.0, 1.0),),
+        }
+
+
+def test_what_is_neither_boxes_nor_annotations_is_named_as_what_it_should_be(tmp_path):
+    for name, message in (
+        ("boxes.txt", r"boxes\.txt: line 1 is 'no box', must be NAME,xmin,ymin,xmax,ymax"),
+        ("boxes.tgz", r"boxes\.tgz: damaged archive"),
+    ):
+        (tmp_path / name).write_text("no box\n")
+        with pytest.raises(ValueError, match=message):
+            bounding_boxes.read(str(tmp_path / name))
 
 
 @pytest.mark.parametrize(

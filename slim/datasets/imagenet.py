@@ -152,8 +152,9 @@ def find(
         found["validation"] = _validation(validation, list(classes), validation_labels, labels_hint)
     box_of: dict[str, tuple[Box, ...]] = {}
     for source in boxes:
-        is_csv = source.endswith(".csv")
-        box_of |= (bounding_boxes.read_csv if is_csv else bounding_boxes.read_boxes)(source)
+        own = bounding_boxes.read(source)
+        _log_boxes(found, own, source)
+        box_of |= own
     names = picture_files.label_names(classes.values())
     return {
         split: Pictures(shuffled(_with_boxes(pictures, box_of)), names, is_upright=False)
@@ -284,7 +285,7 @@ def sort_into_folders(
 
     Raises:
       ValueError: a synset is unknown, there are more or fewer pictures than synsets, or one lies in
-        a wrong folder.
+        a wrong folder or in several.
       OSError: a picture cannot be moved.
     """
     for number, synset in enumerate(synsets, 1):
@@ -293,12 +294,18 @@ def sort_into_folders(
                 f"{labels}: line {number} is {synset!r}, which is no synset of the challenge; "
                 "nothing was moved"
             )
-    where = {
-        name: place
-        for place in ("", *picture_files.class_folders(folder))
-        for name in os.listdir(os.path.join(folder, place))
-        if picture_files.is_picture(name)
-    }
+    where: dict[str, str] = {}
+    repeated = []
+    for place in ("", *picture_files.class_folders(folder)):
+        for name in filter(picture_files.is_picture, os.listdir(os.path.join(folder, place))):
+            if name in where:
+                repeated.append(name)
+            where[name] = place
+    if repeated:
+        raise ValueError(
+            f"{folder}: {listed(sorted(set(repeated)))} must exist once, not in several folders; "
+            "nothing was moved"
+        )
     if len(where) != len(synsets):
         raise ValueError(
             f"{labels}: {len(synsets)} lines for {len(where)} pictures in {folder}; must have a "
@@ -325,6 +332,15 @@ def _with_boxes(pictures: Iterable[Picture], boxes: Mapping[str, tuple[Box, ...]
         else picture
         for picture in pictures
     ]
+
+
+def _log_boxes(found: Mapping[str, Sequence[Picture]], boxes: Container[str], source: str) -> None:
+    """Prints how many pictures have boxes, which shows whether the boxes are of these pictures."""
+    counts = ", ".join(
+        f"{sum(picture.name in boxes for picture in pictures)} of {len(pictures)} {split} pictures"
+        for split, pictures in found.items()
+    )
+    print(f"{source}: has boxes of {counts}.")
 
 
 def _in_archives(
@@ -363,7 +379,7 @@ def _flat(place: str) -> list[Picture]:
 
 def _synset_of(names: Sequence[str], labels: str) -> dict[str, str]:
     """Returns the synset of each picture by name, from a list or from annotations."""
-    if os.path.isdir(labels) or labels.endswith((".tar", ".tgz", ".tar.gz")):
+    if bounding_boxes.holds_annotations(labels):
         return {found.picture: found.synset for found in bounding_boxes.annotations(labels)}
     lines = picture_files.read_lines(labels)
     if len(lines) != len(names):

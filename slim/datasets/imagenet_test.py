@@ -4,6 +4,7 @@ import collections
 import functools
 import io
 import os
+import shutil
 import tarfile
 
 import numpy as np
@@ -73,12 +74,14 @@ def test_validation_pictures_get_labels_and_boxes_from_their_annotations(archive
     assert {p.boxes for p in found["validation"].items} == {((0.1, 0.1, 0.5, 1.0),)}
 
 
-def test_boxes_of_a_csv_file_are_stored_in_the_records(archives, tmp_path):
+def test_boxes_of_a_csv_file_are_stored_in_the_records(archives, tmp_path, capsys):
     folder = archives[1]
     (folder / imagenet.BOXES_FILE).write_text(
         "n01440764_1.JPEG,0.1000,0.2000,0.5000,0.7500\nn01440764_1.JPEG,0.0,0.0,1.0,1.0\n"
     )
     found = imagenet.load(str(folder))
+    counts = "1 of 6 train pictures, 0 of 4 validation pictures"
+    assert f"{imagenet.BOXES_FILE}: has boxes of {counts}.\n" in capsys.readouterr().out
     convert.write(
         imagenet.INFO, found, str(tmp_path / "out"), num_shards={"train": 2, "validation": 1}
     )
@@ -200,6 +203,12 @@ def test_sorting_moves_each_picture_once_and_can_be_started_again(archives):
         sort([*synsets[:3], "n99999999"])
     assert sort(synsets) == 3
     assert sort(synsets) == 0
+    moved = folder / synsets[0] / "ILSVRC2012_val_00000001.JPEG"
+    shutil.copy(moved, folder)
+    with pytest.raises(ValueError, match=f"validation: {moved.name} must exist once, not in sever"):
+        sort(synsets)
+    assert (folder / moved.name).exists()
+    (folder / moved.name).unlink()
     found = _summary(imagenet.find(None, str(folder)))
     assert sorted(found["validation"]) == sorted(expected["validation"])
     with pytest.raises(ValueError, match="labels: 3 lines for 4 pictures"):

@@ -200,8 +200,13 @@ def _log_left_out(folder: str, classes: Iterable[str]) -> None:
 
 def is_picture(name: str) -> bool:
     """Whether a file is one to convert, by its name; hidden files are not."""
+    return ends_with(name, SUFFIXES)
+
+
+def ends_with(name: str, suffixes: tuple[str, ...]) -> bool:
+    """Whether a file's name ends so, in capitals or not; those of hidden files do not."""
     name = os.path.basename(name).lower()
-    return name.endswith(SUFFIXES) and not name.startswith(".")
+    return name.endswith(suffixes) and not name.startswith(".")
 
 
 def label_names(classes: Iterable[str]) -> tuple[str, ...]:
@@ -259,8 +264,7 @@ def contents(path: str, suffixes: tuple[str, ...]) -> Iterator[tuple[str, bytes]
         tarfile.open(fileobj=file, mode="r|*") as archive,
     ):
         for member in archive:
-            name = os.path.basename(member.name).lower()
-            if member.isfile() and name.endswith(suffixes) and not name.startswith("."):
+            if member.isfile() and ends_with(member.name, suffixes):
                 yield member.name, archive.extractfile(member).read()
 
 
