@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import inspect
+import io
 import os
 import shutil
 import signal
@@ -52,6 +53,8 @@ def run(
     program, *arguments = sys.argv if argv is None else argv
     values = flags.FlagValues()
     define(values)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # escapes what its encoding lacks, as stderr does
+        sys.stdout.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, _terminate)
     try:
         if any(argument in _HELP for argument in arguments):

@@ -1,6 +1,8 @@
 """One's own pictures become records by the program's flags, and faults are one line."""
 
+import io
 import shutil
+import sys
 
 import pytest
 
@@ -91,6 +93,15 @@ def test_pictures_do_not_serve_both_splits_nor_lie_around_their_records(pictures
     with pytest.raises(SystemExit, match=r"--output_directory=.*/records: must not lie in --t"):
         run_program(_PROGRAM, train, f"--output_directory={tmp_path}/link/records")
     assert sorted(path.name for path in pictures.iterdir()) == ["cats", "dogs"]
+
+
+def test_a_left_out_name_that_stdout_cannot_encode_is_escaped(pictures, tmp_path, monkeypatch):
+    (pictures / "dogs" / "犬.doc").write_bytes(b"")
+    output = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", output)
+    run_program(_PROGRAM, f"--train_directory={pictures}", f"--output_directory={tmp_path / 'out'}")
+    output.flush()
+    assert rb"leaves out dogs/\u72ac.doc; " in output.buffer.getvalue()
 
 
 def test_files_that_are_left_out_and_older_validation_records_are_named(pictures, tmp_path, capsys):
