@@ -120,7 +120,7 @@ def _write_rows(
         pictures = [Picture(r.filename, r.label, content=bytes(r.image)) for _, r in ordered]
         path = list(paths.values())[index]
         part = PictureSource(Pictures(pictures, class_names), form)
-        return local.written_shards({path: range(len(pictures))}, part, options)
+        return _written({path: range(len(pictures))}, part, options)
 
     by_shard = rows.map(lambda pair: (pair[1] % total, (pair[1], pair[0])))
     wanted = by_shard.filter(lambda pair: pair[0] in place)
@@ -166,5 +166,14 @@ def _collect(
 
 def _write_one(options: Options, job: tuple[str, Source]) -> Shard:
     path, source = job
-    (shard,) = local.written_shards({path: range(len(source))}, source, options)
+    (shard,) = _written({path: range(len(source))}, source, options)
     return shard
+
+
+def _written(
+    shares: Mapping[str, Sequence[int]], source: Source, options: Options
+) -> Iterator[Shard]:
+    """Writes an executor's record file; the driver may have been stopped when it has its name."""
+    (path,) = shares
+    leave_broken = functools.partial(record_files.leave_broken, os.path.dirname(path))
+    return local.written_shards(shares, source, options, set_broken=leave_broken)

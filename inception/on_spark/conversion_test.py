@@ -8,6 +8,8 @@ import pytest
 from inception.on_spark import conversion
 from inception.testing.runs import run_program
 from slim.conversion import convert as convert_module
+from slim.conversion.options import JPEG, Options
+from slim.conversion.sources import PictureSource
 from slim.datasets import images
 from slim.testing import with_extraneous_bytes, write_pictures
 from terngrad.testing import spark as sparks
@@ -48,6 +50,21 @@ def test_the_files_are_equal_and_a_missing_one_is_written_again(
     assert here == there
     (tmp_path / "there" / "train-00001-of-00003").unlink()
     assert convert(pictures, tmp_path / "there", f"--spark={sparks.LOCAL_CLUSTER}") == here
+
+
+def test_what_an_executor_left_out_stays_known_when_the_driver_was_stopped(pictures, tmp_path):
+    for number in (1, 3, 5):
+        (pictures / "cats" / f"cats_{number}.jpg").write_bytes(b"")
+    whole = convert(pictures, tmp_path / "whole", "--skip_broken")
+    source = PictureSource(images.find(str(pictures))["train"], JPEG)
+    (tmp_path / "out").mkdir()
+    for index in (0, 2):
+        path = tmp_path / "out" / f"train-0000{index}-of-00003"
+        part = source.part(range(index, len(source), 3))
+        conversion._write_one(Options(skip_broken=True), (str(path), part))
+    found = convert(pictures, tmp_path / "out", "--skip_broken")
+    assert found.keys() == whole.keys()
+    assert found["broken.txt"] == whole["broken.txt"]
 
 
 def test_a_data_frame_gives_the_files_that_one_machine_makes_of_its_rows(pictures, tmp_path):

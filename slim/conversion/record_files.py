@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import glob
 import hashlib
 import json
 import os
@@ -24,6 +25,7 @@ from slim.conversion.sources import Source
 from slim.datasets import dataset_info, files, records
 
 _BROKEN_FILE = "broken.txt"
+_LEFT = ".broken"
 _NOTE_FILE = "conversion.json"
 _NOTE_KEYS = {"source", "classes", "broken"}
 
@@ -137,10 +139,25 @@ def _run(
     with _ignoring_warnings(), files.progress_bar() as bar:
         for job in jobs:
             note.start(job.split, job.source.description, class_names)
+            note.take_left(job.split)
             set_broken = functools.partial(note.set_broken, job.split)
             missing = {path: share for path, share in job.shares().items() if path not in kept}
             write(missing, job.source, options, bar, set_broken)
+            note.take_left(job.split)
     print_summary(folder, expected, len(kept))
+
+
+def leave_broken(folder: str, shard: str, lines: Sequence[str]) -> None:
+    """Leaves the lines about a record file's broken images to the process that writes the note.
+
+    Args:
+      folder: folder of the record file.
+      shard: name of the record file, which need not exist yet.
+      lines: a line for each image.
+    """
+    if lines:
+        with files.replacing_text(os.path.join(folder, f".{shard}{_LEFT}")) as file:
+            json.dump(lines, file)
 
 
 def check_form(folder: str, splits: Iterable[str], form: Form) -> None:
@@ -197,7 +214,7 @@ def existing(folder: str, split: str) -> list[str]:
 def _unfinished(folder: str) -> list[str]:
     """Returns the temporary files of killed conversions."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    pattern = re.compile(r"\.\w+-.+\.(\d+)\.partial")
+    pattern = re.compile(r"\.+\w+-.+\.(\d+)\.partial")
     found = [match for match in map(pattern.fullmatch, names) if match]
     return [os.path.join(folder, match[0]) for match in found if match[1] != str(os.getpid())]
 
@@ -290,6 +307,16 @@ class _ConversionNote:
         if broken.get(shard, []) != lines:
             broken[shard] = list(lines)
             self._write()
+
+    def take_left(self, split: str) -> None:
+        """Notes what `leave_broken` has left about the record files that exist."""
+        folder = os.path.dirname(self._path)
+        for path in glob.glob(os.path.join(glob.escape(folder), f".{split}-*{_LEFT}")):
+            shard = os.path.basename(path).removeprefix(".").removesuffix(_LEFT)
+            if os.path.exists(os.path.join(folder, shard)):
+                with open(path, encoding="utf-8") as file:
+                    self.set_broken(split, shard, json.load(file))
+            os.remove(path)
 
     def broken(self) -> list[str]:
         """Returns the lines of all record files."""
