@@ -19,11 +19,11 @@ from terngrad.files import publish, sync
 from terngrad.library.group import Group
 from terngrad.library.keras import internals, program_warnings
 from terngrad.library.keras.internals import REMEMBERED, SET_BY_FIT, is_of_keras
+from terngrad.library.keras.saving import HOOKS
 from terngrad.library.keras.state import seed_states
 
 _START = "the start of fit"
 _ATTRIBUTE = "saved_attributes"  # of a callback's class: the names of what it remembers
-_HOOKS = [name for name in dir(keras.callbacks.Callback) if name.startswith("on_")]
 
 
 class FitState:
@@ -241,7 +241,7 @@ class BackupSaver(keras.callbacks.Callback):
         self._backup = backup
         self._files = BackupFiles(backup)
         self._save = save
-        for hook in _HOOKS:
+        for hook in HOOKS:
             if hook not in ("on_train_begin", "on_train_batch_end", "on_epoch_end"):
                 setattr(self, hook, getattr(backup, hook))
 

@@ -211,13 +211,17 @@ class DistributedCallback(FitCallback):
         """Lets another thread save if the steps of `fit` wait for a lost process."""
         group = self._group
         group.sequence = group.sequence or SequenceLock()
-        self._saver = saver = saving.StuckSaver(group.sequence, self._save)
+        self._saver = saver = saving.StuckSaver(group.sequence, self._save, self._writing)
         saver.end_step()
-        group.at_loss[:] = [saver.save] if group.is_chief else []
+        self._act_at_losses()
         stuck = saver.save_while_stuck if group.is_chief else None
         # Without a process that may leave the others go on at once; but only the chief saves.
         leaves = group.may_leave and not group.is_chief
         self._signals.catch(fit, stuck, but=[signal.SIGTERM] if leaves else ())
+
+    def _save_at_loss(self) -> str:
+        """See base class."""
+        return self._saver.save() if self._saver.is_stepping else super()._save_at_loss()
 
     def _save(self) -> list[str]:
         """Lets the ModelCheckpoints save, after the last whole step."""

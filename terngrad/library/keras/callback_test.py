@@ -89,6 +89,31 @@ def test_the_callback_wraps_all_others_and_only_the_chief_writes_files(tmp_path)
     assert len(given) == 7, "the user's own list stays as it is"
 
 
+def test_a_loss_waits_for_the_chiefs_checkpoints_and_for_writers_of_the_program(tmp_path):
+    class Own(keras.callbacks.Callback):
+        """Writes something."""
+
+    model = compiled(group := AsIf(rank=0))
+    together = terngrad.keras.DistributedCallback(group, chief_only=[Own])
+    checkpoint = keras.callbacks.ModelCheckpoint(tmp_path / "a.keras", save_freq=1)
+    plain = keras.callbacks.EarlyStopping("loss")
+    backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
+    given = [plain, checkpoint, together, Own(), backup]
+    found = keras.callbacks.CallbackList(given, model=model)
+    kinds = " ".join(type(each).__name__ for each in found.callbacks)
+    writers = "EarlyStopping Writer Writer BackupPlaceholder Writer"
+    assert kinds == f"_Before {writers} DistributedCallback"
+    writer, own = found.callbacks[2:4]
+    assert checkpoint.model is own.model is backup.model is model
+    writer.on_epoch_begin(0)
+    writer.on_train_batch_end(0, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["a.keras"]
+    together._act_at_losses()
+    (act,) = group.at_loss
+    together._saver = mock.Mock(is_stepping=False)
+    assert act() == "not saved since the last checkpoint"
+
+
 @pytest.mark.parametrize("kind", [terngrad.keras.DistributedCallback, terngrad.keras.LocalSteps])
 @pytest.mark.parametrize("wrong", [keras.callbacks.CSVLogger, [keras.callbacks.Callback()], [int]])
 def test_law_10_callbacks_of_the_chief_are_named_by_their_classes(kind, wrong):

@@ -34,6 +34,9 @@ _WRITERS = tuple(
     )
     if hasattr(keras.callbacks, name)
 )
+# A loss waits for these, and for those of `chief_only`. Others append to a file, or write to what
+# nobody may read.
+_CHECKPOINTS = tuple(each for each in _WRITERS if each.__name__.endswith("Checkpoint"))
 
 
 class FitCallback(keras.callbacks.Callback):
@@ -62,6 +65,8 @@ class FitCallback(keras.callbacks.Callback):
             raise TypeError(f"{type(self).__name__}: chief_only is {chief_only!r}; {allowed}")
         self._group = group
         self._writers = (*_WRITERS, *chief_only)
+        self._awaited = (*_CHECKPOINTS, *chief_only)
+        self._writing = saving.WriterLock()
         self._callbacks: list[keras.callbacks.Callback] = []
         self._backup: keras.callbacks.BackupAndRestore | None = None
         self._placeholder: BackupPlaceholder | None = None  # of the chief
@@ -133,12 +138,28 @@ class FitCallback(keras.callbacks.Callback):
             self._placeholder = BackupPlaceholder(self._backup)
             arranged = [self._placeholder if c is self._backup else c for c in self._callbacks]
             saver = [BackupSaver(self._backup, self._state.save)]
+        if self._group.size > 1 and self._group.is_chief:
+            lock = self._writing = saving.WriterLock()
+            arranged = [
+                saving.Writer(c, lock) if isinstance(c, self._awaited) else c for c in arranged
+            ]
+            saver = [saving.Writer(c, lock) for c in saver]
         caller.callbacks[:] = [_Before(self), *arranged, *before_backup, *saver, self]
         return True
 
     def _optimizers(self) -> list[keras.optimizers.Optimizer]:
         """Returns the optimizers of the model that the processes compare."""
         raise NotImplementedError
+
+    def _act_at_losses(self) -> None:
+        """Lets a loss that ends this process wait for the callbacks that write."""
+        act = lambda: self._writing.at_end(self._save_at_loss)
+        self._group.at_loss[:] = [act] if self._group.is_chief else []
+
+    def _save_at_loss(self) -> str:
+        """Saves where a loss ends this process, if it can; returns a text for its last line."""
+        has_some = any(isinstance(c, _CHECKPOINTS) for c in self._callbacks)
+        return "not saved since the last checkpoint" if has_some else ""
 
     def _begin_fit(self) -> None:
         self._calls, self._is_first_epoch = 0, True
@@ -199,9 +220,11 @@ class FitCallback(keras.callbacks.Callback):
         number = next(n for n, said in zip(SIGNALS, signals, strict=True) if said)
         self._signals.leave(forget=True)
         self.pause()
-        saving.save(
-            self._callbacks, self._epoch, self._batch, logs or {}, is_epoch_over=is_epoch_over
-        )
+        with self._writing:
+            saving.save(
+                self._callbacks, self._epoch, self._batch, logs or {}, is_epoch_over=is_epoch_over
+            )
+        self._group.at_loss.clear()
         if number != signal.SIGINT:
             raise SystemExit(128 + number)
         why = "a worker was interrupted; all stopped after the same step"

@@ -150,6 +150,7 @@ class LocalSteps(FitCallback):
             self._own.share(group)
         self._begin_epochs(fit)
         if group.size > 1:
+            self._act_at_losses()
             self._signals.catch(fit.code)
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
@@ -217,6 +218,7 @@ class LocalSteps(FitCallback):
         It deletes that where Keras deletes backups.
         """
         del logs
+        self._group.at_loss.clear()
         try:  # callbacks may have changed them after the last exchange
             if len(self._digests()) > 1:
                 if self._group.is_chief:

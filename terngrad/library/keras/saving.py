@@ -1,8 +1,13 @@
-"""Saves a model at a signal or a loss: after a step, or while one waits for another process."""
+"""Saves a model at a signal or a loss: after a step, or while one waits for another process.
+
+A loss ends this process from another thread. `WriterLock` lets that thread wait until the callbacks
+of the main thread have written their files: Keras overwrites a checkpoint in its place.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import signal
 import string
@@ -16,6 +21,9 @@ import keras
 from terngrad.library.keras.internals import save_checkpoint
 from terngrad.training.sequence_lock import SequenceLock
 from terngrad.training.signals import save_while_stuck
+
+HOOKS = [name for name in dir(keras.callbacks.Callback) if name.startswith("on_")]
+_WRITE_SECS = 60.0  # less than terngrad.launch gives the processes that it asks to end
 
 
 def save(
@@ -49,18 +57,81 @@ def save(
     return saved
 
 
+class WriterLock:
+    """Is held by the thread that writes files of a `fit`; it may enter it again."""
+
+    def __init__(self, limit_secs: float = _WRITE_SECS) -> None:
+        """Makes the lock of a `fit` that runs in the calling thread.
+
+        Args:
+          limit_secs: how long the end of this process waits for a callback that writes.
+        """
+        self._limit_secs = limit_secs
+        self._fit = threading.get_ident()
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        """Waits until no other thread writes."""
+        self._lock.acquire()
+
+    def __exit__(self, *exception) -> None:
+        """Lets other threads write."""
+        self._lock.release()
+
+    def at_end(self, save: Callable[[], str]) -> str:
+        """Calls `save` once nobody writes, and lets no callback begin to: the process ends now.
+
+        Returns what `save` does, a text for the log. A callback that writes for longer than the
+        limit, or for ever, is not waited for.
+        """
+        if not self._lock.acquire(timeout=self._limit_secs):
+            return f"a callback has written for {self._limit_secs:g} s: its file may be damaged"
+        try:
+            return save()
+        finally:
+            if threading.get_ident() == self._fit:  # it goes on with an error
+                self._lock.release()
+
+
+class Writer(keras.callbacks.Callback):
+    """A callback that writes files: its hooks hold a lock."""
+
+    def __init__(self, callback: keras.callbacks.Callback, lock: WriterLock) -> None:
+        """Takes the place of a callback in the list of `fit`."""
+        super().__init__()
+        self._callback, self._lock = callback, lock
+        for name in HOOKS:
+            setattr(self, name, functools.partial(self._call, getattr(callback, name)))
+
+    def set_model(self, model: keras.Model) -> None:
+        """Gives the model to the callback, too."""
+        super().set_model(model)
+        self._callback.set_model(model)
+
+    def set_params(self, params: dict[str, Any]) -> None:
+        """Gives the parameters of `fit` to the callback, too."""
+        super().set_params(params)
+        self._callback.set_params(params)
+
+    def _call(self, hook: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        with self._lock:
+            hook(*args, **kwargs)
+
+
 class StuckSaver:
     """Saves a model in another thread, while the main thread waits in a step."""
 
-    def __init__(self, sequence: SequenceLock, save: Callable[[], list[str]]) -> None:
+    def __init__(
+        self, sequence: SequenceLock, save: Callable[[], list[str]], lock: WriterLock
+    ) -> None:
         """Saves nothing yet.
 
         Args:
           sequence: knows whether the model is that of a whole step.
           save: saves it; returns the paths.
+          lock: of the files of this `fit`.
         """
-        self._sequence, self._save = sequence, save
-        self._saving = threading.Lock()
+        self._sequence, self._save, self._saving = sequence, save, lock
         self._is_stepping = False
         self._last: tuple[int, str] | None = None  # position of the last save, and its text
 
