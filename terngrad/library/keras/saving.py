@@ -57,6 +57,25 @@ def save(
     return saved
 
 
+def may_change_weights(
+    model: keras.Model,
+    callbacks: Sequence[keras.callbacks.Callback],
+    writers: tuple[type[keras.callbacks.Callback], ...],
+) -> bool:
+    """Returns whether a validation may have other weights than the training, such as averages.
+
+    So may a model with an `evaluate` of its own, and a callback with an `on_test_begin`, other than
+    those that write.
+    """
+    plain = keras.callbacks.Callback.on_test_begin
+    changing = [
+        c
+        for c in callbacks
+        if getattr(c.on_test_begin, "__func__", None) is not plain and not isinstance(c, writers)
+    ]
+    return bool(changing) or type(model).evaluate is not keras.Model.evaluate
+
+
 class WriterLock:
     """Is held by the thread that writes files of a `fit`; it may enter it again."""
 
@@ -119,7 +138,11 @@ class Writer(keras.callbacks.Callback):
 
 
 class StuckSaver:
-    """Saves a model in another thread, while the main thread waits in a step."""
+    """Saves a model in another thread, while the main thread waits in a step.
+
+    What it says of a step also holds for other times in which the main thread changes no weights: a
+    validation, and the wait for other processes at the end of an epoch.
+    """
 
     def __init__(
         self, sequence: SequenceLock, save: Callable[[], list[str]], lock: WriterLock
