@@ -37,6 +37,7 @@ from terngrad.library.graphs import check_graph
 from terngrad.library.group import Group
 from terngrad.library.rates import write_rate
 from terngrad.library.reducer import Gradient, Reducer
+from terngrad.library.reducer_settings import check_group
 from terngrad.training.errors import NotFiniteError, broken_codes
 from terngrad.training.nodes import row_of, values_of_row
 from terngrad.training.optimizers import make_optimizer
@@ -127,6 +128,7 @@ class AsynchronousTraining(contextlib.AbstractContextManager):
           TypeError: an argument has another type.
           ValueError: an argument is wrong, or the group's processes make steps together.
         """
+        check_group(_NAME, group)
         if group.asynchronous is None:
             raise ValueError(
                 f"{_NAME}: the processes of the group make steps together; allowed is a group of "

@@ -14,7 +14,7 @@ import tensorflow as tf
 from terngrad.library.arrays import plain
 from terngrad.library.group import Group
 from terngrad.library.reducer import Reducer, ReducerState, layers_within
-from terngrad.library.reducer_settings import check_settings, with_suited
+from terngrad.library.reducer_settings import check_group, check_settings, with_suited
 from terngrad.training.local_step import make_fragments
 from terngrad.training.optimizers import Momentum
 
@@ -281,6 +281,7 @@ def _check(
     given: Mapping[str, float],
     settings: Mapping[str, Any],
 ) -> None:
+    check_group("LocalSteps", group)
     for name, value in {"steps": steps, "fragments": fragments}.items():
         if not isinstance(value, numbers.Integral):
             raise TypeError(f"{name} is {value!r}; allowed are integers")

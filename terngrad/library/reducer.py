@@ -20,6 +20,7 @@ from terngrad.library.graphs import CallOrder, begin_after, check_graph
 from terngrad.library.group import Group
 from terngrad.library.reducer_settings import (
     DEFAULT_GRADIENTS,
+    check_group,
     check_settings,
     name_of_codec,
     policy_of,
@@ -145,6 +146,7 @@ class Reducer:
           ValueError: an argument is wrong.
           MembershipError: names a setting that differs between two processes.
         """
+        check_group("Reducer", group)
         coding = with_suited(
             gradients,
             clip_factor=clip_factor,

@@ -20,10 +20,18 @@ from terngrad.layout import (
     Policy,
     suited_settings,
 )
+from terngrad.library.group import Group
 
 _BITS = {name: BITS_OF_CODEC[name] for name in MAX_CODES} | {"float32": 32, "float16": 16}
 _FLOATS = ("float32", "float16")
 DEFAULT_GRADIENTS = "7-level"
+
+
+def check_group(name: str, group: Any) -> None:
+    """Raises TypeError if what something of this name was given is no group."""
+    if not isinstance(group, Group):
+        kind = type(group).__name__
+        raise TypeError(f"{name}: group is a {kind}; allowed is what terngrad.join returns")
 
 
 def with_suited(gradients: str | type, **settings: Any) -> dict[str, Any]:

@@ -80,6 +80,7 @@ class DistributedCallback(FitCallback):
             1 ("none"). The optimizer's own learning rate stays that of all.
 
         Raises:
+          TypeError: an argument has another type.
           ValueError: there is no such scaling.
         """
         if learning_rate_scaling not in elastic.SCALINGS:

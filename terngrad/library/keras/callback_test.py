@@ -190,6 +190,31 @@ def test_law_10_callbacks_of_the_chief_are_named_by_their_classes(kind, wrong):
         kind(ALONE, chief_only=wrong, **settings)
 
 
+@pytest.mark.parametrize("group", [None, "x", [tf.Variable([1.0])]])
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("Reducer", lambda group: terngrad.Reducer([tf.Variable([1.0])], group)),
+        ("LocalSteps", lambda group: terngrad.LocalSteps([tf.Variable([1.0])], group, steps=1)),
+        (
+            "AsynchronousTraining",
+            lambda group: terngrad.AsynchronousTraining(
+                [tf.Variable([1.0])], group, optimizer="sgd", learning_rate=0.1, max_steps=1
+            ),
+        ),
+        ("distribute", lambda group: terngrad.keras.distribute(keras.optimizers.SGD(), group)),
+        ("DistributedCallback", terngrad.keras.DistributedCallback),
+        ("LocalSteps", terngrad.keras.LocalSteps),
+        ("evaluate", lambda group: terngrad.keras.evaluate(None, DATA, group)),
+        ("predict", lambda group: terngrad.keras.predict(None, DATA[0], group)),
+    ],
+)
+def test_law_10_what_is_no_group_is_named(name, use, group):
+    why = rf"^{name}: group is a {type(group).__name__}; allowed is what terngrad.join returns$"
+    with pytest.raises(TypeError, match=why):
+        use(group)
+
+
 def test_the_optimizer_that_each_compile_makes_around_a_distributed_one_exchanges():
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, dtype="mixed_float16")])
     model.dtype_policy = keras.DTypePolicy("mixed_float16")

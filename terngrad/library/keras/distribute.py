@@ -18,6 +18,7 @@ from terngrad.library.keras.optimizer import (
 )
 from terngrad.library.reducer_settings import (
     DEFAULT_GRADIENTS,
+    check_group,
     check_settings,
     with_suited,
 )
@@ -121,6 +122,7 @@ def _check(optimizer: keras.optimizers.Optimizer, group: Group, nodes: int) -> N
             f"distribute: the optimizer is {optimizer!r}; allowed are objects of the classes in "
             "keras.optimizers, such as keras.optimizers.Adam(1e-3)"
         )
+    check_group("distribute", group)
     if exchange_of(optimizer) is not None:
         raise ValueError(f"distribute: the optimizer {optimizer.name} is distributed already")
     if group.asynchronous:

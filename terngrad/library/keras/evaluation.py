@@ -14,6 +14,7 @@ import tensorflow as tf
 from terngrad.library.data_digest import digest
 from terngrad.library.group import Group
 from terngrad.library.keras import internals, state
+from terngrad.library.reducer_settings import check_group
 from terngrad.library.shard import row_count, rows_of, seeds_of
 
 _BATCH = 32  # Keras' own default
@@ -55,6 +56,7 @@ def evaluate(
         over examples; or the model's own test_step returns values that are no metrics.
       MembershipError: models, weights or the amounts of data differ.
     """
+    check_group("evaluate", group)
     _check_data(data, "evaluate")
     _check_labels(model, data)
     if group.size > 1:
@@ -98,6 +100,7 @@ def predict(
         has no weights yet.
       MembershipError: models, weights or the amounts of data differ.
     """
+    check_group("predict", group)
     _check_data(data, "predict")
     if group.size > 1:
         _agree(group, model, data, "predict")

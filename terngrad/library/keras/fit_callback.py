@@ -18,6 +18,7 @@ from terngrad.library.keras import agreement, internals, saving, state
 from terngrad.library.keras.backup import BackupPlaceholder, BackupSaver, FitState
 from terngrad.library.keras.data import compare_data
 from terngrad.library.keras.signals import Signals
+from terngrad.library.reducer_settings import check_group
 from terngrad.training.signals import SIGNALS
 
 END = "the end of an epoch"
@@ -57,6 +58,7 @@ class FitCallback(keras.callbacks.Callback):
           stops: when a signal stops `fit`, for a line on the terminal.
         """
         super().__init__()
+        check_group(type(self).__name__, group)
         kinds = keras.callbacks.Callback
         if not isinstance(chief_only, Sequence) or not all(
             isinstance(kind, type) and issubclass(kind, kinds) for kind in chief_only
