@@ -63,6 +63,13 @@ class Naming:
         part = f"{self.name(argument)}{shown}: " if argument else ""
         return ValueError(f"join: {whole}{part}{why}")
 
+    def check_tls(self, tls: Tls) -> None:
+        """Raises ValueError if a file of certificates cannot be used."""
+        try:
+            certificates.check(tls)
+        except certificates.CertificateError as error:
+            raise self.refuse(f"tls.{error.field}", error.path, error.why) from None
+
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
@@ -286,10 +293,7 @@ class JoinConfig:
             return
         self._check_length_of_hosts()
         if self.tls:
-            try:
-                certificates.check(self.tls)
-            except certificates.CertificateError as error:
-                raise self.naming.refuse(f"tls.{error.field}", error.path, error.why) from None
+            self.naming.check_tls(self.tls)
         elif not self.allow_insecure_network:
             self._check_hosts()
 

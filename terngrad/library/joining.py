@@ -21,7 +21,7 @@ from terngrad.library import engines, serving
 from terngrad.library.engines import ENGINES
 from terngrad.library.failures import ending_on_report, reporting_failure
 from terngrad.library.group import Group
-from terngrad.library.join_config import ELASTIC_WAIT_SECS, JoinConfig
+from terngrad.library.join_config import ELASTIC_WAIT_SECS, JoinConfig, Naming
 from terngrad.library.serving import Asynchronous
 
 _NUMBERING = ("Slurm", "torchrun")  # launchers that know which tasks share a host
@@ -95,7 +95,8 @@ def join(
 
     Call it once, first of all. Without arguments, what started this process says which one it is:
     `python -m terngrad.launch`, TF_CONFIG, torchrun, mpirun or Slurm's srun. Where nothing does,
-    this process is alone. A parameter server serves until the others are done, and ends here.
+    this process is alone; wrong arguments are named there, too. A parameter server
+    serves until the others are done, and ends here.
 
     Args:
       hosts: "host:port" of each process, the same list on all; each needs its port free.
@@ -142,8 +143,7 @@ def join(
     if asynchronous:
         _check_asynchronous(role, elastic, num_replicas_to_aggregate)
     if role is None or (role.size == 1 and not role.ps_hosts):
-        if min_size not in (None, 1):
-            raise ValueError(f"join: min_size is {min_size}; this process is alone: allowed is 1")
+        _check_alone(tls, elastic, min_size, elastic_wait_secs, num_replicas_to_aggregate)
         return Group()
     if _joined:
         raise ValueError("join: this process has joined before; allowed is once")
@@ -196,6 +196,31 @@ def _check_values(engine: str, timeout_secs: float, job: str) -> None:
         raise ValueError(f"join: timeout_secs is {timeout_secs}; allowed are more than 0, finite")
     if job not in ("worker", "ps"):
         raise ValueError(f"join: job is {job!r}; allowed are worker and ps")
+
+
+def _check_alone(
+    tls: Tls | None,
+    elastic: bool,
+    min_size: int | None,
+    elastic_wait_secs: float,
+    num_replicas_to_aggregate: int | None,
+) -> None:
+    """Checks what a process alone does not use, as far as the number of processes does not matter.
+
+    A mistake shows before the program runs on several machines.
+    """
+    naming = Naming()
+    if min_size not in (None, 1):
+        raise ValueError(f"join: min_size is {min_size}; this process is alone: allowed is 1")
+    if elastic_wait_secs != ELASTIC_WAIT_SECS and not elastic:
+        raise naming.refuse("elastic_wait_secs", elastic_wait_secs, "needs elastic")
+    if not elastic_wait_secs > 0:
+        raise naming.refuse("elastic_wait_secs", elastic_wait_secs, "allowed are more than 0")
+    if num_replicas_to_aggregate is not None and num_replicas_to_aggregate < 1:
+        why = "allowed are 1 and more, up to the number of workers"
+        raise naming.refuse("num_replicas_to_aggregate", num_replicas_to_aggregate, why)
+    if tls:
+        naming.check_tls(tls)
 
 
 def _check_asynchronous(

@@ -138,6 +138,23 @@ def test_a_process_alone_is_a_group_of_one():
         assert group.shard([1, 2]) == [1, 2]
 
 
+@pytest.mark.parametrize("place", [{}, {"hosts": ["127.0.0.1:2222"], "rank": 0}])
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"num_replicas_to_aggregate": 0}, "num_replicas_to_aggregate is 0: allowed are 1 and mor"),
+        ({"tls": Tls("/gone", "b", "c")}, "tls: ca is '/gone': cannot be read: No such file"),
+        ({"elastic_wait_secs": 2.0}, "elastic_wait_secs is 2.0: needs elastic"),
+        ({"elastic_wait_secs": -1.0, "elastic": True}, "elastic_wait_secs is -1.0: allowed are mo"),
+        ({"min_size": 2, "elastic": True}, "min_size is 2; this process is alone: allowed is 1"),
+    ],
+)
+def test_law_10_wrong_arguments_of_a_process_alone_are_named(place, arguments, why):
+    with pytest.raises(ValueError, match=f"^join: {why}"):
+        join(**place, **arguments)
+    assert join(**place, num_replicas_to_aggregate=2).size == 1, "the same program, alone"
+
+
 def test_a_process_in_slurm_that_srun_did_not_start_is_warned_that_it_is_alone(monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_NTASKS", "4")
