@@ -94,7 +94,6 @@ class DistributedCallback(FitCallback):
         self._elastic: elastic.ElasticFit | None = None  # where processes may come and go
         self._saver: saving.StuckSaver | None = None
         self._logs: dict[str, Any] = {}  # of the last batch
-        self._is_epoch_over = False  # whether callbacks have saved at its end
         self._is_stand_in = False  # whether _backup is not among this worker's callbacks
 
     def set_model(self, model: keras.Model) -> None:
@@ -227,9 +226,7 @@ class DistributedCallback(FitCallback):
 
     def _save(self) -> list[str]:
         """Lets the ModelCheckpoints save, after the last whole step."""
-        return saving.save(
-            self._callbacks, self._epoch, self._batch, self._logs, is_epoch_over=self._is_epoch_over
-        )
+        return saving.save(self._callbacks, self._epoch, self._batch, self._logs)
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Passes a request to stop on to the others with the next step; stops when all have it."""
@@ -250,28 +247,21 @@ class DistributedCallback(FitCallback):
         if self._calls:  # the first one compiles, which may take any time
             if not self._elastic:  # which counts the batches of all
                 self._group.progress.batches = self._calls + 1
-            self.begin_wait()
+            if self._saver:
+                self._saver.begin_step()
 
     def on_test_begin(self, logs: dict | None = None) -> None:
         """Ends the time limit of a step: a validation may take any time."""
         self.pause()
-        if not saving.may_change_weights(self.model, self._callbacks, self._writers):
-            self.begin_wait()
-
-    def begin_wait(self) -> None:
-        """Lets another thread save from now on: this one only waits, reads, or makes a step."""
-        if self._saver:
-            self._saver.begin_step()
 
     def end_step(self) -> None:
-        """Notes that a step, or several of one call, are done, or a wait between two steps."""
+        """Notes that a step, or several of one call, are done."""
         if self._saver:
             self._saver.end_step()
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """See base class."""
         super().on_epoch_begin(epoch, logs)
-        self._is_epoch_over = False
         if self._elastic:
             self._elastic.begin_epoch(epoch)
 
@@ -281,13 +271,10 @@ class DistributedCallback(FitCallback):
             return
         own = np.array([self.model.stop_training, *self._signals.seen()], np.float32)
         own = np.maximum(own, np.float32(self._step.own_requests()))
-        self._is_epoch_over = True
-        self.begin_wait()  # after an error nothing ends it: a loss still saves
         if self._elastic:
             stop, *signals = self._elastic.decide(own.tolist())
         else:
             stop, *signals = self._group.all_gather(own, what=END).max(axis=0)
-        self.end_step()
         self._raise_if(signals, logs, is_epoch_over=True)
         self._step.request([0.0] * len(own))
         self.model.stop_training = bool(stop)
@@ -316,10 +303,6 @@ class DistributedCallback(FitCallback):
         self.pause()
         self.end_step()
 
-    def after_validation(self) -> None:
-        """See base class."""
-        self.end_step()
-
     def before_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """Averages the metrics, and saves what codecs keep."""
         self.average(epoch, logs)
@@ -339,18 +322,14 @@ class DistributedCallback(FitCallback):
         if self._elastic:
             self._average_elastic(logs, {"logs": plain_numbers(logs), **own}, when)
             return
-        self.begin_wait()
         rows = self._share_metrics(logs, **own)
-        self.end_step()
         cause = agreement.differing([row["rates"] for row in rows])
         state.average_accumulated(self._group, self._optimizers())  # before a backup has them
         self._equalize({row["weights"] for row in rows}, when, cause)
 
     def _average_elastic(self, logs: dict[str, Any], row: dict[str, Any], when: str) -> None:
         """As `average`, over the processes of the view."""
-        self.begin_wait()
         rows = self._elastic.share_metrics(row)
-        self.end_step()
         if rows is None:  # the others have done so without this one
             logs.update(self._elastic.logs)
             return

@@ -86,9 +86,6 @@ class FitCallback(keras.callbacks.Callback):
     def before_validation(self) -> None:
         """Is called before the other callbacks at the start of a validation."""
 
-    def after_validation(self) -> None:
-        """Is called before the other callbacks at the end of a validation."""
-
     def before_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """Is called before the other callbacks at the end of an epoch; `logs` may be changed."""
 
@@ -262,9 +259,6 @@ class _Before(keras.callbacks.Callback):
 
     def on_test_begin(self, logs: dict | None = None) -> None:
         self._callback.before_validation()
-
-    def on_test_end(self, logs: dict | None = None) -> None:
-        self._callback.after_validation()
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         self._callback.before_epoch_end(epoch, logs if logs is not None else {})

@@ -57,25 +57,6 @@ def save(
     return saved
 
 
-def may_change_weights(
-    model: keras.Model,
-    callbacks: Sequence[keras.callbacks.Callback],
-    writers: tuple[type[keras.callbacks.Callback], ...],
-) -> bool:
-    """Returns whether a validation may have other weights than the training, such as averages.
-
-    So may a model with an `evaluate` of its own, and a callback with an `on_test_begin`, other than
-    those that write.
-    """
-    plain = keras.callbacks.Callback.on_test_begin
-    changing = [
-        c
-        for c in callbacks
-        if getattr(c.on_test_begin, "__func__", None) is not plain and not isinstance(c, writers)
-    ]
-    return bool(changing) or type(model).evaluate is not keras.Model.evaluate
-
-
 class WriterLock:
     """Is held by the thread that writes files of a `fit`; it may enter it again."""
 
@@ -120,7 +101,7 @@ class Writer(keras.callbacks.Callback):
         super().__init__()
         self._callback, self._lock = callback, lock
         for name in HOOKS:
-            setattr(self, name, functools.partial(self._call, getattr(callback, name)))
+            setattr(self, name, functools.partial(self._call, name))
 
     def set_model(self, model: keras.Model) -> None:
         """Gives the model to the callback, too."""
@@ -132,17 +113,13 @@ class Writer(keras.callbacks.Callback):
         super().set_params(params)
         self._callback.set_params(params)
 
-    def _call(self, hook: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> None:
         with self._lock:
-            hook(*args, **kwargs)
+            getattr(self._callback, name)(*args, **kwargs)  # which fit may have replaced
 
 
 class StuckSaver:
-    """Saves a model in another thread, while the main thread waits in a step.
-
-    What it says of a step also holds for other times in which the main thread changes no weights: a
-    validation, and the wait for other processes at the end of an epoch.
-    """
+    """Saves a model in another thread, while the main thread waits in a step."""
 
     def __init__(
         self, sequence: SequenceLock, save: Callable[[], list[str]], lock: WriterLock
