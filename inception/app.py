@@ -53,7 +53,8 @@ def run(
     program, *arguments = sys.argv if argv is None else argv
     values = flags.FlagValues()
     define(values)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # escapes what its encoding lacks, as stderr does
+    # Escapes what its encoding lacks, as stderr does.
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, _terminate)
     try:

@@ -10,6 +10,7 @@ with. A conversion that was stopped goes on with the missing files. labels.txt n
 import dataclasses
 import functools
 from collections.abc import Sequence
+from pathlib import Path
 
 from absl.flags import FlagValues
 
@@ -39,6 +40,11 @@ class _Config(FoldersConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         table.refuse_missing(self, "labels_file")
+        for name in ("train_directory", "validation_directory"):
+            folder = getattr(self, name)
+            if folder and not self.labels_file and _is_class(self.output_directory, folder):
+                why = f"must not lie in --{name}, whose folders are classes"
+                raise refuse("output_directory", self.output_directory, why)
 
 
 def main(values: FlagValues) -> None:
@@ -52,7 +58,7 @@ def main(values: FlagValues) -> None:
         from slim.datasets import images
     splits = images.find(
         config.train_directory,
-        config.validation_directory,
+        config.validation_directory or None,
         config.labels_file,
         config.validation_share,
     )
@@ -63,6 +69,12 @@ def main(values: FlagValues) -> None:
     with on_spark.shard_writer(config.spark) as write_shards:
         how = config.arguments() | {"write_shards": write_shards}
         convert.write(images.INFO, splits, config.output_directory, **how)
+
+
+def _is_class(path: str, folder: str) -> bool:
+    """Whether a path lies in a folder of which the next conversion would make a class."""
+    inner, outer = Path(path).resolve(), Path(folder).resolve()
+    return outer in inner.parents and not inner.relative_to(outer).parts[0].startswith(".")
 
 
 def _refuse_older_validation(paths: Sequence[str], share: float) -> None:

@@ -92,6 +92,11 @@ def test_pictures_do_not_serve_both_splits_nor_lie_around_their_records(pictures
         run_program(_PROGRAM, train, f"--validation_directory={tmp_path}/link", out)
     with pytest.raises(SystemExit, match=r"--output_directory=.*/records: must not lie in --t"):
         run_program(_PROGRAM, train, f"--output_directory={tmp_path}/link/records")
+    (tmp_path / "labels").write_text("dogs\n")
+    allowed = {"records": f"--labels_file={tmp_path}/labels", ".records": "--validation_directory="}
+    for name, more in allowed.items():
+        run_program(_PROGRAM, train, f"--output_directory={pictures / name}", more)
+        shutil.rmtree(pictures / name)
     assert sorted(path.name for path in pictures.iterdir()) == ["cats", "dogs"]
 
 

@@ -8,6 +8,7 @@ compressed. SYNSETS_FILE has a synset in each line; other pictures are left out.
 
 import dataclasses
 import functools
+import io
 import os
 import sys
 
@@ -44,6 +45,8 @@ def main(values: FlagValues) -> None:
     if config.synsets_file:
         lines = picture_files.read_classes(config.synsets_file)
         wanted = {line.split()[0] for line in lines}
+    if isinstance(sys.stdout, io.TextIOWrapper):  # the lines have names of files, byte for byte
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     counts = bounding_boxes.Counts()
     for annotation in bounding_boxes.annotations(config.annotations):
         if wanted is None or annotation.synset_of_picture in wanted:

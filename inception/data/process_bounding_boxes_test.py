@@ -1,5 +1,10 @@
 """Boxes go to the output, counts to stderr."""
 
+import io
+import os
+import shutil
+import sys
+
 import pytest
 
 from inception.testing.runs import run_program
@@ -27,6 +32,20 @@ def test_boxes_become_lines_and_odd_ones_are_counted(folder, capsys):
         "Finished processing 2 XML files. Boxes: 1; mended ones among them: 1; "
         "dropped, as empty or of another class: 1.\n"
     )
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_names_of_files_are_printed_byte_for_byte(folder, monkeypatch, encoding):
+    names = "n00007846_é中".encode(), b"n00007846_\xe9"
+    for name in names:
+        path = os.path.join(os.fsencode(folder), name + b".xml")
+        shutil.copy(folder / "n00007846" / "n00007846_1.xml", path)
+    output = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", output)
+    run_program(_PROGRAM, folder)
+    output.flush()
+    found = {line.split(b".JPEG")[0] for line in output.buffer.getvalue().splitlines()}
+    assert found == {*names, b"n00007846_1"}
 
 
 def test_only_the_synsets_of_the_file_are_taken(folder, tmp_path, capsys):

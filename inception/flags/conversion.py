@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import os
 from collections.abc import Container, Sequence
-from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -112,10 +111,6 @@ class FoldersConfig(PicturesConfig):
         if train and validation and os.path.samefile(train, validation):
             why = "is --train_directory, too; must have other pictures"
             raise refuse("validation_directory", validation, why)
-        for name in ("train_directory", "validation_directory"):
-            if (folder := getattr(self, name)) and _is_inside(self.output_directory, folder):
-                why = f"must not lie in --{name}, whose folders are classes"
-                raise refuse("output_directory", self.output_directory, why)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,10 +129,6 @@ class DownloadConfig(PicturesConfig):
         if not self.data_dir:
             raise refuse("data_dir", "", "must name a folder for the record files")
         refuse_missing(self, "source_dir")
-
-
-def _is_inside(path: str, folder: str) -> bool:
-    return Path(folder).resolve() in Path(path).resolve().parents
 
 
 def log_unused_shards(

@@ -185,7 +185,7 @@ def print_summary(folder: str, paths: Sequence[str], num_kept: int) -> None:
         with files.replacing_text(path) as file:
             file.writelines(f"{line}\n" for line in broken)
         print(f"Broken images that were left out: {len(broken)}; {path} names them.")
-    elif note.splits():  # without a note nobody knows
+    elif note.splits() and os.path.lexists(path):  # without a note nobody knows
         _remove([path])
     if not (total := sum(records.count_records(paths))):
         raise ValueError(f"{folder}: none of its record files has an image")

@@ -95,7 +95,9 @@ def parse_annotation(content: bytes, name: str, place: str) -> Annotation:
 
 def holds_annotations(source: str) -> bool:
     """Whether this is a folder or a tar archive, which may be damaged, and no text file."""
-    return os.path.isdir(source) or source.endswith(_ARCHIVES) or tarfile.is_tarfile(source)
+    if os.path.isdir(source) or source.endswith(_ARCHIVES):
+        return True
+    return os.path.isfile(source) and tarfile.is_tarfile(source)  # a pipe is read only once
 
 
 def annotations(source: str) -> Iterator[Annotation]:
