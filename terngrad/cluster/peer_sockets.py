@@ -101,10 +101,11 @@ class PeerSockets:
             while True:
                 check()
                 with self._news:
-                    everybody = lambda: all(map(self._is_connected, others))
-                    if self._news.wait_for(everybody, 0.05) or time.monotonic() > deadline:
+                    absent = [rank for rank in others if not self._is_connected(rank)]
+                    if not absent or time.monotonic() > deadline:
                         found, self._taken = self._taken, {}
                         break
+                    self._news.wait(0.05)
         finally:
             with self._news:
                 ends.set()

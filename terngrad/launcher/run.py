@@ -38,8 +38,10 @@ _PS_GRACE_SECS = 5.0  # for a ps to end by itself after the workers
 _LOGINS_AT_ONCE = 8
 _LOGIN_PAUSE_SECS = 0.5
 _ERROR = "Traceback (most recent call last):"
-# The coordinator's line of a view, see `decisions.in_words`.
-_VIEW = re.compile(r"Workers? (\d+(?:(?:, | and )\d+)*) trains? from step ")
+# A coordinator's lines of a view, see `decisions.in_words`, and that there are too few workers. The
+# text of a progress bar may stand before them.
+_VIEW = re.compile(r"Workers? (\d+(?:(?:, | and )\d+)*) trains? from step \d+ on")
+_WAITS = "needs more workers, and waits for them"
 _SAVED = re.compile(r"(?:model\.ckpt-|not saved since step )(\d+)")
 
 
@@ -96,8 +98,8 @@ class Run:
         self._reached: set[str] = set()  # labels of processes on hosts to which ssh has led
         self._with_error: list[str] = []  # labels of processes with an error, in their order
         self._saved: dict[str, str] = {}  # by label: last step of which the process said so
-        self._successful: str | None = None  # label of the first worker that ended with 0
-        self._views: dict[str, set[str]] = {}  # labels of those with which a worker trained last
+        self._successful: str | None = None  # rank of the first worker that ended with 0
+        self._views: dict[str, list[str]] = {}  # by rank: those with which a worker trains, if any
         self._started_again: set[str] = set()  # labels
         self._latecomers: set[str] = set()  # labels of those that came when the training was done
         self._lost_at_end = False  # whether a worker was killed after that, perhaps while it saved
@@ -199,9 +201,11 @@ class Run:
                 self._with_error.append(label)
             if found := _SAVED.search(line):
                 self._saved[label] = found[1]
-            if found := _VIEW.match(line):
-                members = set(re.findall(r"\d+", found[1]))
+            if found := _VIEW.search(line):
+                members = re.findall(r"\d+", found[1])
                 self._views |= dict.fromkeys(members, members)
+            elif _WAITS in line:
+                self._views[_rank(process)] = []
             with contextlib.suppress(OSError):  # a full disk: the process must not wait for this
                 log.write(line)
             if is_shown:
@@ -241,7 +245,7 @@ class Run:
                 state.send(started.pid, signal.SIGKILL)
             status, label = state.exit_status(code), process.label
             if status == 0 and not process.is_ps:
-                self._successful = self._successful or label
+                self._successful = self._successful or _rank(process)
             self._note_status(process, code)
             name, how = state.signal_name(status), f"ended with {status}"
             if code < 0 or state.was_killed(status):
@@ -252,9 +256,11 @@ class Run:
             is_lost = status == hosts.SSH_STATUS and label in self._reached
             if is_lost and self._tolerates_failures:
                 # Not started again: cut off from here alone, it may run on and keep its port.
-                if not self._is_ending():
+                if not self._is_asked_to_end():
                     self._say(f"{label} was lost: its ssh has ended. It is not started again.")
                 continue
+            if status == LOST_STATUS and self._is_done() and label in self._started_again:
+                continue  # it came back when the training was done, and found nobody
             if process.is_ps and self._servers_asked and name == "SIGTERM":
                 status = 0  # as asked, after all workers have ended
             if status == LOST_STATUS:
@@ -268,7 +274,10 @@ class Run:
 
     def _is_ending(self) -> bool:
         """Whether no process is started again: those that a failure ends are not lost."""
-        return self.was_asked() or self._others_asked_at < math.inf or self._is_done()
+        return self._is_asked_to_end() or self._is_done()
+
+    def _is_asked_to_end(self) -> bool:
+        return self.was_asked() or self._others_asked_at < math.inf
 
     def _is_done(self) -> bool:
         """Whether a training without ps is done, so that nobody is left to join.
@@ -278,8 +287,6 @@ class Run:
         return bool(self._successful) and not any(each.is_ps for each in self._processes)
 
     def _note_killed(self, process: Process) -> None:
-        for members in self._views.values():
-            members.discard(process.label)
         if self._is_done() and process.label not in self._latecomers and not self.was_asked():
             self._lost_at_end = True
             self._say(
@@ -299,17 +306,22 @@ class Run:
                 self._due.remove(due)
                 if not self._is_ending():
                     self._started_again.add(due[1].label)
+                    self._views.pop(_rank(due[1]), None)
                     self._start(due[1])
 
     def _end_latecomers(self) -> None:
-        """Kills workers that came back when the training was done: alone they would begin anew."""
-        members = self._views.get(self._successful or "")
-        if members is None or not self._is_done():
+        """Kills workers that came back when the training was done: alone they would begin anew.
+
+        Those are meant of which a line says that they train without the one that has finished, or
+        wait for others. Any other may have joined again, and save the model now.
+        """
+        if not self._is_done():
             return
         for started in self._workers():
             process = self._running[started]
-            if process.label in self._started_again - members:
-                self._started_again.remove(process.label)
+            view = self._views.get(_rank(process))
+            is_late = process.label in self._started_again - self._latecomers
+            if is_late and view is not None and self._successful not in view:
                 self._latecomers.add(process.label)
                 self._say(f"{process.label} came back when the training was done, and is ended.")
                 _send(started, signal.SIGKILL)
@@ -399,6 +411,11 @@ class Run:
         thread.join(_POLL_SECS)
         while thread.is_alive() and not self._requests.must_end_at_once():
             thread.join(_POLL_SECS)
+
+
+def _rank(process: Process) -> str:
+    """Returns a worker's rank, the first word of its label."""
+    return process.label.split()[0]
 
 
 def login_pauses(hosts: Sequence[str]) -> list[float]:

@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from terngrad.coordination import groups
+from terngrad.coordination.coordinator import WAITS as WAITS_FOR_MORE
 from terngrad.coordination.decisions import in_words
 from terngrad.launcher.process import REACHED, Process
 from terngrad.launcher.run import Run, login_pauses
@@ -44,10 +45,10 @@ def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     requests = Requests()
 
-    def run(*scripts, answers=None, notice_secs=0.0, **options):
+    def run(*scripts, answers=None, notice_secs=0.0, names="0123", **options):
         processes = [
             Process(
-                f"ps {i}" if script.startswith("ps: ") else str(i),
+                f"ps {i}" if script.startswith("ps: ") else names[i],
                 ["bash", "-c", PRELUDE + script.removeprefix("ps: ")],
                 environment={"RANK": str(i)},
                 host="h" if REACHED in script or script == UNREACHED else "",
@@ -169,24 +170,38 @@ def trains(*workers, step=0):
 AGAIN = "[[ -e killed ]] || { touch killed; kill -KILL $$; }; touch back; "
 
 
-@pytest.mark.parametrize("alone", ["", trains(1)], ids=["it looks for others", "it trains alone"])
-def test_a_worker_that_comes_back_when_the_training_is_done_is_ended(run, monkeypatch, alone):
+WAITING = f"echo 'worker 1 {WAITS_FOR_MORE} 600 s: 1 of at least 2 workers have joined.'; "
+
+
+@pytest.mark.parametrize("host", ["", " host-b"])
+@pytest.mark.parametrize("says", [trains(1), WAITING], ids=["it trains alone", "it waits"])
+def test_a_worker_that_comes_back_when_the_training_is_done_is_ended(run, monkeypatch, says, host):
     monkeypatch.setattr("terngrad.launcher.process._FIRST_PAUSE_SECS", 0.1)
     status, lines = run(
         f"{trains(0, 1)}{trains(0, step=20)}wait_for back; exit 0",
-        f"{AGAIN}{alone}exec sleep 900",
+        f"{AGAIN}{says}exec sleep 900",
+        names=["0", f"1{host}"],
         restarts=9,
         tolerates_failures=True,
     )
     assert status == 0
-    assert lines[-1] == "1 came back when the training was done, and is ended."
-    assert "1 was killed and is started again in 0.1 s." in lines
+    assert lines[-1] == f"1{host} came back when the training was done, and is ended."
+    assert f"1{host} was killed and is started again in 0.1 s." in lines
+
+
+def test_a_worker_that_comes_back_too_late_and_finds_nobody_is_no_failure(run, monkeypatch):
+    monkeypatch.setattr("terngrad.launcher.process._FIRST_PAUSE_SECS", 0.1)
+    again = {"restarts": 9, "tolerates_failures": True}
+    until_0_ends = "while kill -0 $(< pid) 2> /dev/null; do sleep 0.01; done; "
+    late = f"{AGAIN}{until_0_ends}sleep 1; {LOST}"
+    found = run("echo $$ > pid; wait_for back; exit 0", late, **again)
+    assert found == (0, ["1 was killed and is started again in 0.1 s."])
 
 
 def test_a_worker_that_has_joined_again_may_take_longer_to_end(run, monkeypatch):
     monkeypatch.setattr("terngrad.launcher.process._FIRST_PAUSE_SECS", 0.1)
     status, lines = run(
-        f"wait_for back; {trains(0, 1, step=30)}touch done; exit 0",
+        f"wait_for back; printf 'step 30'; {trains(0, 1, step=30)}touch done; exit 0",
         f"{AGAIN}wait_for done; sleep 1; echo saved",
         restarts=9,
         tolerates_failures=True,
