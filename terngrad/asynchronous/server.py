@@ -76,9 +76,9 @@ class Server:
             threads=_STREAM_THREADS,
         )
 
-    def start(self, address: str, *, only_here: bool = False) -> int:
+    def start(self, address: str) -> int:
         """Listens at "host:port"; see `Streams.start`."""
-        return self._streams.start(address, only_here=only_here)
+        return self._streams.start(address)
 
     def wait(self, secs: float) -> bool:
         """Waits up to `secs` for the end of the run; returns whether the run is over.

@@ -49,9 +49,10 @@ class ConnectConfig:
         """The name of this process, a worker, in messages."""
         return name_of(self.rank, self.worker_hosts)
 
-    def listen(self, host: str, port: int) -> socket.socket:
-        """Listens at a host and port of this process; raises PortError if it cannot."""
-        return listen(host, port, only_here=self.only_here, interface=self.interface)
+    def listen(self, host: str, port: int, backlog: int | None = None) -> socket.socket:
+        """Listens at a host and port of this process; see `addresses.listen`."""
+        where = {"only_here": self.only_here, "interface": self.interface}
+        return listen(host, port, backlog=backlog, **where)
 
     def hello(self, purpose: str, callee: int, rules: str = "", failed: str = "") -> Hello:
         """Returns the hello of this worker to the process with index `callee`."""

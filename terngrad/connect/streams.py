@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from functools import partial
 
-from terngrad.cluster.addresses import listen, name_of, split_address
+from terngrad.cluster.addresses import name_of, split_address
 from terngrad.connect import listener
 from terngrad.connect.acceptor import AnySocket
 from terngrad.connect.channel import Channel, KeepAlive
@@ -112,20 +112,13 @@ class Streams:
         self._listener: Listener | None = None
         self._is_ending = False
 
-    def start(self, address: str, *, only_here: bool = False) -> int:
-        """Listens at "host:port", for only this machine or for all; returns the port.
+    def start(self, address: str) -> int:
+        """Listens at "host:port"; returns the port.
 
         Raises:
           PortError: the port is taken.
         """
-        host, port = split_address(address)
-        listening = listen(
-            host,
-            port,
-            only_here=only_here,
-            backlog=self._max_connections,
-            interface=self._config.interface,
-        )
+        listening = self._config.listen(*split_address(address), self._max_connections)
         port = listening.getsockname()[1]
         self._alive = KeepAlive()
         purposes = {name: partial(self._open, opened) for name, opened in self._purposes.items()}

@@ -1,5 +1,6 @@
 """The threads of a ps: all start before it listens."""
 
+import contextlib
 import os
 import resource
 import socket
@@ -10,6 +11,7 @@ import threading
 
 import pytest
 
+from terngrad.cluster import addresses
 from terngrad.connect import streams
 from terngrad.connect.config import ConnectConfig
 from terngrad.connect.introduction import Hello
@@ -41,6 +43,20 @@ def test_law_10_a_ps_without_the_threads_that_it_needs_says_so(monkeypatch):
     for thread in started:
         thread.join(HANG_SECS)
         assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("only_here", [False, True])
+def test_a_ps_listens_where_its_configuration_says(monkeypatch, only_here):
+    monkeypatch.setattr(addresses, "addresses_of", lambda host: {"127.0.1.1"})  # a loopback name
+    config = ConnectConfig(["one:1"], 0, ["vm:1"], only_here=only_here)
+    served = streams.Streams(config, {}, LogLimiter(print), longest=1, threads=1)
+    port = served.start(f"vm:{free_addresses(1)[0].rpartition(':')[2]}")
+    try:
+        socket.create_connection(("127.0.1.1", port), HANG_SECS).close()
+        with contextlib.nullcontext() if not only_here else pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), HANG_SECS).close()
+    finally:
+        served.close()
 
 
 def test_a_stream_that_is_opened_while_a_ps_ends_is_cut():

@@ -92,9 +92,7 @@ def say(text: str) -> None:
         print(f"{text}\n", end="", flush=True)  # at once: other threads say something, too
 
 
-def start_at(
-    server: SynchronousServer | AsynchronousServer, address: str, *, only_here: bool, secs: float
-) -> None:
+def start_at(server: SynchronousServer | AsynchronousServer, address: str, secs: float) -> None:
     """Starts a server; tries for some seconds where another process still has its port.
 
     Raises:
@@ -103,7 +101,7 @@ def start_at(
     deadline = time.monotonic() + secs
     while True:
         try:
-            server.start(address, only_here=only_here)
+            server.start(address)
             return
         except PortError:
             if time.monotonic() >= deadline:
@@ -139,7 +137,7 @@ def serve(
     with stopped_by_signals(ps.server.stop) as signals:
         try:
             secs = _FORMER_SECS if config.has_own_servers else 0.0
-            start_at(ps.server, own, only_here=config.only_here, secs=secs)
+            start_at(ps.server, own, secs)
         except PortError as error:
             if config.has_own_servers:  # the worker that started this process adds the rest
                 raise ValueError(str(error)) from None

@@ -101,8 +101,8 @@ def test_a_signal_ends_a_ps_unless_it_is_ignored():
 def test_a_server_waits_for_the_port_of_the_one_before_it():
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
 
-        def start(address, *, only_here):
-            tries.append((address, only_here))
+        def start(address):
+            tries.append(address)
             if len(tries) == 3:
                 taken.close()
             listen(*split_address(address)).close()
@@ -110,9 +110,9 @@ def test_a_server_waits_for_the_port_of_the_one_before_it():
         address, server = f"127.0.0.1:{taken.getsockname()[1]}", SimpleNamespace(start=start)
         tries = []
         with pytest.raises(PortError, match="Address already in use"):
-            start_at(server, address, only_here=True, secs=0)
-        start_at(server, address, only_here=True, secs=HANG_SECS)
-    assert tries == [(address, True)] * 3
+            start_at(server, address, secs=0)
+        start_at(server, address, HANG_SECS)
+    assert tries == [address] * 3
 
 
 def test_a_line_is_written_at_once_so_that_threads_do_not_join_theirs(monkeypatch):

@@ -19,7 +19,7 @@ from terngrad.files import publish, sync
 from terngrad.library.group import Group
 from terngrad.library.keras import internals, program_warnings
 from terngrad.library.keras.internals import REMEMBERED, SET_BY_FIT, is_of_keras
-from terngrad.library.keras.saving import HOOKS
+from terngrad.library.keras.saving import Delegate
 from terngrad.library.keras.state import seed_states
 
 _START = "the start of fit"
@@ -230,42 +230,31 @@ class BackupPlaceholder(keras.callbacks.Callback):
         self.epoch = int(internals.initial_epoch(self._backup.model)) if has_backup else None
 
 
-class BackupSaver(keras.callbacks.Callback):
+class BackupSaver(Delegate):
     """Saves the backup after all callbacks, so that it has what they change at an epoch's end."""
 
     def __init__(
         self, backup: keras.callbacks.BackupAndRestore, save: Callable[[int], None]
     ) -> None:
         """Calls `save` with the number of the next epoch before a backup at the end of an epoch."""
-        super().__init__()
-        self._backup = backup
+        super().__init__(backup)
         self._files = BackupFiles(backup)
         self._save = save
-        for hook in HOOKS:
-            if hook not in ("on_train_begin", "on_train_batch_end", "on_epoch_end"):
-                setattr(self, hook, getattr(backup, hook))
 
-    def set_model(self, model: keras.Model) -> None:
-        """Gives the model to the backup, too."""
-        super().set_model(model)
-        self._backup.set_model(model)
-
-    def set_params(self, params: dict[str, Any]) -> None:
-        """Gives the parameters of `fit` to the backup, too."""
-        super().set_params(params)
-        self._backup.set_params(params)
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Restores nothing: `BackupPlaceholder` has done so."""
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Makes a backup if `save_freq` is a number of batches."""
-        if self._backup.save_freq == "epoch":
-            self._backup.on_train_batch_end(batch, logs)
+        if self._callback.save_freq == "epoch":
+            self._callback.on_train_batch_end(batch, logs)
         else:
-            self._files.save(self._backup.on_train_batch_end, batch, logs)
+            self._files.save(self._callback.on_train_batch_end, batch, logs)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Calls `save`, then makes the backup."""
         self._save(epoch + 1)
-        self._files.save(self._backup.on_epoch_end, epoch, logs)
+        self._files.save(self._callback.on_epoch_end, epoch, logs)
 
 
 def _publish(temporary: str, path: str) -> None:

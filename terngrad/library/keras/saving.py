@@ -22,7 +22,7 @@ from terngrad.library.keras.internals import save_checkpoint
 from terngrad.training.sequence_lock import SequenceLock
 from terngrad.training.signals import save_while_stuck
 
-HOOKS = [name for name in dir(keras.callbacks.Callback) if name.startswith("on_")]
+_HOOKS = [name for name in dir(keras.callbacks.Callback) if name.startswith("on_")]
 _WRITE_SECS = 60.0  # less than terngrad.launch gives the processes that it asks to end
 
 
@@ -93,15 +93,15 @@ class WriterLock:
                 self._lock.release()
 
 
-class Writer(keras.callbacks.Callback):
-    """A callback that writes files: its hooks hold a lock."""
+class Delegate(keras.callbacks.Callback):
+    """Takes the place of a callback in the list of `fit`; calls its hooks, but those of its own."""
 
-    def __init__(self, callback: keras.callbacks.Callback, lock: WriterLock) -> None:
-        """Takes the place of a callback in the list of `fit`."""
+    def __init__(self, callback: keras.callbacks.Callback) -> None:
         super().__init__()
-        self._callback, self._lock = callback, lock
-        for name in HOOKS:
-            setattr(self, name, functools.partial(self._call, name))
+        self._callback = callback
+        for name in _HOOKS:
+            if getattr(type(self), name) is getattr(keras.callbacks.Callback, name):
+                setattr(self, name, functools.partial(self._call, name))
 
     def set_model(self, model: keras.Model) -> None:
         """Gives the model to the callback, too."""
@@ -114,8 +114,20 @@ class Writer(keras.callbacks.Callback):
         self._callback.set_params(params)
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> None:
+        getattr(self._callback, name)(*args, **kwargs)  # which the callback may have replaced
+
+
+class Writer(Delegate):
+    """A callback that writes files: its hooks hold a lock."""
+
+    def __init__(self, callback: keras.callbacks.Callback, lock: WriterLock) -> None:
+        """Takes the place of a callback."""
+        super().__init__(callback)
+        self._lock = lock
+
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> None:
         with self._lock:
-            getattr(self._callback, name)(*args, **kwargs)  # which fit may have replaced
+            super()._call(name, *args, **kwargs)
 
 
 class StuckSaver:

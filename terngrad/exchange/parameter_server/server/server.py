@@ -73,9 +73,9 @@ class Server:
             rules=str(rules),
         )
 
-    def start(self, address: str, *, only_here: bool = False) -> int:
+    def start(self, address: str) -> int:
         """Listens at "host:port"; see `Streams.start`."""
-        return self._streams.start(address, only_here=only_here)
+        return self._streams.start(address)
 
     @property
     def registry(self) -> WorkerRegistry:
