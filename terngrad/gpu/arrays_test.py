@@ -258,6 +258,15 @@ def test_law_10_a_launch_that_fails_is_named(host_gpu, function, text):
         call()
 
 
+def test_law_10_a_stream_that_is_captured_into_a_graph_is_named(host_gpu):
+    with (
+        host_gpu.setting(capturing=1),
+        pytest.raises(LaunchError, match=r"^the stream is being captured; a CUDA graph cannot"),
+    ):
+        arrays.stats(GPU)
+    arrays.stats(GPU)
+
+
 def test_law_10_arrays_of_other_packages_are_named():
     class Array:
         """As JAX's."""

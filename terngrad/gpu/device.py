@@ -59,7 +59,7 @@ def opened(native: ctypes.CDLL, ordinal: int, driver: str = "") -> ctypes.c_void
         code = kernels.code(native.terngrad_gpu_capability(handle))
         if error := native.terngrad_gpu_load(handle, code):
             raise UnavailableError(error.decode())
-    except UnavailableError:
+    except UnavailableError as error:
         native.terngrad_gpu_close(handle)
-        raise
+        raise UnavailableError(f"GPU {ordinal}: {error}") from None
     return handle

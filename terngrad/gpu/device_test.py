@@ -58,12 +58,15 @@ def test_law_10_a_driver_without_a_function_is_named():
         *(
             (
                 {"failing_cuModuleLoadData": status, "version": 12020},
-                "the driver, of CUDA 12.2, cannot load the kernels; it may be older than the NVRTC "
-                f"that compiled them: CUDA error {status}",
+                "GPU 0: the driver, of CUDA 12.2, cannot load the kernels; it may be older than "
+                f"the NVRTC that compiled them: CUDA error {status}",
             )
             for status in (200, 209, 218, 222)
         ),
-        ({"failing_cuModuleLoadData": 2}, "the kernels cannot be loaded: CUDA_ERROR_OUT_OF_MEM"),
+        (
+            {"failing_cuModuleLoadData": 2},
+            "GPU 0: the kernels cannot be loaded: CUDA_ERROR_OUT_OF_MEM",
+        ),
     ],
 )
 def test_law_10_a_gpu_that_cannot_be_used_is_named_and_left(driver, setting, text):
@@ -79,7 +82,10 @@ def test_law_10_a_card_that_is_too_old_is_named_and_left(driver, monkeypatch):
     compiler.target = functools.partial(nvrtc.Nvrtc.target, compiler)
     monkeypatch.setattr(nvrtc, "load", lambda: compiler)
     retained = driver["retained"]
-    with driver.setting(capability=61), pytest.raises(UnavailableError, match=r"6.1; the kernels"):
+    with (
+        driver.setting(capability=61),
+        pytest.raises(UnavailableError, match=r"^GPU 0: it has compute capability 6.1; the"),
+    ):
         opened(driver)
     assert driver["retained"] == retained
 

@@ -86,6 +86,7 @@ def _write(path: str, content: bytes) -> None:
     descriptor, unfinished = tempfile.mkstemp(prefix=build.UNFINISHED, dir=where)
     try:
         with open(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), 0o644)  # other users may read it in a folder that they share
             file.write(content + library.checksum(content))
         os.replace(unfinished, path)
     except BaseException:
@@ -97,7 +98,7 @@ def _write(path: str, content: bytes) -> None:
 def code(capability: int) -> bytes:
     """Returns the kernels' code for a card.
 
-    Where there is no NVRTC, code that any version of it has made for this card will do.
+    Where there is no NVRTC that knows the card, code that any version has made for it will do.
 
     Args:
       capability: the card's compute capability, such as 90 for 9.0.
@@ -109,12 +110,12 @@ def code(capability: int) -> bytes:
     texts = sources()
     try:
         compiler = nvrtc.load()
+        target, version = compiler.target(capability), ".".join(map(str, compiler.version))
     except UnavailableError:
         kept = _kept(capability, texts)
         if kept is None:
             raise
         return kept
-    target, version = compiler.target(capability), ".".join(map(str, compiler.version))
     try:
         return cached(_name(target, texts, version), lambda: compiled(compiler, target, texts).code)
     except nvrtc.CompileError as error:

@@ -106,6 +106,19 @@ def test_without_nvrtc_code_of_the_cache_is_used_whatever_version_made_it(texts,
             kernels.code(90)
 
 
+def test_an_nvrtc_that_no_longer_knows_the_card_is_as_good_as_none(texts):
+    some = mock.Mock(spec=nvrtc.Nvrtc, architectures=(70, 90), version=nvrtc.Version(12, 9))
+    some.target = lambda capability: nvrtc.Nvrtc.target(some, capability)
+    some.compile.return_value = nvrtc.Compiled(b"12", "")
+    with mock.patch.object(nvrtc, "load", return_value=some):
+        kernels.code(70)
+        some.architectures, some.version = (75, 90), nvrtc.Version(13, 0)
+        assert kernels.code(70) == b"12"
+        texts["h.h"] += "// changed\n"
+        with pytest.raises(UnavailableError, match=r"NVRTC 13\.0 supports newer ones only"):
+            kernels.code(70)
+
+
 def test_law_10_an_nvrtc_that_cannot_compile_the_kernels_is_named(compiler, texts, tmp_path):
     texts["h.h"] = "no kernel\n"
     with (
@@ -132,6 +145,11 @@ def test_content_is_made_once(home):
     assert [kernels.cached(NAME, made) for _ in range(3)] == [b"code"] * 3
     assert made.call_count == 1
     assert files(home) == [NAME]
+
+
+def test_other_users_may_read_what_a_shared_folder_keeps(home):
+    kernels.cached(NAME, lambda: b"code")
+    assert (home / "terngrad" / NAME).stat().st_mode & 0o777 == 0o644
 
 
 def test_other_names_have_contents_of_their_own():

@@ -21,6 +21,7 @@ OLDEST = 70  # compute capability 7.0, Volta: the oldest that the kernels are co
 OPTIONS = ("--std=c++17", "--fmad=false", "--ftz=true", "--prec-div=true", "--prec-sqrt=true")
 
 _REMEDY = "install the CUDA toolkit, or: pip install nvidia-cuda-nvrtc-cu12"
+_OLDER = "install an older one: pip install nvidia-cuda-nvrtc-cu12"
 _SYSTEM = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")  # that the loader finds
 _FOLDERS = ("/usr/local/cuda/lib64",)
 
@@ -107,13 +108,14 @@ class Nvrtc:
         card = f"compute capability {capability // 10}.{capability % 10}"
         if capability < OLDEST:
             least = f"{OLDEST // 10}.{OLDEST % 10}"
-            raise UnavailableError(f"the GPU has {card}; the kernels need {least} or more")
+            raise UnavailableError(f"it has {card}; the kernels need {least} or more")
         if capability in self.architectures:
             return f"sm_{capability}"
         older = [known for known in self.architectures if known < capability]
         if not older:
             version = ".".join(map(str, self.version))
-            raise UnavailableError(f"the GPU has {card}; NVRTC {version} supports newer ones only")
+            newer = f"NVRTC {version} supports newer ones only"
+            raise UnavailableError(f"it has {card}; {newer}; {_OLDER}")
         return f"compute_{older[-1]}"
 
     def compile(

@@ -61,8 +61,8 @@ def test_law_10_an_architecture_that_is_unknown_is_named(compiler):
 def test_law_10_cards_that_are_too_old_are_named():
     some = mock.Mock(spec=nvrtc.Nvrtc, architectures=(75, 90), version=nvrtc.Version(13, 0))
     for capability, text in (
-        (61, "the GPU has compute capability 6.1; the kernels need 7.0 or more"),
-        (70, "the GPU has compute capability 7.0; NVRTC 13.0 supports newer ones only"),
+        (61, "it has compute capability 6.1; the kernels need 7.0 or more"),
+        (70, "it has compute capability 7.0; NVRTC 13.0 supports newer ones only; install"),
     ):
         with pytest.raises(UnavailableError, match=text):
             nvrtc.Nvrtc.target(some, capability)

@@ -26,10 +26,26 @@ def found(environment: Mapping[str, str] = os.environ) -> list[str]:
         listed = subprocess.run(
             ["nvidia-smi", "-L"], capture_output=True, text=True, check=True, timeout=_ANSWER_SECS
         )
-        gpus = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
-        return [str(i) for i, _ in enumerate(gpus)]
+        return _listed(listed.stdout.splitlines())
     # Containers often lack that program. They have the devices that they may use.
     return [str(i) for i, _ in enumerate(glob.glob(_DEVICES))]
+
+
+def _listed(lines: Sequence[str]) -> list[str]:
+    """Returns the GPUs that `nvidia-smi -L` lists; one that is cut up (MIG) counts as its slices.
+
+    CUDA sees the first slice only, unless the variable names another one.
+    """
+    gpus: list[list[str]] = []
+    for line in lines:
+        name = line.rpartition("(UUID: ")[2].rstrip(") ")
+        if line.startswith("GPU "):
+            gpus.append([name])
+        elif gpus and name.startswith("MIG-"):
+            gpus[-1].append(name)
+    if all(len(names) == 1 for names in gpus):
+        return [str(i) for i, _ in enumerate(gpus)]
+    return [name for gpu, *slices in gpus for name in slices or [gpu]]
 
 
 def variables(

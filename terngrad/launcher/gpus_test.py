@@ -15,6 +15,21 @@ def test_gpus_are_those_that_are_installed(tmp_path, monkeypatch, count, expecte
     assert gpus.found({}) == expected
 
 
+_MIG = """GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-a)
+  MIG 3g.20gb     Device  0: (UUID: MIG-b)
+  MIG 1g.5gb      Device  1: (UUID: MIG-c/1/0)
+GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-d)
+"""
+
+
+def test_slices_of_a_gpu_count_in_its_place(tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho '{_MIG}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpus.found({}) == ["MIG-b", "MIG-c/1/0", "GPU-d"]
+
+
 @pytest.mark.parametrize(
     ("devices", "expected"),
     [((), []), (("nvidia2", "nvidia5", "nvidiactl", "nvidia-uvm"), ["0", "1"])],

@@ -128,6 +128,7 @@ def serve(
     """
     config.check()
     streams.raise_open_files_limit()
+    runtime.use_no_gpu()
     role, naming = config.role, config.naming
     chosen, own = runtime.kernels(), role.ps_hosts[role.task_id]
     if asynchronous:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -106,14 +107,18 @@ def configure(
 def towers(count: int, *, on_cpu: bool) -> Sequence[str]:
     """Returns the names of `count` devices: GPUs, or logical CPU devices if there is no GPU.
 
+    TensorFlow sees no other GPUs from then on, so it leaves them and their memory to others.
+
     Raises:
       ValueError: there are GPUs, but fewer than `count`.
     """
     gpus = tf.config.list_physical_devices("GPU")
     if gpus and not on_cpu:
         if count > len(gpus):
-            raise ValueError(f"--num_gpus={count}: this machine has {len(gpus)} GPUs.")
+            raise ValueError(f"--num_gpus={count}: this process sees {len(gpus)} GPUs.")
+        tf.config.set_visible_devices(gpus[:count], "GPU")
         return [f"/GPU:{i}" for i in range(count)]
+    use_no_gpu()
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(
         cpu, [tf.config.LogicalDeviceConfiguration()] * count
@@ -121,6 +126,15 @@ def towers(count: int, *, on_cpu: bool) -> Sequence[str]:
     if count > 1:
         print(f"No GPU is used: the {count} towers are logical CPU devices.")
     return [f"/CPU:{i}" for i in range(count)]
+
+
+def use_no_gpu() -> None:
+    """Keeps TensorFlow off the GPUs, so that it takes none of their memory.
+
+    It is too late where TensorFlow has computed on them before.
+    """
+    with contextlib.suppress(RuntimeError):
+        tf.config.set_visible_devices([], "GPU")
 
 
 def kernels(*, on_gpu: bool = False) -> Choice:

@@ -18,6 +18,30 @@ def _bare_environment(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+def _gpus(count):
+    return [tf.config.PhysicalDevice(f"/physical_device:GPU:{i}", "GPU") for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("on_cpu", "devices", "visible"), [(False, ["/GPU:0"], 1), (True, ["/CPU:0"], 0)]
+)
+def test_tensorflow_sees_only_the_gpus_that_are_towers(monkeypatch, on_cpu, devices, visible):
+    cpus, seen = tf.config.list_physical_devices("CPU"), []
+    monkeypatch.setattr(
+        tf.config, "list_physical_devices", lambda kind: _gpus(4) if kind == "GPU" else cpus
+    )
+    monkeypatch.setattr(tf.config, "set_visible_devices", lambda some, kind: seen.append(some))
+    monkeypatch.setattr(tf.config, "set_logical_device_configuration", lambda *_: None)
+    assert runtime.towers(1, on_cpu=on_cpu) == devices
+    assert seen == [_gpus(visible)]
+
+
+def test_law_10_more_towers_than_gpus_are_named(monkeypatch):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: _gpus(2))
+    with pytest.raises(ValueError, match=r"^--num_gpus=3: this process sees 2 GPUs\.$"):
+        runtime.towers(3, on_cpu=False)
+
+
 def test_kernels_are_chosen_by_the_environment(monkeypatch):
     monkeypatch.setenv("TERNGRAD_KERNELS", "reference")
     assert runtime.kernels().kernels.family == "reference"

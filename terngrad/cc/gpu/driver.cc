@@ -30,6 +30,7 @@ const char* Missing(void* library, Driver* found) {
   FIND(cuModuleUnload);
   FIND(cuModuleGetFunction);
   FIND(cuLaunchKernel);
+  FIND(cuStreamIsCapturing);
   FIND(cuMemcpyHtoDAsync_v2);
   FIND(cuMemcpyDtoDAsync_v2);
 #undef FIND

@@ -21,6 +21,8 @@ using Stream = void*;      // CUstream; null is the default one
 inline constexpr int kCapabilityMajor = 75;
 inline constexpr int kCapabilityMinor = 76;
 
+inline constexpr int kNotCapturing = 0;  // of CUstreamCaptureStatus
+
 // Of CUDA 11 and later. `void*` stands for the driver's own types.
 struct Driver {
   Status (*cuInit)(unsigned flags);
@@ -41,6 +43,7 @@ struct Driver {
                            unsigned grid_z, unsigned block_x, unsigned block_y,
                            unsigned block_z, unsigned shared_bytes,
                            Stream stream, void** arguments, void** extra);
+  Status (*cuStreamIsCapturing)(Stream stream, int* status);
   Status (*cuMemcpyHtoDAsync_v2)(Address to, const void* from, size_t bytes,
                                  Stream stream);
   Status (*cuMemcpyDtoDAsync_v2)(Address to, Address from, size_t bytes,

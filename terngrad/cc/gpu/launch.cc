@@ -125,6 +125,15 @@ std::string Gpu::Upload(const void* from, int64_t bytes, void* to,
   if (bytes == 0) return "";
   const Current current(*this);
   if (!current.error().empty()) return current.error();
+  // A graph would copy from the host's memory at each replay, when it is gone.
+  int capture = kNotCapturing;
+  const std::string error =
+      Describe(driver_, "the state of the stream",
+               driver_.cuStreamIsCapturing(stream, &capture));
+  if (!error.empty()) return error;
+  if (capture != kNotCapturing) {
+    return "the stream is being captured; a CUDA graph cannot hold these calls";
+  }
   return Describe(driver_, "a copy to the GPU",
                   driver_.cuMemcpyHtoDAsync_v2(reinterpret_cast<Address>(to),
                                                from, bytes, stream));

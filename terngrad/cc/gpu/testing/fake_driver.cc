@@ -26,7 +26,8 @@ constexpr Status kInvalidContext = 201;
 constexpr Status kNotFound = 500;
 
 // What tests set and read, by name: "capability", "version", "retained"
-// contexts, "modules", "launches", "stream" of the last launch, and
+// contexts, "modules", "launches", "stream" of the last launch,
+// "capturing", whether streams are being captured into a graph (0 or 1), and
 // "failing NAME", the status that a function of that name returns.
 class Numbers {
  public:
@@ -191,6 +192,12 @@ EXPORT Status cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y,
   const terngrad::Flushing flushing(true);  // as NVRTC's --ftz=true
   reinterpret_cast<terngrad::gpu::HostEntry>(function)(arguments, grid_x,
                                                        block_x);
+  return 0;
+}
+
+EXPORT Status cuStreamIsCapturing(Stream, int* status) {
+  RETURN_IF_FAILING(true);
+  *status = static_cast<int>(TheNumbers().Get("capturing"));
   return 0;
 }
 
