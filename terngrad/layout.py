@@ -88,7 +88,8 @@ class Policy:
     Attributes:
       grad_bits: 32 (float), 16 (half precision), or codes of 3 levels (1, the paper's), 5 (2),
         7 (3), 15 (4) or 255 (8).
-      clip_factor: clip to this many standard deviations before encoding; 0 = no clipping.
+      clip_factor: clip to this many standard deviations before encoding, or root mean squares where
+        `scale_by` is not "variable"; 0 = no clipping.
       size_to_binarize: variables with fewer elements stay float.
       float_layers: names of layers whose variables stay float.
       codec: codec of the coded variables, one of `codecs.registry.CODECS`, or MODULE:CLASS; "" = by

@@ -100,8 +100,15 @@ def _repeated(numbers: tf.Tensor, parts: Parts, size: int) -> tf.Tensor:
     return tf.tile(one, [-(-(first + size) // cycle)])[first : first + size]
 
 
-def clip_bound(gradient_stats: Stats, count: int | tf.Tensor, clip_factor: float) -> tf.Tensor:
+def clip_bound(
+    gradient_stats: Stats, count: int | tf.Tensor, clip_factor: float, *, is_centred: bool = True
+) -> tf.Tensor:
     """Returns the magnitude to clip to: clip_factor standard deviations (section 3.3).
+
+    A whole variable's gradients have both signs, so there it hardly matters what they deviate from.
+    Those of one output channel may all have the sign of what the layer's output must change by,
+    with a mean much larger than their deviation from it. So those of parts of variables are
+    measured from 0 instead, by the root mean square.
 
     There is no bound if float32 sums cannot resolve the standard deviation: for a single value, for
     nearly equal values, or if squares underflow or overflow. A bound made of rounding errors would
@@ -111,12 +118,15 @@ def clip_bound(gradient_stats: Stats, count: int | tf.Tensor, clip_factor: float
       gradient_stats: of one part of the gradients on this node, or vectors for several parts.
       count: number of values of the part, or float32 [p].
       clip_factor: 0 means no bound.
+      is_centred: count in deviations from the mean; else in root mean squares.
 
     Returns:
       float32, infinite where there is no bound.
     """
     if clip_factor == 0.0:
         return tf.fill(tf.shape(gradient_stats.sum), float("inf"))
+    if not is_centred:
+        return _root_mean_squares(gradient_stats, count, clip_factor)
     mean = gradient_stats.sum / count
     mean_square = gradient_stats.sum_of_squares / count
     variance = mean_square - mean * mean
@@ -153,10 +163,14 @@ def nearest_scale(
       float32; the largest magnitude where squares underflow or overflow; infinite if a value is not
       finite.
     """
+    return local_scale(gradient_stats, _root_mean_squares(gradient_stats, count, root_mean_squares))
+
+
+def _root_mean_squares(gradient_stats: Stats, count: int | tf.Tensor, multiple: float) -> tf.Tensor:
+    """Returns a multiple of the root mean square, infinite where squares underflow or overflow."""
     mean_square = gradient_stats.sum_of_squares / count
     resolved = tf.math.is_finite(mean_square) & (mean_square >= SMALLEST_NORMAL)
-    bound = tf.where(resolved, root_mean_squares * tf.sqrt(mean_square), float("inf"))
-    return local_scale(gradient_stats, bound)
+    return tf.where(resolved, multiple * tf.sqrt(mean_square), float("inf"))
 
 
 def unit(scale: tf.Tensor, max_code: int) -> tf.Tensor:

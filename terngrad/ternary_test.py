@@ -139,6 +139,21 @@ def test_the_bound_is_clip_factor_standard_deviations():
     np.testing.assert_allclose(bound, 2.5 * values.std(), rtol=1e-4)
 
 
+@pytest.mark.parametrize("mean", [0.0, 3.0, 300.0])
+def test_the_bound_of_parts_is_clip_factor_root_mean_squares(mean):
+    values = np.random.default_rng(2).normal(mean, 2.0, 10_000).astype(np.float32)
+    stats = ternary.stats(tf.constant(values))
+    bound = ternary.clip_bound(stats, values.size, 2.5, is_centred=False)
+    wide = values.astype(np.float64)
+    np.testing.assert_allclose(bound, 2.5 * np.sqrt((wide * wide).mean()), rtol=1e-4)
+
+
+@pytest.mark.parametrize("values", [[], [0.0] * 9, [1e-25, -2e-25], [1e20] * 9])
+def test_no_bound_of_parts_whose_squares_underflow_or_overflow(values):
+    stats = ternary.stats(tf.constant(values, tf.float32))
+    assert ternary.clip_bound(stats, len(values), 2.5, is_centred=False).numpy() == np.inf
+
+
 @pytest.mark.parametrize(
     ("values", "clip_factor"),
     [

@@ -129,8 +129,8 @@ class Trainer(Threads):
     clip_factor: float = _terngrad(
         number(),
         0.0,
-        "clip gradients to this many standard deviations: 2.5 suits 3 and 5 levels, 4 suits 7, 5 "
-        "suits 15; 0 = no clipping",
+        "clip gradients to this many standard deviations, or root mean squares with another "
+        "scale_by than variable: 2.5 suits 3 and 5 levels, 4 suits 7, 5 suits 15; 0 = no clipping",
     )
     scale_by: str = _terngrad(
         _SCALE_BY,

@@ -222,7 +222,7 @@ def test_each_channel_has_the_bound_and_scale_of_a_variable_of_its_own(nodes, ke
     (codec,) = make_codecs(make_layout(NAMES, SHAPES, CHANNELS), kernels)
     channels = range(SHAPES[2][1])
     names, shapes = [f"{i}/kernel" for i in channels], [(SHAPES[2][0],) for _ in channels]
-    (alone,) = make_codecs(make_layout(names, shapes, POLICIES["clipped"]), kernels)
+    (alone,) = make_codecs(make_layout(names, shapes, CHANNELS), kernels)
     place = [s.variable for s in codec._bucket.segments].index(2)
     first = sum(parts.count for parts in codec.parts[:place])
     assert [parts.count for parts in codec.parts] == [1, 5, 1, 1]
@@ -255,9 +255,9 @@ def test_law_5_the_mean_is_an_integer_times_the_unit_of_its_part(nodes, scale_by
     np.testing.assert_array_equal(mean, units * sums.astype(np.float32))
 
 
-@pytest.mark.parametrize(("codec", "clip_factor"), [("ternary", 2.5), ("5-level-feedback", 0.0)])
-def test_parts_that_are_whole_variables_change_no_bit(codec, clip_factor, kernels):
-    gradients, policy = gradients_of(2), Policy(codec=codec, clip_factor=clip_factor)
+@pytest.mark.parametrize("codec", ["ternary", "5-level-feedback"])
+def test_parts_that_are_whole_variables_change_no_bit(codec, kernels):
+    gradients, policy = gradients_of(2), Policy(codec=codec)
     plain = exchange_of(policy, gradients, kernels)
     blocks = exchange_of(dataclasses.replace(policy, scale_by="block:256"), gradients, kernels)
     assert_same_bits(blocks.means, plain.means)
@@ -272,6 +272,17 @@ def test_parts_that_are_whole_variables_change_no_bit(codec, clip_factor, kernel
     assert_same_bits(
         [tf.reshape(m, s) for m, s in zip(by_channel.means, SHAPES, strict=True)], plain.means
     )
+
+
+@pytest.mark.parametrize("scale_by", ["channel", "block:128"])
+@pytest.mark.parametrize("outputs", [1, 4])
+def test_a_part_whose_values_have_one_sign_is_not_clipped_away(scale_by, outputs, kernels):
+    shape, rng = (4096, outputs), np.random.default_rng(4)
+    alike = rng.normal(1.0, 0.02, shape) * np.array([3.0, -2.0, 1.0, -0.5])[:outputs]
+    gradients = [[tf.constant(alike, tf.float32)] * len(NAMES)]
+    policy = Policy(grad_bits=3, clip_factor=4.0, scale_by=scale_by)
+    mean, *_ = exchange_of(policy, gradients, kernels, shapes=[shape] * len(NAMES)).means
+    np.testing.assert_allclose(mean.numpy().mean(0), alike.mean(0), rtol=0.05)
 
 
 def test_law_7_each_part_of_a_variable_costs_4_bytes(kernels):

@@ -61,6 +61,7 @@ class IntegerCodec(Codec):
         self.parts = tuple(s.parts for s in self._bucket.segments)
         self._sizes = [s.size for s in self._bucket.segments]
         self._clip_factor = layout.policy.clip_factor
+        self._is_centred = layout.policy.scale_by == "variable"
         self.antithetic = layout.policy.draws == "antithetic"
         self.sum_codec = "" if layout.policy.sum_codec == EXACT else layout.policy.sum_codec
 
@@ -76,9 +77,11 @@ class IntegerCodec(Codec):
         return tf.constant([n for parts, size in each for n in parts.sizes(size)], tf.float32)
 
     def measure(self, gradients: Sequence[tf.Tensor]) -> Measured:
-        """Clips to `clip_factor` standard deviations; the scale is the largest magnitude left."""
+        """Clips as `ternary.clip_bound` says; the scale is the largest magnitude left."""
         stats = self.kernels.stats(gradients, self.parts)
-        bounds = ternary.clip_bound(stats, self.counts, self._clip_factor)
+        bounds = ternary.clip_bound(
+            stats, self.counts, self._clip_factor, is_centred=self._is_centred
+        )
         return Measured(bounds, ternary.local_scale(stats, bounds))
 
     def deliver(

@@ -117,9 +117,10 @@ class Reducer:
             "ternary-feedback" and "5-level-feedback", which keep what they did not send for the
             next call; "float32", "float16" (half precision), or a codec of your own: a subclass of
             `terngrad.codecs.codec.Codec`, or its MODULE:CLASS.
-          clip_factor: clip a gradient to this many standard deviations before it is encoded; 0 = no
-            clipping, which codecs with feedback need. None = 2.5 with "ternary" and "5-level",
-            4 with "7-level", 5 with "15-level", else 0.
+          clip_factor: clip a gradient to this many standard deviations, or root mean squares with
+            another `scale_by` than "variable", before it is encoded; 0 = no clipping, which
+            codecs with feedback need. None = 2.5 with "ternary" and "5-level", 4 with "7-level", 5
+            with "15-level", else 0.
           scale_by: which values share a scale: "variable", all of a variable; "channel", those of
             an output channel; "block:N", N neighbours; see `terngrad.parts.parts_of`. None =
             "channel" with "7-level" and "15-level", else "variable".
