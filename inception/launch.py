@@ -12,6 +12,9 @@ row of less than 30 s. With --ps, or a program's --elastic, the loss of a proces
 only if their flags say so, and killed processes restart, at most N in all, with the same pauses for
 each.
 
+The workers share out the machine's GPUs, or those of CUDA_VISIBLE_DEVICES: with as many workers as
+GPUs each has its own. A parameter server has none.
+
 With --log_dir, `python -m terngrad.launch --log_dir=DIR --status` or `--stop` in another shell
 shows or stops the processes, also if this launcher was killed.
 """
@@ -28,8 +31,9 @@ from collections.abc import Iterator, Sequence
 from inception import app
 from inception.cluster.members import members, members_on_hosts
 from inception.cluster.namespaces import BANDWIDTH, NamespaceNetwork
+from inception.console import MODULES
 from terngrad.cluster.addresses import reserved_ports
-from terngrad.launcher import state
+from terngrad.launcher import gpus, state
 from terngrad.launcher.process import Process, Restarts
 from terngrad.launcher.run import Run, StartError
 from terngrad.launcher.terminal import (
@@ -43,6 +47,7 @@ from terngrad.launcher.terminal import (
 )
 from terngrad.layout import MAX_NODES
 
+_SET_HERE = ("job_name", "task_id", "worker_hosts", "ps_hosts")
 _OF_BANDWIDTH = """such as 100mbit: gives each process a network interface of its own with that
 bandwidth (Linux, as root), to try how the training would go over such a network; or unshaped"""
 
@@ -79,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
                 output.show(f"The training {what}.")
             return status
         which = f"Restart {attempt} of {options.max_restarts} in {pause_secs:g} s"
-        output.show(f"{which}, from the last checkpoint.")
+        output.show(f"{which}, from the last checkpoint if there is one.")
         if requests.wait(pause_secs, run.was_asked):
             return requests.events[0].status if requests.events else status
 
@@ -113,6 +118,14 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     if options.command[0].endswith(".py"):
         other = "for a script of your own use terngrad-run (python -m terngrad.launch)"
         parser.error(f"PROGRAM is {options.command[0]!r}; allowed is the name of a module; {other}")
+    module, *flags = options.command
+    several = f"{module.removesuffix('_train')}_distributed_train"
+    if module in MODULES and several in MODULES:
+        parser.error(f"PROGRAM is {module}, which trains alone; take {several}")
+    for flag in (flag.partition("=")[0] for flag in flags):
+        if flag.startswith("-") and flag.lstrip("-") in _SET_HERE:
+            by_hand = "leave it out, or start the processes by hand"
+            parser.error(f"{flag}: this launcher sets it for each process; {by_hand}")
     return options
 
 
@@ -148,12 +161,17 @@ def _processes(
     else:
         ports = lambda count: reservations.enter_context(reserved_ports(count))
         found = members(options.workers, options.ps, ports)
-    processes = []
+    machine, workers, processes = gpus.found(), 0, []
     for member in found:
         command = [sys.executable, "-u", "-m", *options.command, *member.flags]
         if network:
             command = network.on_host(member.host, command)
-        environment = network.environment if network else {}
+        environment = dict(network.environment) if network else {}
+        if member.is_ps:
+            environment |= gpus.no_gpu(machine)
+        else:
+            environment |= gpus.variables(machine, workers, options.workers)
+            workers += 1
         processes.append(Process(member.label, command, "", environment, member.is_ps))
     return with_log_files(processes, options.log_dir)
 

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from inception.launch import main
+from inception.launch import _parse, _processes, main
 from terngrad.launcher.process import Restarts
 from terngrad.launcher.state import StateFile
 from terngrad.testing.limits import HANG_SECS
@@ -37,6 +37,7 @@ WAITING = "signal.signal(signal.SIGTERM, save); touch('ready'); time.sleep(900)"
 IMPATIENT = """
 import sys
 from inception import launch
+
 from terngrad.launcher import process
 process._FIRST_PAUSE_SECS = 0.0625
 sys.exit(launch.main(sys.argv[1:]))
@@ -45,6 +46,7 @@ sys.exit(launch.main(sys.argv[1:]))
 SIGNALLED = """
 import itertools, os, pkgutil, signal, sys
 from inception import launch
+
 name, nth, *arguments = sys.argv[1:]
 owner, _, attribute = name.rpartition(".")
 owner = pkgutil.resolve_name(owner)
@@ -62,6 +64,21 @@ PAUSES = (0.0625, 0.125, 0.25, 0.5)
 
 def saved(folder):
     return sorted(path.name for path in folder.glob("saved_*"))
+
+
+@pytest.mark.parametrize("named", ["0,1", "3"])
+def test_workers_share_out_the_gpus_and_servers_use_none(monkeypatch, named):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    monkeypatch.delenv("TF_FORCE_GPU_ALLOW_GROWTH", raising=False)
+    with contextlib.ExitStack() as reservations:
+        options = _parse(["--ps=1", "2", "inception.mnist_distributed_train"])
+        processes = _processes(options, None, reservations)
+    own = [each.environment for each in processes if not each.is_ps]
+    gpus = named.split(",")
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in own] == [gpus[0], gpus[-1]]
+    assert all(("TF_FORCE_GPU_ALLOW_GROWTH" in each) == (len(gpus) == 1) for each in own)
+    (server,) = (each.environment for each in processes if each.is_ps)
+    assert server == {"CUDA_VISIBLE_DEVICES": "-1"}
 
 
 def workers_of(folder):
@@ -107,6 +124,20 @@ def test_an_output_whose_reader_goes_lets_all_workers_save(command, tmp_path):
         process.stdout.close()
         assert process.wait(HANG_SECS) == 128 + signal.SIGPIPE
     assert saved(tmp_path) == ["saved_0", "saved_1"]
+
+
+def test_a_full_disk_costs_the_lines_and_not_the_training(command):
+    program = command("print('x' * 99_999, flush=True); print('last')")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(program, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stderr == "Lines cannot be printed: No space left on device; the process goes on.\n"
+
+
+def test_without_an_output_the_workers_run(command):
+    closed = ["bash", "-c", '"$@" >&-', "bash", *command("touch('done')")]
+    done = subprocess.run(closed, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(("encoding", "shown"), [("utf-8", "caf\ufffd"), ("ascii", "caf?")])
@@ -164,7 +195,7 @@ def test_a_failed_training_is_started_again(launch):
         sys.exit(3 if first else 0)
     """
     output = launch(program, "--max_restarts", "2").succeed()
-    assert output == "Restart 1 of 2 in 1 s, from the last checkpoint."
+    assert output == "Restart 1 of 2 in 1 s, from the last checkpoint if there is one."
 
 
 @pytest.mark.slow
@@ -287,6 +318,12 @@ def test_workers_end_by_themselves_after_a_killed_launcher(launch, tmp_path):
             ["2", "train.py"],
             "PROGRAM is 'train.py'; allowed is the name of a module; for a script of",
         ),
+        (
+            ["2", "inception.mnist_train", "--net=mlp"],
+            "PROGRAM is inception.mnist_train, which trains alone; take inception.mnist_distrib",
+        ),
+        (["2", "program", "--task_id=0"], "--task_id: this launcher sets it for each process"),
+        (["2", "program", "-worker_hosts", "a:1"], "-worker_hosts: this launcher sets it"),
         (["two", "program"], "WORKERS: 'two'; allowed are whole numbers"),
         (["--max_restarts=-1", "1", "program"], "--max_restarts: '-1'; allowed are whole"),
         (["--log_dir=/proc/x", "1", "program"], "--log_dir: cannot make /proc/x: "),

@@ -19,8 +19,13 @@ await() {
   local code
   while true; do
     wait "$1" && code=0 || code=$?
-    kill -0 "$1" 2> /dev/null || return "${code}"
+    kill -0 "$1" 2> /dev/null || break
   done
+  # If it ended while a trap ran, the code is that of the interrupted wait, and bash has its own.
+  local last
+  wait "$1" 2> /dev/null && last=0 || last=$?
+  ((last == 127)) || code="${last}" # 127: the code above was its own, and bash has forgotten it
+  return "${code}"
 }
 
 # Ends, with what makes them, if a folder has no records of a split: train, test or validation.

@@ -106,11 +106,11 @@ def test_an_elastic_all_reduce_goes_on_without_a_worker_and_takes_it_in_again(tm
         cluster.wait_for("0", r"^Workers 0, 1 and 2 train from step [1-9]\d* on.*" + gives)
         cluster.wait_for("1", r"^Worker 1: .* step \d+,")
         cluster.kill("1", signal.SIGTERM)  # as a scheduler does that needs the machine
-        cluster.wait_for("1", r"^SIGTERM: left after step \d+; the others go on")
+        cluster.wait_for("1", r"^SIGTERM: left after step \d+; the same command joins")
         assert cluster.status("1") == 128 + signal.SIGTERM
         cluster.wait_for("0", r"^Workers 0 and 2 train from step [1-9]\d* on")
         cluster.kill("0", signal.SIGTERM)
-        left = r"^SIGTERM: left after step \d+; saved .*model\.ckpt-\d+; the others go on"
+        left = r"^SIGTERM: left after step \d+; saved .*model\.ckpt-\d+; the same command joins"
         cluster.wait_for("0", left)
         cluster.wait_for("2", r"^Worker 2 trains from step [1-9]\d* on\.$")
         cluster.start("0")

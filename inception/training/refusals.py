@@ -68,6 +68,9 @@ def check_evaluation(config: EvalConfig) -> None:
 
 def check_writable(flag: str, folder: str) -> None:
     """Makes a folder, unless it exists; raises ValueError if no file can be made in it."""
+    if folder == "~" or folder.startswith("~/"):
+        why = f"bash leaves ~ as it is within --{flag}=~; write $HOME in its place"
+        raise refuse(flag, folder, why)
     try:
         os.makedirs(folder, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()

@@ -44,7 +44,7 @@ def train(prepared: PreparedTraining, stop_text: str = "") -> None:
     with stop, saver.at_a_loss(stop):
         checkpoint, stopped = _run(prepared, stop, saver)
         if stop.signal and prepared.group.may_leave and not stopped:
-            again = "the others go on, and the same command joins them again"
+            again = "the same command joins those that go on, or continues from the checkpoint"
             saved = f"; saved {checkpoint}" if checkpoint else ""
             say(f"{stop.signal.name}: left after step {int(training.step)}{saved}; {again}.")
             raise LeaveTrainingError(128 + stop.signal)

@@ -97,7 +97,7 @@ def load(location: str, *, averages: bool | None) -> TrainedNet:
 
 
 def _class_names(path: str, stored: dict) -> tuple[str, ...]:
-    names = dataset_factory.get_class_names(stored["dataset_name"], os.path.dirname(path))
+    names = dataset_factory.get_class_names(stored["dataset_name"], os.path.dirname(path) or ".")
     return names[stored.get("labels_offset", 0) :]
 
 

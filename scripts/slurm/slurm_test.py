@@ -155,3 +155,17 @@ def test_a_failed_task_fails_the_job_and_srun_does_not_kill_the_others(tmp_path,
     with started(script, 1, tmp_path, "inception.no_such_program") as run:
         assert run.finish() == 1
     assert "srun --kill-on-bad-exit=0" in run.lines
+
+
+_AWAITED = r"""
+source scripts/common.sh
+trap 'kill -TERM "${child}"; sleep 0.5' USR1 # it ends before the trap does
+(trap 'exit 143' TERM; while true; do sleep 0.02; done) &
+child=$!
+(sleep 0.2; kill -USR1 $$) &
+await "${child}"
+"""
+
+
+def test_a_process_that_ends_while_a_trap_runs_has_its_own_code():
+    assert subprocess.run(["bash", "-c", _AWAITED], cwd=_REPO, check=False).returncode == 143

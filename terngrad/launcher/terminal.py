@@ -16,6 +16,7 @@ from typing import NamedTuple, NoReturn
 import rich.console
 import rich.text
 
+from terngrad import outputs
 from terngrad.launcher import state
 from terngrad.launcher.process import Process
 from terngrad.launcher.state import StateFile
@@ -129,20 +130,22 @@ class Requests:
 
 
 class Output:
-    """Standard output. A closed one is a request to end."""
+    """Standard output. A closed one is a request to end; a full disk costs only lines."""
 
     def __init__(self, requests: Requests) -> None:
-        self._requests = requests
+        self._requests, self._is_closed = requests, False
+        outputs.protect()
+        if sys.stdout is None:  # as with >&-
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the program ends
         # Lines may hold characters that its encoding lacks.
         sys.stdout.reconfigure(errors="replace")
         self._console = rich.console.Console(highlight=False, soft_wrap=True)
 
     def show(self, line: str | rich.text.Text) -> None:
         """Prints a line; from any thread."""
-        try:
-            self._console.print(line)
-        except (OSError, SystemExit):  # rich makes a closed pipe a SystemExit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        self._console.print(line)
+        if outputs.lost_by() and not self._is_closed:
+            self._is_closed = True
             self._requests.note(signal.SIGPIPE)
 
 
