@@ -60,6 +60,7 @@ def test_what_flags_name_is_refused_before_tensorflow_is_loaded(tmp_path, record
     alone = [
         (["--train_dir="], "--train_dir=: must name a folder"),
         ([data, "--train_dir=/proc/x"], "--train_dir=/proc/x: is not writable (No such file"),
+        ([data, "--train_dir=~/x"], "--train_dir=~/x: bash leaves ~ as it is within --train_dir=~"),
         ([train, "--data_dir="], "--data_dir=: must name the folder of the record files"),
         ([train, "--data_dir=/none"], "--data_dir=/none: holds neither train-mnist.tfrecord nor"),
         ([train, data, "--net=resnet"], "--net=resnet: unknown net 'resnet': allowed are alexnet,"),

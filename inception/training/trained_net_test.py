@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from inception.training import trained_net
+from slim.datasets import dataset_info
 from slim.nets import nets_factory
 from terngrad.training import checkpoints
 
@@ -29,6 +30,17 @@ def test_a_portable_model_is_loaded_by_keras_alone_and_gives_the_same_logits(tmp
     assert not any(type(layer).__module__.startswith("slim") for layer in loaded.layers)
     images = rng.normal(size=(2, size, size, model.inputs[0].shape[-1])).astype(np.float32)
     np.testing.assert_allclose(loaded(images), model(images), rtol=1e-4, atol=1e-6)
+
+
+def test_a_checkpoint_named_from_within_its_folder_has_that_folders_classes(tmp_path, monkeypatch):
+    weights = nets_factory.named_variables(nets_factory.build_net("mlp", num_classes=3))
+    state = {f"variables/{name}": v for name, v in weights.items()}
+    settings = json.dumps({"net": "mlp", "dataset_name": "images", "image_size": -1})
+    path = checkpoints.save(str(tmp_path), state, 1, settings=settings)
+    dataset_info.write_labels(str(tmp_path), ("background", "cat", "dog"))
+    monkeypatch.chdir(tmp_path)
+    trained = trained_net.load(os.path.basename(path), averages=False)
+    assert trained.class_names == ("background", "cat", "dog")
 
 
 @pytest.fixture(name="checkpoint")
