@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import os
 import signal
 import threading
@@ -20,12 +22,41 @@ _POLL_SECS = 1.0  # between attempts to save
 Stuck = Callable[[signal.Signals, threading.Event], None]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Handler:
+    """A handler of this module's users, which a forked process must not inherit."""
+
+    call: Callable[[int, Any], None]
+
+    def __call__(self, number: int, frame: Any) -> None:
+        self.call(number, frame)
+
+
 def install(
     handler: Callable[[int, Any], None], signals: Sequence[signal.Signals] = SIGNALS
 ) -> dict[int, Any]:
-    """Installs a handler, except for ignored signals; returns the earlier handlers by signal."""
+    """Installs a handler, except for ignored signals; returns the earlier handlers by signal.
+
+    A process that is forked meanwhile, such as one of a pool, ends at these signals as usual.
+    """
+    _reset_in_forked_processes()
     caught = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
-    return {number: signal.signal(number, handler) for number in caught}  # nohup ignores SIGHUP
+    own = _Handler(handler)
+    return {number: signal.signal(number, own) for number in caught}  # nohup ignores SIGHUP
+
+
+@functools.cache
+def _reset_in_forked_processes() -> None:
+    os.register_at_fork(after_in_child=_reset)  # once: there is no way to take it back
+
+
+def _reset() -> None:
+    own = [number for number in SIGNALS if isinstance(signal.getsignal(number), _Handler)]
+    if own:
+        signal.set_wakeup_fd(-1)  # its pipe is the parent's
+    for number in own:
+        is_ctrl_c = number == signal.SIGINT
+        signal.signal(number, signal.default_int_handler if is_ctrl_c else signal.SIG_DFL)
 
 
 class SignalThread:

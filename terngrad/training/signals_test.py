@@ -2,10 +2,42 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 from terngrad.testing.limits import HANG_SECS
 from terngrad.training.signals import StopRequest, save_while_stuck
+
+# Without TensorFlow, whose threads a forked process would lack.
+_FORKS = """
+import multiprocessing, time
+from terngrad.training.signals import StopRequest
+def work(started):
+    started.set()
+    time.sleep(900)
+forked = multiprocessing.get_context("fork")
+with StopRequest(stuck=lambda *_: None) as stop:
+    started = forked.Event()
+    child = forked.Process(target=work, args=(started,))
+    child.start()
+    started.wait()
+    child.terminate()
+    child.join()
+    print(child.exitcode, stop.signal)
+"""
+
+
+def test_a_process_that_is_forked_meanwhile_ends_at_a_signal_which_the_parent_does_not_note():
+    done = subprocess.run(
+        [sys.executable, "-c", _FORKS],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANG_SECS,
+        env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)),
+    )
+    assert (done.stdout, done.stderr) == (f"{-signal.SIGTERM} None\n", "")
 
 
 def test_only_a_signal_before_the_first_step_ends_the_process_at_once():
