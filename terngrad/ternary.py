@@ -105,7 +105,7 @@ def clip_bound(
 ) -> tf.Tensor:
     """Returns the magnitude to clip to: clip_factor standard deviations (section 3.3).
 
-    A whole variable's gradients have both signs, so there it hardly matters what they deviate from.
+    A whole variable's gradients mostly have both signs: what they deviate from hardly matters.
     Those of one output channel may all have the sign of what the layer's output must change by,
     with a mean much larger than their deviation from it. So those of parts of variables are
     measured from 0 instead, by the root mean square.
