@@ -119,7 +119,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         other = "for a script of your own use terngrad-run (python -m terngrad.launch)"
         parser.error(f"PROGRAM is {options.command[0]!r}; allowed is the name of a module; {other}")
     module, *flags = options.command
-    several = f"{module.removesuffix('_train')}_distributed_train"
+    several = f"{module.removesuffix('train')}distributed_train"
     if module in MODULES and several in MODULES:
         parser.error(f"PROGRAM is {module}, which trains alone; take {several}")
     for flag in (flag.partition("=")[0] for flag in flags):
@@ -161,17 +161,14 @@ def _processes(
     else:
         ports = lambda count: reservations.enter_context(reserved_ports(count))
         found = members(options.workers, options.ps, ports)
-    machine, workers, processes = gpus.found(), 0, []
+    machine, processes = gpus.found(), []
     for member in found:
         command = [sys.executable, "-u", "-m", *options.command, *member.flags]
         if network:
             command = network.on_host(member.host, command)
-        environment = dict(network.environment) if network else {}
-        if member.is_ps:
-            environment |= gpus.no_gpu(machine)
-        else:
-            environment |= gpus.variables(machine, workers, options.workers)
-            workers += 1
+        own = gpus.variables(machine, member.index, options.workers)  # workers are the first
+        environment = network.environment if network else {}
+        environment = environment | (gpus.no_gpu(machine) if member.is_ps else own)
         processes.append(Process(member.label, command, "", environment, member.is_ps))
     return with_log_files(processes, options.log_dir)
 

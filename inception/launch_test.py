@@ -37,7 +37,6 @@ WAITING = "signal.signal(signal.SIGTERM, save); touch('ready'); time.sleep(900)"
 IMPATIENT = """
 import sys
 from inception import launch
-
 from terngrad.launcher import process
 process._FIRST_PAUSE_SECS = 0.0625
 sys.exit(launch.main(sys.argv[1:]))
@@ -46,7 +45,6 @@ sys.exit(launch.main(sys.argv[1:]))
 SIGNALLED = """
 import itertools, os, pkgutil, signal, sys
 from inception import launch
-
 name, nth, *arguments = sys.argv[1:]
 owner, _, attribute = name.rpartition(".")
 owner = pkgutil.resolve_name(owner)
@@ -321,6 +319,10 @@ def test_workers_end_by_themselves_after_a_killed_launcher(launch, tmp_path):
         (
             ["2", "inception.mnist_train", "--net=mlp"],
             "PROGRAM is inception.mnist_train, which trains alone; take inception.mnist_distrib",
+        ),
+        (
+            ["2", "inception.train"],
+            "PROGRAM is inception.train, which trains alone; take inception.d",
         ),
         (["2", "program", "--task_id=0"], "--task_id: this launcher sets it for each process"),
         (["2", "program", "-worker_hosts", "a:1"], "-worker_hosts: this launcher sets it"),

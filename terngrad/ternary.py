@@ -105,10 +105,10 @@ def clip_bound(
 ) -> tf.Tensor:
     """Returns the magnitude to clip to: clip_factor standard deviations (section 3.3).
 
-    A whole variable's gradients mostly have both signs: what they deviate from hardly matters.
-    Those of one output channel may all have the sign of what the layer's output must change by,
-    with a mean much larger than their deviation from it. So those of parts of variables are
-    measured from 0 instead, by the root mean square.
+    A whole variable's gradients mostly have both signs, so their mean is small. Those of one output
+    channel may all have the sign of what the layer's output must change by, with a mean much larger
+    than their deviation from it. So those of parts of variables are measured from 0 instead, by the
+    root mean square.
 
     There is no bound if float32 sums cannot resolve the standard deviation: for a single value, for
     nearly equal values, or if squares underflow or overflow. A bound made of rounding errors would

@@ -86,7 +86,8 @@ def _write(path: str, content: bytes) -> None:
     descriptor, unfinished = tempfile.mkstemp(prefix=build.UNFINISHED, dir=where)
     try:
         with open(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), 0o644)  # other users may read it in a folder that they share
+            with contextlib.suppress(OSError):  # some network file systems have no modes
+                os.fchmod(file.fileno(), 0o644)  # for other users of a folder that they share
             file.write(content + library.checksum(content))
         os.replace(unfinished, path)
     except BaseException:

@@ -130,7 +130,10 @@ class Requests:
 
 
 class Output:
-    """Standard output. A closed one is a request to end; a full disk costs only lines."""
+    """Standard output. If it or stderr is closed, that is a request to end.
+
+    A full disk costs only lines.
+    """
 
     def __init__(self, requests: Requests) -> None:
         self._requests, self._is_closed = requests, False

@@ -82,9 +82,10 @@ def configure(
 ) -> None:
     """Sets TensorFlow's threads and the options for reproducible bits: `terngrad.configure`.
 
-    Nothing else in the library changes TensorFlow's settings. Call it before TensorFlow computes
-    anything. It also turns Grappler's arithmetic optimization off, which changes the order in which
-    floats of several nodes are added, and keeps freed memory in the process.
+    Nothing else in the library changes TensorFlow's settings, but that a parameter server hides the
+    GPUs. Call it before TensorFlow computes anything. It also turns Grappler's arithmetic
+    optimization off, which changes the order in which floats of several nodes are added, and keeps
+    freed memory in the process.
 
     Args:
       deterministic: turn TensorFlow's op determinism on. It demands seeds for random operations:
@@ -115,7 +116,7 @@ def towers(count: int, *, on_cpu: bool) -> Sequence[str]:
     gpus = tf.config.list_physical_devices("GPU")
     if gpus and not on_cpu:
         if count > len(gpus):
-            raise ValueError(f"--num_gpus={count}: this process sees {len(gpus)} GPUs.")
+            raise ValueError(f"--num_gpus={count}: this process sees only {len(gpus)} of them.")
         tf.config.set_visible_devices(gpus[:count], "GPU")
         return [f"/GPU:{i}" for i in range(count)]
     use_no_gpu()

@@ -38,7 +38,7 @@ def test_tensorflow_sees_only_the_gpus_that_are_towers(monkeypatch, on_cpu, devi
 
 def test_law_10_more_towers_than_gpus_are_named(monkeypatch):
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: _gpus(2))
-    with pytest.raises(ValueError, match=r"^--num_gpus=3: this process sees 2 GPUs\.$"):
+    with pytest.raises(ValueError, match=r"^--num_gpus=3: this process sees only 2 of them\.$"):
         runtime.towers(3, on_cpu=False)
 
 

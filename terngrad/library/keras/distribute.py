@@ -58,7 +58,8 @@ def distribute(
       group: the processes, from `terngrad.join`.
       gradients: "7-level", "ternary", "5-level", "15-level", "255-level", "ternary-feedback",
         "5-level-feedback", "float32", "float16" or a codec; see `terngrad.Reducer`.
-      clip_factor: 0 = no clipping. None = what suits `gradients`; see `terngrad.Reducer`.
+      clip_factor: clip a gradient to this many standard deviations, or root mean squares, before it
+        is encoded; 0 = no clipping. None = what suits `gradients`, see `terngrad.Reducer`.
       scale_by: which values share a scale: "variable", all of a variable; "channel", those of an
         output channel; "block:N", N neighbours. None = what suits `gradients`.
       size_to_binarize: variables with fewer elements stay float. None = what suits `gradients`.
