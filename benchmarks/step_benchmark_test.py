@@ -48,9 +48,9 @@ def test_steps_are_timed_and_their_bytes_are_counted(has_networks, run, tmp_path
     assert set(sent) == set(KINDS) - set(LOCAL_STEPS)
     assert sent["float32"] / sent["float16"] == pytest.approx(2.0, rel=0.05)
     assert sent["float32"] / sent["ternary"] > 32 / 1.4
-    # The share of zeros is another one with scales by channel; more levels have more bits, as long
-    # as the nets have not learned for long.
-    assert 0.67 < sent["ternary by channel"] / sent["ternary"] < 1.5
+    # The share of zeros is another one with scales by channel, whose bounds are root mean squares;
+    # more levels have more bits, as long as the nets have not learned for long.
+    assert 0.5 < sent["ternary by channel"] / sent["ternary"] < 1.5
     first = {cell["variant"]: cell["interface_bytes"][0] for cell in figures["cells"]}
     for levels in (5, 7):
         assert 1 < first[f"{levels} levels by channel"] / first["ternary by channel"] < 2

@@ -28,7 +28,7 @@ with StopRequest(stuck=lambda *_: None) as stop:
 """
 
 
-def test_a_process_that_is_forked_meanwhile_ends_at_a_signal_which_the_parent_does_not_note():
+def test_a_forked_process_ends_at_a_signal_that_the_parent_does_not_note():
     done = subprocess.run(
         [sys.executable, "-c", _FORKS],
         capture_output=True,
